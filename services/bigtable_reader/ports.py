@@ -1,19 +1,24 @@
 """What the reader needs from outside. The docstrings are promises that the fakes keep too."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 from services.bigtable_reader.core.changes.images import Row
-from services.bigtable_reader.core.schema.resync import Kind, Mark
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Survey
-from services.bigtable_reader.core.stream.records import Child, KeyRange, StreamQuery, StreamRecord
+from services.bigtable_reader.core.stream.partitions import (
+    BigtablePartition,
+    BigtablePartitionSurvey,
+    BigtableProgress,
+    Piece,
+    PieceId,
+)
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, Child, KeyRange, StreamRecord
 from services.bigtable_reader.core.times import Microseconds
-from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 
@@ -37,13 +42,13 @@ class ReadRows(NamedTuple):
     left: Collection[bytes]
 
 
-class ChangeStream(Protocol):
+class TableChangeStream(Protocol):
     """The change stream of one table; any number of ranges is read at once."""
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
         """Return the partitions as they are now: together all keys, none twice. TransientError, MisconfiguredError."""
 
-    def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    def read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a range in the order of the stream, values and changes put together again.
 
         Those that have come at the same time come together; never none.
@@ -55,7 +60,7 @@ class ChangeStream(Protocol):
         """
 
 
-class PartitionStore(Protocol):
+class KeyRangePartitionStore(Protocol):
     """Which pieces the key space is in, how far each has been read, and who reads it. One owner's view of it.
 
     Pieces are disjoint and cover the key space, at all times. A claim raises a partition's fence, and a write in the
@@ -71,10 +76,10 @@ class PartitionStore(Protocol):
         another stream's name.
         """
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> BigtablePartitionSurvey:
         """Return all pieces, and what their readers have saved; this owner is counted among the readers from now on."""
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor.
 
         Free is what nobody has, what surveys showed unchanged for as long as a lease lasts, and what is in our own
@@ -82,14 +87,14 @@ class PartitionStore(Protocol):
         is known are left out, TransientError only if that is all of them.
         """
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
 
         Return those that are not ours any more. A ceiling never falls, nor does a low watermark: but the ceiling
         of what is given back, or ended, is the one that is named, for no stamp is made any more.
         """
 
-    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+    async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours.
 
         One write on the partition's own row decides; whoever tends next finishes what a crash leaves behind it.
@@ -97,7 +102,7 @@ class PartitionStore(Protocol):
         wait for a token that may not come, and are read from a time in the end.
         """
 
-    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+    async def wait_for(self, progress: BigtableProgress, target: KeyRange) -> bool:
         """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if it is not ours.
 
         It is put together with what else waits for that target, or is read as it is once more when it has waited long
@@ -110,17 +115,17 @@ class PartitionStore(Protocol):
         Reconcile: what has waited too long for its merge is read as it is, and what has no token from a time.
         """
 
-    async def restart_from_time(self, partition: Partition) -> Partition | None:
+    async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention.
 
         Return it with its new position; None, and nothing changed, if it is not ours any more. For what the
         reconciler made only, and PositionLostError if it has been restarted already: then nothing is left to try.
         """
 
-    async def seen(self) -> Seen | None:
+    async def seen(self) -> InspectedTable | None:
         """Return what was last seen of the source table, by any reader; None where nothing was. TransientError."""
 
-    async def remember(self, seen: Seen) -> None:
+    async def remember(self, seen: InspectedTable) -> None:
         """Keep it for the next reader; of a stream that is not known nothing is kept. TransientError.
 
         What is read from a time from now on is within the retention that was seen.
@@ -142,23 +147,20 @@ class PartitionStore(Protocol):
         """Be counted among the readers no more."""
 
 
-class Tended(Protocol):
-    """What tending, and our own closing, did to the pieces since it was last asked."""
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What tending, and our own closing, did to the pieces since it was last asked.
 
-    @property
-    def merged(self) -> int:
-        """Return how many pieces were put together from several."""
+    ``split``: pieces that ended with more than one child inside them. ``merged``: pieces put together from several.
+    ``reconciled``: pieces that had waited too long.
+    """
 
-    @property
-    def split(self) -> int:
-        """Return how many pieces were ended with more than one child inside them."""
-
-    @property
-    def reconciled(self) -> int:
-        """Return how many pieces had waited too long."""
+    split: int = 0
+    merged: int = 0
+    reconciled: int = 0
 
 
-class Rows(Protocol):
+class CurrentRows(Protocol):
     """The table's rows, as the cluster that is read from has them now."""
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
@@ -168,7 +170,7 @@ class Rows(Protocol):
         """
 
 
-class Page(NamedTuple):
+class ScannedPage(NamedTuple):
     """Rows in the order of their keys, and the key up to which there are no others; None: up to the range's end."""
 
     rows: Sequence[tuple[bytes, Row]]
@@ -185,7 +187,7 @@ class Sample(NamedTuple):
 class TableScan(Protocol):
     """The table's rows in key order, as the cluster that is read from has them now."""
 
-    async def page(self, keys: KeyRange, most: int) -> Page:
+    async def page(self, keys: KeyRange, most: int) -> ScannedPage:
         """Return the first rows of a range that exist, so many at most. The reading begins after the call.
 
         It gets somewhere, always. TransientError; ReadRefusedError where the first row that is there
@@ -199,7 +201,7 @@ class TableScan(Protocol):
         """Return keys that cut the table into parts of about the same size, in order. TransientError."""
 
 
-class SnapshotStore(Protocol):
+class TableSnapshotStore(Protocol):
     """The latest snapshot of the table: which parts are to be read, how far each is, and who reads it.
 
     One owner's view of it. A claim raises a part's fence, and a write in the name of an older one changes nothing.
@@ -257,7 +259,7 @@ class ResyncStore(Protocol):
     found. TransientError: nothing is known of the outcome, and the call may be made again.
     """
 
-    async def read(self) -> Mark | None:
+    async def read(self) -> BigtableResyncRequest | None:
         """Return what was found; None where nothing is to be mended. Surveys tell of it, too."""
 
     async def compare(
@@ -275,7 +277,7 @@ class ResyncStore(Protocol):
         remembered here, by whomever; where none were, with those that are known.
         """
 
-    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table. What is marked already is so from then on, until a snapshot after the later run.
 
         Where the store takes no conditional write (its app profile allows none), the next comparison does it.
@@ -290,53 +292,32 @@ class ResyncStore(Protocol):
         ``watching``: the digest of what that has brought. What is found of something else stays.
         """
 
-    async def synced(self, mark: Mark) -> bool:
+    async def synced(self, mark: BigtableResyncRequest) -> bool:
         """Take away what a mark has shown, and nothing that was found since; return whether anything was left of it."""
 
 
-class Letters(Protocol):
+class DeadLetterSink(Protocol):
     """Keeps what can never be applied."""
 
     async def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Return when every letter is confirmed."""
 
 
-class Publisher(Protocol):
-    """Publishes change records, packed with what others publish."""
-
-    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> asyncio.Future[None]:
-        """Take changes, each with its ordering key, once there is room; the future resolves when all are confirmed.
-
-        MisconfiguredError, here or in the future, if nothing can be published until someone acts. No changes at all
-        publish the header, which announces a table or a column list.
-        """
-
-    async def close(self) -> None:
-        """Publish what was taken, and end."""
-
-
-class Subscriptions(Protocol):
-    """Who keeps what is published."""
-
-    async def check(self) -> None:
-        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
-
-
-class Catalog(Protocol):
+class TableCatalog(Protocol):
     """What the instance says of the table."""
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> InspectedTable:
         """Return what its change stream never tells. TransientError; StreamGoneError where it has none any more."""
 
 
-class Clock(Protocol):
+class VersionClock(Protocol):
     """This machine's clock: for stamps, which only have to rise, and for what is shown."""
 
     def now(self) -> Microseconds:
         """Return the time."""
 
 
-class Metrics(Protocol):
+class BigtableReaderMetrics(Protocol):
     """What is counted and shown of a reader."""
 
     def read(self, records: Sequence[StreamRecord]) -> None:
@@ -357,7 +338,7 @@ class Metrics(Protocol):
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count pieces that were split, merged and reconciled."""
 
-    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+    def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Show how many pieces are in which state, how far all have come, and since when that stands still."""
 
     def lease_lost(self) -> None:

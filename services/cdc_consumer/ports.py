@@ -27,7 +27,8 @@ class TableTroubleError(TransientError):
 
     Never a reason for a dead letter: the table's messages are deferred. ``code`` stands for what BigQuery
     has said where its words may quote a row. ``suspected``: it may as well be the whole service that is away.
-    ``denied``: BigQuery says that this identity lacks a right, perhaps on all tables (`Tables.check_rights`).
+    ``denied``: BigQuery says that this identity lacks a right, perhaps on all tables
+    (`DestinationTables.check_rights`).
     """
 
     def __init__(self, message: str, *, code: str = "", suspected: bool = False, denied: bool = False) -> None:
@@ -131,7 +132,7 @@ class Waiting(Protocol):
         """Say so; and where it is one table's call, of which table and what was said, in words fit for a log."""
 
 
-class Leases(Protocol):
+class MessageLeases(Protocol):
     """The messages that this process holds, by their ack ids. Each call returns once Pub/Sub has taken it."""
 
     def keeping(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
@@ -177,7 +178,7 @@ class DeadLetters(Protocol):
         """Return once every letter is durable. TransientError: perhaps some are and some are not; keep all again."""
 
 
-class Tables(Protocol):
+class DestinationTables(Protocol):
     """The BigQuery tables that are written."""
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -225,7 +226,7 @@ class Tables(Protocol):
         """Inspect the table with this identity at its next `ensure`: another program has changed or dropped it."""
 
 
-class Appending(Protocol):
+class PendingAppend(Protocol):
     """Rows on their way into a table."""
 
     def refused(self) -> Sequence[RowError]:
@@ -243,10 +244,10 @@ class CdcWriter(Protocol):
     they are appended, and the view over those drops repeats.
     """
 
-    def append(self, definition: TableDefinition, rows: pa.Table) -> Appending:
+    def append(self, definition: TableDefinition, rows: pa.Table) -> PendingAppend:
         """Start to append rows (the definition's columns and pseudo-columns) and do not wait for the answers.
 
-        Never raises for the service's sake: what goes wrong is told by `Appending.refused`.
+        Never raises for the service's sake: what goes wrong is told by `PendingAppend.refused`.
         """
 
 
@@ -309,7 +310,7 @@ class MirrorStates(Protocol):
         """Store why missing rows of a table are not deleted; empty: they are."""
 
 
-class SourceRows(Protocol):
+class RemoteSourceRows(Protocol):
     """The rows of a source, as `shared.contracts.source_rows`."""
 
     def tables(self) -> Sequence[str]:
@@ -322,7 +323,7 @@ class SourceRows(Protocol):
         """Return the change batches of the rows that there are under some keys now."""
 
 
-class SourceTables(SourceRows, Protocol):
+class SourceTables(RemoteSourceRows, Protocol):
     """The same, whole tables of it. One request at a time: what is left of a reading then is lost."""
 
     def read(self, table: str, at: str | None = None) -> Iterator[bytes | Done]:
@@ -349,7 +350,7 @@ class FoundMirror:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MirrorProgress:
     """How far a mirror is."""
 
     newest: str
@@ -370,7 +371,7 @@ class MirrorTables(Protocol):
     def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
         """Return the rows that there are under some keys, in key columns without NULL."""
 
-    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
         """Return how far the mirror is, by the change sequence numbers up to one (and as long as that).
 
         What lies beyond it, or has another form, says nothing of that.

@@ -9,12 +9,12 @@ from typing import Protocol
 from services.dead_letter.core.letters import (
     Action,
     Arrival,
-    Group,
+    DeadLetterGroup,
+    DeadLetterStats,
     LetterId,
     LetterLine,
     ReplayId,
     State,
-    Stats,
     StoredLetter,
     TrailEntry,
 )
@@ -35,7 +35,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DeadLetterPage:
     """Some of the letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
 
     letters: Sequence[LetterLine]
@@ -75,7 +75,7 @@ class LetterStore(Protocol):
     def get(self, letter: LetterId) -> StoredLetter | None:
         """Return a letter; ids may be given by their first characters, at least eight, where no other begins so."""
 
-    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
+    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return letters without their bytes, those that failed last first; ``after`` goes on behind a page.
 
         New letters meanwhile neither repeat nor hide what was there; one that fails again is at the front from then on.
@@ -92,10 +92,10 @@ class LetterStore(Protocol):
     def count(self, selection: Selection) -> int:
         """Return how many letters a selection holds."""
 
-    def groups(self, selection: Selection, *, limit: int) -> Sequence[Group]:
+    def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return the groups of a selection's letters, the largest first."""
 
-    def stats(self) -> Stats:
+    def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
 
     def trail(self, letter: LetterId) -> Sequence[TrailEntry]:

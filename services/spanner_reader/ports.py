@@ -1,17 +1,26 @@
 """What the reader needs from outside. The docstrings are promises that the fakes keep too."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.schema.shapes import Finding, Look, Mark, Sighting, TableShape
+from services.spanner_reader.core.schema.shapes import (
+    SchemaInspection,
+    Sighting,
+    SpannerResyncCause,
+    SpannerResyncRequest,
+    TableShape,
+)
 from services.spanner_reader.core.snapshot.snapshot import KeyText, SnapshotRange, SnapshotSurvey
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, Survey
-from services.spanner_reader.core.stream.records import ColumnType, PartitionToken, StreamQuery, StreamRecord
-from shared.contracts.change_batch import Change, Header
+from services.spanner_reader.core.stream.partitions import NewPartition, SpannerPartition, SpannerPartitionSurvey
+from services.spanner_reader.core.stream.records import (
+    PartitionToken,
+    SpannerColumnType,
+    SpannerStreamQuery,
+    StreamRecord,
+)
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
 
@@ -24,10 +33,10 @@ class StartTooOldError(MisconfiguredError):
     """The start of a query is older than what the change stream keeps."""
 
 
-class ChangeStream(Protocol):
+class DatabaseChangeStream(Protocol):
     """A change stream that can be queried, any number of partitions at once."""
 
-    def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends.
 
         Ends without an error only where Spanner says that the query is complete: after child records, or at the end
@@ -38,14 +47,14 @@ class ChangeStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SpannerProgress:
     """How far a held partition has been read and confirmed."""
 
-    partition: Partition
+    partition: SpannerPartition
     watermark: Nanoseconds
 
 
-class PartitionStore(Protocol):
+class TokenPartitionStore(Protocol):
     """Which partitions exist, how far each has been read, and who reads it. One owner's view of it.
 
     Every write is one transaction. A claim raises the partition's fencing number, and a write in the name of an
@@ -59,19 +68,23 @@ class PartitionStore(Protocol):
         MisconfiguredError if the partitions that are known are those of another change stream.
         """
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
 
-    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
         """Take those of the partitions that are still due and free; return them as they are now, with our lease."""
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases (or give them back); return the partitions that are not ours any more.
 
         An earlier watermark than the saved one changes nothing.
         """
 
-    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
+    async def finish(
+        self, progress: SpannerProgress, children: Sequence[NewPartition]
+    ) -> Collection[PartitionToken] | None:
         """Remember the children that are not known yet and mark the partition FINISHED, both or neither.
 
         Return the children that were new; None, and nothing is changed, if the partition is not ours any more.
@@ -94,7 +107,7 @@ class WatchedTable:
 
     name: str
     primary_key: tuple[str, ...]
-    column_types: tuple[ColumnType, ...]
+    column_types: tuple[SpannerColumnType, ...]
     value_capture_type: str
     descending: frozenset[str] = frozenset()
     """Key columns that are in descending order."""
@@ -104,7 +117,7 @@ class WatchedTable:
 class CatalogLook:
     """All tables of the database at one time, with the columns of those that the stream watches."""
 
-    shapes: Look
+    shapes: SchemaInspection
     watched: tuple[WatchedTable, ...]
     quote: str = "`"
     """What the database's SQL has around a name."""
@@ -116,7 +129,7 @@ class CatalogLook:
     """The statement that forbids transactions to ask for that; None where they cannot."""
 
 
-class Catalog(Protocol):
+class DatabaseCatalog(Protocol):
     """What the database says of its tables and of the stream."""
 
     async def look(self) -> CatalogLook:
@@ -127,15 +140,15 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SchemaFindings:
     """What a look has found, and all tables that need re-sync, those found before among them."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SpannerResyncCause, ...] = ()
     left: tuple[str, ...] = ()
     """Tables that are not mirrored any more."""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[SpannerResyncRequest, ...] = ()
     compared_since: Nanoseconds | None = None
-    """As `Look.compared_since`: column lists of records from before are worth comparing."""
+    """As `SchemaInspection.compared_since`: column lists of records from before are worth comparing."""
     counted: bool = True
     """False where a newer look was there, so that nothing of this one is remembered."""
     tables: Mapping[str, TableShape] = field(default_factory=dict)
@@ -149,20 +162,20 @@ class ShapeStore(Protocol):
     call whose caller is cancelled is over within a second, with any outcome.
     """
 
-    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
         """Compare a look with the one before, remember it, and mark the tables that something was found of.
 
         What is found is returned once, to one of all readers. A look that is not newer than the one that is
         remembered finds nothing and changes nothing.
         """
 
-    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
         """Mark all tables that are watched, for changes that were published and lost; return those marks."""
 
-    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+    async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
 
-    async def marks(self) -> Sequence[Mark]:
+    async def marks(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
 
     async def synced(self, table: str) -> bool:
@@ -201,7 +214,7 @@ class NotReadableError(MisconfiguredError):
     """A table cannot be read at a time: that is too long ago, or the table was another then, or is gone."""
 
 
-class Rows(Protocol):
+class RowsAtTimestamp(Protocol):
     """The rows of tables as they were at a time."""
 
     @property
@@ -245,7 +258,7 @@ class RangeProgress:
     done: bool = False
 
 
-class SnapshotStore(Protocol):
+class DatabaseSnapshotStore(Protocol):
     """Which ranges of which tables are to be read as snapshots, how far each has come, and who reads it.
 
     Every write is one transaction, conditional on the claim's fencing number. TransientError: nothing is known of the
@@ -299,28 +312,7 @@ class SnapshotStore(Protocol):
         """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""
 
 
-class Publisher(Protocol):
-    """Publishes change records, packed with what others publish."""
-
-    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> asyncio.Future[None]:
-        """Take changes, each with its ordering key, once there is room; the future resolves when all are confirmed.
-
-        MisconfiguredError, here or in the future, if nothing can be published until someone acts. No changes at all
-        publish the header, which announces a table or a column list.
-        """
-
-    async def close(self) -> None:
-        """Publish what was taken, and end."""
-
-
-class Subscriptions(Protocol):
-    """Who keeps what is published."""
-
-    async def check(self) -> None:
-        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
-
-
-class Metrics(Protocol):
+class SpannerReaderMetrics(Protocol):
     """What is counted and shown of a reader."""
 
     def read(self, record: StreamRecord, changes: int) -> None:
@@ -356,7 +348,7 @@ class Metrics(Protocol):
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
 
-    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:

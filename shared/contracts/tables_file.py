@@ -46,7 +46,7 @@ from shared.contracts.option_values import (
     template,
     whole_number,
 )
-from shared.contracts.toml_lines import Document, Mistake, Path, read_document
+from shared.contracts.toml_lines import Path, TomlDocument, TomlMistake, read_document
 
 Mode = Literal["mirror", "history", "both"]
 
@@ -178,7 +178,7 @@ def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
 class _Reading:
     """Reads a document, and goes on after a mistake."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: TomlDocument) -> None:
         self._document = document
         self.mistakes = list(document.mistakes)
 
@@ -262,7 +262,7 @@ class _Reading:
             self._mistake((*path, key), f"unknown key {shown(key)}{where}; {hint}")
 
     def _mistake(self, path: Path, what: str) -> None:
-        self.mistakes.append(Mistake(self._document.line_of(path), what))
+        self.mistakes.append(TomlMistake(self._document.line_of(path), what))
 
 
 _OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {

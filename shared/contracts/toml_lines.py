@@ -18,7 +18,7 @@ _WHERE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class TomlMistake:
     """What is wrong in a line, counted from 1."""
 
     line: int
@@ -26,12 +26,12 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Document:
+class TomlDocument:
     """A TOML document as far as it can be read: a line that is none by itself is left out and told of."""
 
     lines: Sequence[str]
     content: Mapping[str, Any]
-    mistakes: Sequence[Mistake]
+    mistakes: Sequence[TomlMistake]
 
     def line_of(self, path: Path) -> int:
         """Return the line in which the statement begins that first names a path."""
@@ -49,23 +49,23 @@ class Document:
         return [(count, content) for count, content in found if isinstance(content, dict)]
 
 
-def read_document(text: str) -> Document:
+def read_document(text: str) -> TomlDocument:
     """Return a document and its mistakes of syntax, a key or table that is there twice among them."""
     lines = text.split("\n")
-    mistakes: list[Mistake] = []
+    mistakes: list[TomlMistake] = []
     while True:
         content = _parsed("\n".join(lines))
         if isinstance(content, dict):
-            return Document(lines, content, mistakes)
+            return TomlDocument(lines, content, mistakes)
         sound = max(
             (count for count in range(len(lines)) if isinstance(_parsed("\n".join(lines[:count])), dict)), default=0
         )
         where = _WHERE.search(str(content))
         noticed = int(where[1]) if where is not None and where[1] else None
         beyond = f" (noticed in line {noticed})" if noticed is not None and noticed != sound + 1 else ""
-        mistakes.append(Mistake(sound + 1, f"not TOML: {_WHERE.sub('', str(content))}{beyond}"))
+        mistakes.append(TomlMistake(sound + 1, f"not TOML: {_WHERE.sub('', str(content))}{beyond}"))
         if beyond or where is None or not where[1] or lines[sound].lstrip().startswith("["):
-            return Document(lines[:sound], _sound(lines[:sound]), mistakes)  # what follows could only mislead
+            return TomlDocument(lines[:sound], _sound(lines[:sound]), mistakes)  # what follows could only mislead
         lines[sound] = ""
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.stop import Stop
@@ -20,7 +20,7 @@ async def checked_publisher(
     stop: Stop,
     *,
     keep_messages_for: timedelta,
-    limits: Limits,
+    limits: PackerLimits,
     failed_in: str,
 ) -> AsyncIterator[BatchPublisher]:
     """Open one; MisconfiguredError where either topic would lose what is published, or keep it for too short a time."""

@@ -23,7 +23,7 @@ from shared.pubsub.topology import (
     AGENT,
     MAX_DELIVERY_ATTEMPTS,
     SETUP,
-    Mistake,
+    SubscriptionMistake,
     forwarding_rights,
     losses,
     mistakes_of,
@@ -201,7 +201,7 @@ class Inspection:
                 )
 
 
-def _settings(what: str, found: Any, wrong: Sequence[Mistake]) -> Iterator[Finding]:
+def _settings(what: str, found: Any, wrong: Sequence[SubscriptionMistake]) -> Iterator[Finding]:
     """Return a finding for each setting, those that are right included."""
     right = {
         "topic": found.topic,

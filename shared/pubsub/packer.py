@@ -30,7 +30,7 @@ _MESSAGE_OVERHEAD: Final = 1_024  # attributes but for source and table (twice),
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PackerLimits:
     """How full a message and a request may become, and how many requests may be under way at once."""
 
     changes_per_message: int = 500
@@ -63,7 +63,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PackedRequest:
     """One publish: messages of one ordering key, in order."""
 
     ordering_key: str
@@ -116,9 +116,9 @@ class _Lane:
 class Packer:
     """Collects changes per ordering key and cuts them into requests."""
 
-    def __init__(self, limits: Limits | None = None, *, resting: bool = False) -> None:
+    def __init__(self, limits: PackerLimits | None = None, *, resting: bool = False) -> None:
         """With ``resting`` a key rests from each request that is cut for it until `rested` says that it has."""
-        self._limits = limits or Limits()
+        self._limits = limits or PackerLimits()
         self._resting = resting
         self._lanes: dict[str, _Lane] = {}
         self._due: deque[str] = deque()  # keys with something waiting and nothing under way, longest waiting first
@@ -180,7 +180,7 @@ class Packer:
         self.outstanding_bytes += receipt.size
         return receipt, oversized
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[PackedRequest]:
         """Cut a request for every key that may publish now; each is then under way until it is confirmed."""
         while self._due and self._under_way < self._limits.requests:
             key = self._due.popleft()
@@ -267,7 +267,7 @@ class Packer:
         limits = self._limits
         return len(lane.waiting) >= limits.changes_per_message or lane.waiting_bytes >= limits.bytes_per_message
 
-    def _cut(self, key: str, lane: _Lane) -> Request:
+    def _cut(self, key: str, lane: _Lane) -> PackedRequest:
         lane.due, lane.resting = False, self._resting
         taken_at = lane.waiting[0].receipt.taken_at
         messages: list[Message] = []
@@ -282,7 +282,7 @@ class Packer:
             lane.waiting_bytes -= size - overhead - cut[0].header_size  # what is left is the changes'
             messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
         self._under_way += 1
-        return Request(key, messages, taken_at)
+        return PackedRequest(key, messages, taken_at)
 
     def _cut_message(self, waiting: deque[_Entry], room: int, overhead: int) -> tuple[list[_Entry], int]:
         """Take one message's entries from the front: one header, at most N and S, and no more than there is room."""

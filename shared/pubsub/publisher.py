@@ -26,7 +26,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_tim
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import Outage
-from shared.pubsub.packer import REQUEST_BYTES, Limits, Message, Oversized, Packer, Receipt, Request
+from shared.pubsub.packer import REQUEST_BYTES, Message, Oversized, PackedRequest, Packer, PackerLimits, Receipt
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retrying_async
@@ -54,7 +54,7 @@ class PublisherOptions:
 
     failed_in: str
     """Which service a dead letter says that it failed in."""
-    limits: Limits | None = None
+    limits: PackerLimits | None = None
     outstanding_bytes: int = OUTSTANDING_BYTES
     last_chance: timedelta = _LAST_CHANCE
     """For what is left when the publisher is closed."""
@@ -185,7 +185,7 @@ class BatchPublisher:
                 if self._rest and not self._closed:
                     asyncio.get_running_loop().call_later(self._rest_after(request), self._rested, request.ordering_key)
 
-    def _rest_after(self, request: Request) -> float:
+    def _rest_after(self, request: PackedRequest) -> float:
         """Return how many seconds a key rests: a tenth of its last change's age, within bounds.
 
         The shortest there is while others may soon have to wait for room, which what rests takes up.
@@ -205,7 +205,7 @@ class BatchPublisher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _publish(self, request: Request) -> None:
+    async def _publish(self, request: PackedRequest) -> None:
         try:
             messages = [batch_message(message, request.ordering_key) for message in request.messages]
             wire = PublishRequest(topic=self._topic, messages=messages)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class PubsubTopology:
     """The two topics and their two subscriptions, by full name, and how long the subscriptions keep messages."""
 
     topic: str
@@ -51,7 +51,7 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class SubscriptionMistake:
     """A setting of a subscription that the consumer cannot rely on, and the command that fixes it."""
 
     setting: str
@@ -99,7 +99,7 @@ def forwarding_rights(subscription: str, dead_letter_topic: str) -> tuple[Forwar
     )
 
 
-def still_to_grant(topology: Topology) -> str:
+def still_to_grant(topology: PubsubTopology) -> str:
     """Return what is to be told after set-up: without it a message that was delivered too often comes on and on."""
     rights = forwarding_rights(topology.subscription, topology.dead_letter_topic)
     return (
@@ -108,7 +108,7 @@ def still_to_grant(topology: Topology) -> str:
     )
 
 
-def create_topology(channel: grpc.Channel, topology: Topology, stop: Stop | None = None) -> None:
+def create_topology(channel: grpc.Channel, topology: PubsubTopology, stop: Stop | None = None) -> None:
     """Make what is missing, and check what is there; repeating it changes nothing.
 
     On the service, Pub/Sub's own agent needs `forwarding_rights`, which are granted by who sets the project up.
@@ -211,10 +211,12 @@ def check_letters_subscription(
     mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
     if topic_of_changes is not None and found.topic == topic_of_changes:
         cure = "name the dead-letter topic's with DEAD_LETTER_SUBSCRIPTION"
-        mistakes.append(Mistake("topic", f"it is of the topic of change batches, {topic_of_changes}", cure, anew=True))
+        mistakes.append(
+            SubscriptionMistake("topic", f"it is of the topic of change batches, {topic_of_changes}", cure, anew=True)
+        )
     if found.dead_letter_policy.dead_letter_topic:
         what = "it has a dead-letter policy of its own, which would take letters away that the store cannot take yet"
-        mistakes.append(Mistake("dead-letter policy", what, f"{update} --clear-dead-letter-policy"))
+        mistakes.append(SubscriptionMistake("dead-letter policy", what, f"{update} --clear-dead-letter-policy"))
     cure = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
     mistakes += [replace(one, cure=cure) for one in _fixed(found, None)]
     if mistakes:
@@ -224,20 +226,20 @@ def check_letters_subscription(
 
 def mistakes_of(
     found: Any, subscription: str, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None
-) -> list[Mistake]:
+) -> list[SubscriptionMistake]:
     """Return everything by which the consumer could not rely on a subscription (its plain protobuf message).
 
     Of a subscription of the dead-letter topic that alone: a dead-letter policy on it would forward to its own topic.
     """
     if found.topic == dead_letter_topic:
         what = f"it is a subscription of the dead-letter topic, {dead_letter_topic}"
-        return [Mistake("topic", what, "name that of the change batches with SUBSCRIPTION", anew=True)]
+        return [SubscriptionMistake("topic", what, "name that of the change batches with SUBSCRIPTION", anew=True)]
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
     policy = found.dead_letter_policy
     if policy.dead_letter_topic != dead_letter_topic:
         mistakes.append(
-            Mistake(
+            SubscriptionMistake(
                 "dead-letter policy",
                 f"its dead-letter topic is {policy.dead_letter_topic or 'not set'}, not {dead_letter_topic}",
                 f"{update} --dead-letter-topic={dead_letter_topic} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}",
@@ -245,7 +247,7 @@ def mistakes_of(
         )
     elif policy.max_delivery_attempts < MAX_DELIVERY_ATTEMPTS:
         mistakes.append(
-            Mistake(
+            SubscriptionMistake(
                 "dead-letter policy",
                 f"it forwards a message after {policy.max_delivery_attempts} attempts, which an outage uses up",
                 f"{update} --max-delivery-attempts={MAX_DELIVERY_ATTEMPTS}",
@@ -266,30 +268,30 @@ def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     return mistakes
 
 
-def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[Mistake]:
+def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[SubscriptionMistake]:
     """Return what can be fixed in place, each with gcloud's option for it as its cure."""
     mistakes = []
     if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
         days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set
         expires = f"it expires after {days:g} days without a consumer"
-        mistakes.append(Mistake("expiry", expires, "--expiration-period=never"))
+        mistakes.append(SubscriptionMistake("expiry", expires, "--expiration-period=never"))
     retention = _DEFAULT_RETENTION
     if subscription.HasField("message_retention_duration"):
         retention = subscription.message_retention_duration.ToTimedelta()
     if retention < keep_messages_for:
         wanted = format_duration(keep_messages_for)
         kept = f"it keeps messages for {format_duration(retention)}, not {wanted}"
-        mistakes.append(Mistake("retention", kept, f"--message-retention-duration={wanted}"))
+        mistakes.append(SubscriptionMistake("retention", kept, f"--message-retention-duration={wanted}"))
     if subscription.enable_exactly_once_delivery:
         what = (
             "it has exactly-once delivery, by which acks are refused once a lease has run out, and which nothing here "
             "needs"
         )
-        mistakes.append(Mistake("exactly-once", what, "--no-enable-exactly-once-delivery"))
+        mistakes.append(SubscriptionMistake("exactly-once", what, "--no-enable-exactly-once-delivery"))
     return mistakes
 
 
-def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
+def _fixed(subscription: Any, topic: str | None) -> list[SubscriptionMistake]:
     """Return what only a new subscription fixes."""
     mistakes: dict[str, str] = {}
     if subscription.detached or subscription.topic == "_deleted-topic_":
@@ -310,7 +312,7 @@ def _fixed(subscription: Any, topic: str | None) -> list[Mistake]:
         f"make another with `{SETUP}` under a new SUBSCRIPTION; what this one still holds is in it alone, so keep it "
         "until a reader has been started from before its oldest message (START_TIMESTAMP, another PARTITION_TABLE)"
     )
-    return [Mistake(setting, what, cure, anew=True) for setting, what in mistakes.items()]
+    return [SubscriptionMistake(setting, what, cure, anew=True) for setting, what in mistakes.items()]
 
 
 class _Pubsub:

@@ -9,10 +9,17 @@ from shared.contracts.change_batch import Change, Header
 
 
 class ChangePublisher(Protocol):
-    """What publishes changes."""
+    """Publishes change records, packed with what others publish."""
 
     async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
-        """Take changes with their ordering keys; the future resolves when Pub/Sub has confirmed all of them."""
+        """Take changes, each with its ordering key, once there is room; the future resolves when all are confirmed.
+
+        MisconfiguredError, here or in the future, if nothing can be published until someone acts. No changes at all
+        publish the header, which announces a table or a column list.
+        """
+
+    async def close(self) -> None:
+        """Publish what was taken, and end."""
 
 
 class PublishedMetrics(Protocol):

@@ -3,11 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Protocol
 
 import structlog
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+
+class RetainingSubscriptions(Protocol):
+    """The topic's subscriptions, which retain what is published."""
+
+    async def check(self) -> None:
+        """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time."""
 
 
 class TopicWatch:

@@ -33,7 +33,7 @@ from shared.pubsub.stubs import (
     publish_stub,
     pull_stub,
 )
-from shared.pubsub.topology import Topology, create_topology
+from shared.pubsub.topology import PubsubTopology, create_topology
 from shared.runtime.stop import Stop
 from tests.benchmarks.results import percentile
 from tests.benchmarks.workload import change_maker
@@ -74,7 +74,7 @@ def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecor
     with open_channel(pubsub) as channel:
         create_topology(
             channel,
-            Topology(
+            PubsubTopology(
                 topic=topic,
                 subscription=subscription,
                 dead_letter_topic=letters,

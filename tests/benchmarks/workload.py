@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.timestamps import Nanoseconds
 
 TABLES: Final = ("customers", "orders", "payments", "shipments", "visits")
@@ -90,7 +90,7 @@ def _row_text(key: int, number: int) -> str:
 
 
 _COLUMN_TYPES: Final = tuple(
-    ColumnType(name, f'{{"code":"{kind}"}}', name == "id", ordinal)
+    SpannerColumnType(name, f'{{"code":"{kind}"}}', name == "id", ordinal)
     for ordinal, (name, kind) in enumerate(COLUMNS.items(), start=1)
 )
 

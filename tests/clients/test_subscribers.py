@@ -16,7 +16,7 @@ import pytest
 from deploy.local.platform.processes import GRACE, Process, Processes
 from services.spanner_reader.core.stream.records import Mod
 from shared.pubsub.channels import open_channel
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, Subscription, publish_stub
 from tests.clients.sessions import BUILT
 from tests.documents.wire_messages import BATCHES, messages_of, order_record, orders
@@ -64,7 +64,7 @@ def published() -> Sequence[Any]:
             header, made = maker.changes(order_record(kind, mod, second=version))
             changes += made
     chance.shuffle(changes)
-    messages = messages_of(header, changes, Limits(changes_per_message=3))
+    messages = messages_of(header, changes, PackerLimits(changes_per_message=3))
     assert len(messages) > len(changes) / 3
     messages = [*messages, *messages[:5], *(make() for make in BATCHES.values())]
     chance.shuffle(messages)

@@ -7,27 +7,36 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
-from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
-from services.bigtable_reader.core.stream.partitions import Partition, Piece, Progress, Survey, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import (
+    BigtablePartition,
+    BigtablePartitionSurvey,
+    BigtableProgress,
+    Piece,
+    overlapping,
+    uncovered,
+)
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
-from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PartitionStore
+from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 
 LEASE: Final = timedelta(seconds=10)
 MINUTE: Final = 60_000_000
-LONG: Final = Patience(merge=timedelta(days=1), token=timedelta(days=1))
+LONG: Final = MergeTimeouts(merge=timedelta(days=1), token=timedelta(days=1))
 PARTITION_TABLE: Final = Table("projects/p/instances/i", "millrace_partitions")
-NO_PATIENCE: Final = Patience(merge=timedelta(), token=timedelta())
+NO_PATIENCE: Final = MergeTimeouts(merge=timedelta(), token=timedelta())
 
 
 class Open(Protocol):
     """How a test gets an owner's view of the table."""
 
-    def __call__(self, owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore: ...
+    def __call__(
+        self, owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None
+    ) -> KeyRangePartitionStore: ...
 
 
 @dataclass
@@ -37,7 +46,7 @@ class Stores:
     open: Open
     monotonic: list[float] = field(default_factory=lambda: [1_000.0])
 
-    async def let_leases_end(self, *watching: PartitionStore) -> None:
+    async def let_leases_end(self, *watching: KeyRangePartitionStore) -> None:
         """Let the time of a lease pass, before the eyes of those who watch."""
         for store in watching:
             await store.survey()
@@ -74,12 +83,12 @@ def a_stream() -> str:
 
 
 def a_store(
-    channels: Channels,
+    channels: BigtableChannels,
     stream: str,
     owner: str,
     monotonic: Sequence[float],
     *,
-    patience: Patience = LONG,
+    patience: MergeTimeouts = LONG,
     source: str | None = None,
 ) -> BigtablePartitionStore:
     """Return an owner's view of the partition table in the emulator, and of this clock; streams have a table each."""
@@ -94,14 +103,14 @@ def a_store(
     )
 
 
-async def begun(store: PartitionStore, *ranges: str) -> Microseconds:
+async def begun(store: KeyRangePartitionStore, *ranges: str) -> Microseconds:
     """Begin with these ranges now; return when that is."""
     start = (await store.survey()).now
     assert await store.begin([span(one) for one in ranges], start)
     return start
 
 
-async def whole(store: PartitionStore) -> Survey:
+async def whole(store: KeyRangePartitionStore) -> BigtablePartitionSurvey:
     """Survey, and check that the key space is covered, and never twice."""
     survey = await store.survey()
     ranges = [piece.range for piece in survey.pieces]
@@ -110,7 +119,7 @@ async def whole(store: PartitionStore) -> Survey:
     return survey
 
 
-async def pieces(store: PartitionStore) -> list[str]:
+async def pieces(store: KeyRangePartitionStore) -> list[str]:
     """Return each piece as `range:tokens -> target`; a time is `@`."""
     return [shown(piece) for piece in (await whole(store)).pieces]
 
@@ -126,7 +135,7 @@ def _span(range_: KeyRange) -> str:
     return f"{range_.start.decode()}-{range_.end.decode()}"
 
 
-async def take(store: PartitionStore, *keys: str) -> list[Partition]:
+async def take(store: KeyRangePartitionStore, *keys: str) -> list[BigtablePartition]:
     """Claim the pieces that hold these keys, which have to be free; in the order of the keys."""
     survey = await store.survey()
     wanted = [piece for key in keys for piece in survey.pieces if key.encode() in piece.range]
@@ -135,12 +144,14 @@ async def take(store: PartitionStore, *keys: str) -> list[Partition]:
     return [claimed[piece.id] for piece in wanted]
 
 
-def reached(partition: Partition, *, minutes: int = 0, ceiling: int = 0, at: str | None = None) -> Progress:
+def reached(
+    partition: BigtablePartition, *, minutes: int = 0, ceiling: int = 0, at: str | None = None
+) -> BigtableProgress:
     """Return progress by so many minutes, up to the token of that name, asking for a ceiling above the floor."""
     range_ = partition.piece.range
     position = partition.position if at is None else Position((RangeToken(range_, at),))
     watermark = Microseconds(partition.low_watermark + minutes * MINUTE)
-    return Progress(partition, position, watermark, partition.floor + ceiling)
+    return BigtableProgress(partition, position, watermark, partition.floor + ceiling)
 
 
 class KilledError(Exception):
@@ -150,7 +161,7 @@ class KilledError(Exception):
 When = Literal["before", "after", "late"]
 
 
-class BreakingChannels(Channels):
+class BreakingChannels(BigtableChannels):
     """A connection on which the requests that are numbered in ``breaks`` fail, from 1: unsent, unanswered or late.
 
     A late request is sent by `deliver`, when its sender has long given it up. With ``kills``, everything behind the

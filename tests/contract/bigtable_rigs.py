@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.core.stream.partitions import Partition
-from services.bigtable_reader.ports import PartitionStore
+from services.bigtable_reader.core.stream.partitions import BigtablePartition
+from services.bigtable_reader.ports import KeyRangePartitionStore
 from tests.contract.bigtable_partitions import (
     LONG,
     PARTITION_TABLE,
@@ -37,12 +37,14 @@ class Rig:
     opened: list[BreakingChannels] = field(default_factory=list)
     monotonic: list[float] = field(default_factory=lambda: [1_000.0])
 
-    def owner(self, name: str, *, kills: bool = False, patience: Any = LONG) -> tuple[PartitionStore, BreakingChannels]:
+    def owner(
+        self, name: str, *, kills: bool = False, patience: Any = LONG
+    ) -> tuple[KeyRangePartitionStore, BreakingChannels]:
         channels = BreakingChannels(self.address, kills=kills)
         self.opened.append(channels)
         return a_store(channels, self.stream, name, self.monotonic, patience=patience), channels
 
-    def well(self, name: str = "well", *, patience: Any = LONG) -> PartitionStore:
+    def well(self, name: str = "well", *, patience: Any = LONG) -> KeyRangePartitionStore:
         return self.owner(name, patience=patience)[0]
 
     @property
@@ -70,7 +72,7 @@ Run = Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]
 @asynccontextmanager
 async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
     made: list[Rig] = []
-    channels = Channels(address)
+    channels = BigtableChannels(address)
     await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
     await channels.close()
 
@@ -87,7 +89,7 @@ async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
                 await opened.close()
 
 
-async def holding(rig: Rig, store: PartitionStore) -> Partition:
+async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
     """Begin, and take the first of two pieces, with stamps up to a ceiling."""
     await begun(store, "-c", "c-")
     (held,) = await take(store, "a")

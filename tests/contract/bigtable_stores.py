@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PartitionStore
+from services.bigtable_reader.ports import KeyRangePartitionStore
 from tests.contract.bigtable_partitions import (
     LEASE,
     LONG,
@@ -48,7 +48,7 @@ class InMemory(Promises):
         ticks = itertools.count(NOON, 1_000)
         table = PartitionTable(lambda: Microseconds(next(ticks)))
 
-        def store(owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore:
+        def store(owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
             return FakePartitionStore(
                 table, owner, LEASE, lambda: stores.monotonic[0], source=source or "t", patience=patience
             )
@@ -66,10 +66,10 @@ class InEmulator(Promises):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stores]:
-        channels = Channels(self.address)
+        channels = BigtableChannels(self.address)
         stream = a_stream()
 
-        def store(owner: str, *, patience: Patience = LONG, source: str | None = None) -> PartitionStore:
+        def store(owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
             return a_store(channels, stream, owner, stores.monotonic, patience=patience, source=source)
 
         stores = Stores(store)

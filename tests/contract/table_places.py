@@ -8,7 +8,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, NEEDS
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
-from services.cdc_consumer.ports import Tables
+from services.cdc_consumer.ports import DestinationTables
 from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import read_tables_file
 from tests.builders import PLANE_COLUMNS, a_header
@@ -62,8 +62,8 @@ TAG = table_definition(a_header(columns=(*PLANE_COLUMNS, ("tags", "STRING"))))
 class Place:
     """A Tables, another one for the same dataset (another process), and a way to do what a stranger could do."""
 
-    tables: Tables
-    others: Tables
+    tables: DestinationTables
+    others: DestinationTables
     drop: Callable[[str], None]
     drop_key: Callable[[str], None]
     columns: Callable[[str], Sequence[str]]

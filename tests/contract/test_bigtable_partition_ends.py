@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream.records import Position
-from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from tests.contract.bigtable_partitions import (
@@ -124,7 +124,7 @@ class PartitionEndsContract(Promises):
     def test_half_a_merge_that_waited_too_long_is_read_as_it_is(self) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one")
-            two = stores.open("two", patience=Patience(merge=timedelta(), token=timedelta(days=1)))
+            two = stores.open("two", patience=MergeTimeouts(merge=timedelta(), token=timedelta(days=1)))
             await begun(one, "-b", "b-d", "d-")
             (left, right) = await take(one, "a", "c")
             await one.close(reached(left, ceiling=30), [child("-b", "-d")])
@@ -142,7 +142,7 @@ class PartitionEndsContract(Promises):
 
     def test_keys_that_no_child_names_wait_and_are_read_from_a_time_then(self) -> None:
         async def promise(stores: Stores) -> None:
-            one = stores.open("one", patience=Patience(merge=timedelta(), token=timedelta(days=1)))
+            one = stores.open("one", patience=MergeTimeouts(merge=timedelta(), token=timedelta(days=1)))
             two = stores.open("two", patience=NO_PATIENCE)
             start = await begun(one, "-")
             (held,) = await take(one, "a")
@@ -217,10 +217,10 @@ class PartitionEndsContract(Promises):
             (held,) = await take(one, "a")
             await one.close(reached(held), [child("-b")])
             await one.survey()
-            await one.remember(Seen(frozenset({"f"}), frozenset(), retention=86_400))
+            await one.remember(InspectedTable(frozenset({"f"}), frozenset(), retention=86_400))
             with pytest.raises(PositionLostError):
                 await one.tend()
-            await one.remember(Seen(frozenset({"f"}), frozenset(), retention=7 * 86_400))
+            await one.remember(InspectedTable(frozenset({"f"}), frozenset(), retention=7 * 86_400))
             await one.survey()
             await one.tend()
             assert await pieces(one) == ["-b:-b", "b-:@"]

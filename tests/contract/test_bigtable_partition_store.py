@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream.records import Position
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -60,7 +60,10 @@ class PartitionStoreContract(Promises):
     def test_what_was_seen_of_the_table_is_kept_beside_the_pieces(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
-            first, second = Seen(frozenset({"f", "g"}), frozenset()), Seen(frozenset({"g"}), frozenset({"c1"}))
+            first, second = (
+                InspectedTable(frozenset({"f", "g"}), frozenset()),
+                InspectedTable(frozenset({"g"}), frozenset({"c1"})),
+            )
             await one.remember(first)
             assert await one.seen() is None  # of no stream nothing is kept, and it can still be begun
             await begun(one, "-")

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from services.bigtable_reader.core.stream.partitions import Partition
+from services.bigtable_reader.core.stream.partitions import BigtablePartition
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
     MINUTE,
@@ -183,7 +183,7 @@ def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: in
         assert await pieces(rig.well()) == ["-c:@", "c-:@"]
 
         channels.restart_counting({number: when})
-        claimed: dict[str, Partition] = {}
+        claimed: dict[str, BigtablePartition] = {}
         while len(claimed) < 2:  # what is not known to be ours is seen to be so by the next survey
             survey = await until_known(store.survey)
             with suppress(TransientError):

@@ -14,14 +14,14 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.core.stream.partitions import Partition
+from services.bigtable_reader.core.stream.partitions import BigtablePartition
 from services.bigtable_reader.core.stream.records import Child, KeyRange, RangeToken
 from services.bigtable_reader.core.stream.stamps import Stamps
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PartitionStore
+from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
@@ -73,7 +73,7 @@ class Service:
 class Reading:
     """A partition that somebody claimed at some time, and goes on stamping for without asking whether it is theirs."""
 
-    partition: Partition
+    partition: BigtablePartition
     stamps: Stamps
 
     @property
@@ -108,7 +108,7 @@ class Crowd:
                 assert earlier[-1] < later[0]
 
 
-async def live(crowd: Crowd, store: PartitionStore, steps: int, deliver: Callable[[], object]) -> None:
+async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver: Callable[[], object]) -> None:
     """Do what a reader does, in any order; and what none should, as one that sleeps and wakes up."""
     chance = crowd.chance
     skew = chance.randint(-3_600, 3_600) * SECOND
@@ -174,7 +174,7 @@ def used(reading: Reading) -> int:
     return reading.stamps.last - reading.partition.floor
 
 
-async def settle(crowd: Crowd, stores: Stores, last: PartitionStore) -> None:
+async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> None:
     """Let the last one read all there is, until nothing changes; the leases of all others end."""
     for _round in range(20):
         await stores.let_leases_end(last)
@@ -212,7 +212,7 @@ def test_in_memory(seed: int) -> None:
 
         async def no_step() -> None: ...
 
-        def store(owner: str, *, breaks: bool = False, **_: object) -> PartitionStore:
+        def store(owner: str, *, breaks: bool = False, **_: object) -> KeyRangePartitionStore:
             return FakePartitionStore(
                 table,
                 owner,
@@ -239,12 +239,12 @@ def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
         chance = Random(seed)
         crowd = Crowd(chance, [1_000.0])
         stream = a_stream()
-        well = Channels(bigtable_emulator)
+        well = BigtableChannels(bigtable_emulator)
         ways = [RandomlyBreakingChannels(bigtable_emulator, chance) for _ in range(3)]
         try:
             await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
 
-            def store(owner: str, channels: Channels = well, **_: object) -> PartitionStore:
+            def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
                 return a_store(channels, stream, owner, crowd.monotonic, patience=NO_PATIENCE)
 
             last = store("last")

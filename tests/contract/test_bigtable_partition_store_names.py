@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream import partition_rows
-from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, PartitionRow
+from services.bigtable_reader.adapters.stream.partition_cells import Lease, PartitionContent, PartitionRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import PieceId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, Position
@@ -46,7 +46,7 @@ def run(address: str, scenario: Callable[[BreakingChannels], Awaitable[None]]) -
     asyncio.run(go())
 
 
-def two_names(channels: Channels) -> tuple[str, BigtablePartitionStore, BigtablePartitionStore]:
+def two_names(channels: BigtableChannels) -> tuple[str, BigtablePartitionStore, BigtablePartitionStore]:
     """Return the older of two names of one source table, and a reader of each."""
     old, new = a_stream(), a_stream()
     return (
@@ -73,7 +73,7 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
         (piece,) = survey.pieces
         assert piece.floor >= held.floor + 10**9
         assert survey.mark is not None, "what changed between the two is in no record"
-        assert [(one.kind, one.run) for one in survey.mark.findings] == [(Kind.BEGUN_ANEW, 0)]
+        assert [(one.kind, one.run) for one in survey.mark.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
         assert (await old.survey()).mark is None
 
     run(bigtable_emulator, scenario)
@@ -106,7 +106,7 @@ def test_a_reader_that_died_counts_for_some_leases(bigtable_emulator: str, lease
     run(bigtable_emulator, scenario)
 
 
-async def _last_seen(channels: Channels, key: str, at: int) -> None:
+async def _last_seen(channels: BigtableChannels, key: str, at: int) -> None:
     request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=key.encode())
     gone = request.mutations.add().delete_from_column
     gone.family_name, gone.column_qualifier = "reader", b"present"
@@ -126,7 +126,7 @@ def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkey
         first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), floor=7)
         await other.write_topology(None, first, "source", "mark")
         for number in range(6):
-            content = Content("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
+            content = PartitionContent("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
             lease = Lease(1, 0, "claim", "RUNNING")
             await other.write_partition(PieceId(f"x.1.{number}"), None, PartitionRow(lease, content))
             await other.attend(f"reader{number}", "mark")

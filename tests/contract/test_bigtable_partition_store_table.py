@@ -11,7 +11,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 )
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table, partition_table_exists
 from services.bigtable_reader.core.times import Microseconds
@@ -229,7 +229,7 @@ def test_a_table_that_would_lose_what_is_written_is_refused(
     bigtable_emulator: str, families: dict[str, Any], why: str | None
 ) -> None:
     async def scenario() -> None:
-        channels = Channels(bigtable_emulator)
+        channels = BigtableChannels(bigtable_emulator)
         table = Table("projects/p/instances/i", f"t{a_stream()}")
         client = BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
         whole_set: dict[str, Any] = {name: {} for name in ("shape", "piece", "partition", "reader")}

@@ -16,10 +16,10 @@ from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from services.bigtable_reader.adapters.schema.resync_cell import BigtableResyncStore
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.core.schema.resync import Finding, Kind, Resync
+from services.bigtable_reader.core.schema.resync import BigtableResyncCause, BigtableResyncKind, Resync
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PartitionStore, ResyncStore
+from services.bigtable_reader.ports import KeyRangePartitionStore, ResyncStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
@@ -50,7 +50,7 @@ class Both:
 
     ours: ResyncStore
     theirs: ResyncStore
-    pieces: PartitionStore
+    pieces: KeyRangePartitionStore
     allow: Callable[[bool], None]
     """Lets the app profile allow conditional writes, or not."""
 
@@ -78,7 +78,7 @@ class ResyncStoreContract:
 
     def test_of_a_stream_that_is_not_known_nothing_is_kept(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
             assert not await both.ours.heal(9, WATCHING.digest)
             assert await both.ours.read() is None
@@ -88,12 +88,15 @@ class ResyncStoreContract:
 
     def test_what_is_found_is_known_to_all_and_stays_until_a_later_snapshot_heals_it(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 3)
-            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 4)
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 3), (Kind.ROUTED_ELSEWHERE, (), 4)]
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 3)
+            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 4)
+            assert await both.found() == [
+                (BigtableResyncKind.STREAM_DISABLED, (), 3),
+                (BigtableResyncKind.ROUTED_ELSEWHERE, (), 4),
+            ]
             assert not await both.theirs.heal(3, WATCHING.digest)
             assert await both.theirs.heal(4, WATCHING.digest)
-            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 4)]
+            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 4)]
             assert await both.ours.heal(5, WATCHING.digest)
             assert not await both.theirs.heal(5, WATCHING.digest)
             assert await both.found() == []
@@ -102,10 +105,10 @@ class ResyncStoreContract:
 
     def test_the_same_again_is_kept_once_since_the_first_time_until_after_the_last(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
-            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
-            await both.ours.mark(Kind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
-            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 2)]
+            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
+            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
+            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 2)]
             mark = await both.ours.read()
             assert mark is not None
             assert (mark.since, mark.run) == (NOON, 2)
@@ -118,30 +121,30 @@ class ResyncStoreContract:
             assert await both.found() == []
             await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1, WATCHING)
             await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 1)]
+            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
             await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2, WATCHING)
             await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f", "h"), 2)]
+            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f", "h"), 2)]
 
         self.run(promise)
 
     def test_the_first_comparison_is_with_what_is_known_otherwise(self) -> None:
         async def promise(both: Both) -> None:
             await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0, WATCHING)
-            assert await both.found() == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
 
         self.run(promise)
 
     def test_by_hand_goes_what_was_shown_and_nothing_that_was_found_since(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
-            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             mark = await both.ours.read()
             assert mark is not None
-            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
             assert await both.ours.synced(mark)
             assert not await both.ours.synced(mark)
-            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
         self.run(promise)
 
@@ -150,12 +153,15 @@ class ResyncStoreContract:
 
         async def promise(both: Both) -> None:
             assert await both.ours.watching() is None
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, narrow)
             assert await both.theirs.watching() == narrow
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
             await both.theirs.compare(None, ["f"], all_of_them, NOON, 3, WATCHING)
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0), (Kind.WATCHED_MORE, (), 3)]
+            assert await both.found() == [
+                (BigtableResyncKind.STREAM_DISABLED, (), 0),
+                (BigtableResyncKind.WATCHED_MORE, (), 3),
+            ]
             await both.ours.compare(None, ["f"], all_of_them, NOON, 3, narrow)
             assert not await both.ours.heal(9, narrow.digest)
             assert await both.theirs.heal(9, WATCHING.digest)
@@ -167,14 +173,14 @@ class ResyncStoreContract:
         async def promise(both: Both) -> None:
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
             both.allow(False)
-            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
-            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
                 await both.ours.compare(None, ["g"], all_of_them, NOON, 0, WATCHING)
             both.allow(True)
             assert not await both.ours.heal(1, WATCHING.digest), "it is no finding yet"
             await both.theirs.compare(None, ["f"], all_of_them, NOON, 1, WATCHING)
-            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
             assert await both.ours.heal(2, WATCHING.digest)
             await both.theirs.compare(None, ["f"], all_of_them, NOON, 2, WATCHING)
             assert await both.found() == [], "a note is taken once"
@@ -184,7 +190,7 @@ class ResyncStoreContract:
     def test_of_a_stream_that_is_not_known_nothing_is_noted(self) -> None:
         async def promise(both: Both) -> None:
             both.allow(False)
-            await both.ours.mark(Kind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             both.allow(True)
             await begun(both.pieces, "-")
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
@@ -194,14 +200,14 @@ class ResyncStoreContract:
 
     def test_pieces_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             before = await both.pieces.survey()
             assert await both.pieces.pause()
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
             assert await both.pieces.resume()
             assert not await both.pieces.begin([span("-")], before.now)
             assert (await both.pieces.survey()).pieces == before.pieces
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0)]
+            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
 
         self.run(promise)
 
@@ -259,15 +265,18 @@ class TestInEmulator(ResyncStoreContract):
     def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(self) -> None:
         async def promise(both: Both) -> None:
             self.channels.restart_counting({2: "after"})  # a look, then the write
-            await both.ours.mark(Kind.STREAM_DISABLED, NOON, 0)
+            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             self.channels.restart_counting({2: "late"})
             with pytest.raises(TransientError):
                 await both.ours.heal(1, WATCHING.digest)
-            await both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
             await self.channels.deliver()
-            assert await both.found() == [(Kind.STREAM_DISABLED, (), 0), (Kind.ROUTED_ELSEWHERE, (), 1)]
+            assert await both.found() == [
+                (BigtableResyncKind.STREAM_DISABLED, (), 0),
+                (BigtableResyncKind.ROUTED_ELSEWHERE, (), 1),
+            ]
             await until_known(lambda: both.ours.heal(1, WATCHING.digest))
-            assert await both.found() == [(Kind.ROUTED_ELSEWHERE, (), 1)]
+            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
         self.run(promise)
 
@@ -276,7 +285,7 @@ class TestInEmulator(ResyncStoreContract):
             families = [f"measurements of station {number:04}".replace(" ", "_") for number in range(2_000)]
             for dropped in range(1, 4):
                 await both.ours.compare(families, families[dropped:], all_of_them, NOON, dropped, WATCHING)
-            assert await both.found() == [(Kind.FAMILIES_DROPPED, tuple(families[:3]), 3)]
+            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, tuple(families[:3]), 3)]
             assert await both.theirs.heal(4, WATCHING.digest)
             assert await both.found() == []
             assert 0 < self.channels.largest_condition < 20_000, "what Bigtable takes as a filter"
@@ -285,7 +294,9 @@ class TestInEmulator(ResyncStoreContract):
 
     def test_what_an_earlier_version_wrote_is_changed_only_as_it_was_read(self) -> None:
         async def promise(both: Both) -> None:
-            dropped = Finding(kind=Kind.FAMILIES_DROPPED, found_at=NOON, run=1, families=("f",))
+            dropped = BigtableResyncCause(
+                kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=NOON, run=1, families=("f",)
+            )
             former = [
                 Resync(families=("h",), findings=(dropped, replace(dropped, families=("g",))), writer=uuid4().hex),
                 Resync(families=("h",), findings=(dropped,)),  # without its writer, as at a first start
@@ -300,7 +311,7 @@ class TestInEmulator(ResyncStoreContract):
                 assert written.resync[1] == kept
                 await both.ours.compare(None, ["i"], all_of_them, NOON, 2, WATCHING)
                 families = ("f", "g", "h")[:: 1 if number == 0 else 2]
-                assert await both.found() == [(Kind.FAMILIES_DROPPED, families, 2)]
+                assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, families, 2)]
                 assert not await self.rows.write_resync(written.resync, kept)
 
         self.run(promise)
@@ -308,11 +319,15 @@ class TestInEmulator(ResyncStoreContract):
     def test_two_that_write_at_once_lose_nothing(self) -> None:
         async def promise(both: Both) -> None:
             await asyncio.gather(
-                both.ours.mark(Kind.STREAM_DISABLED, NOON, 0),
-                both.theirs.mark(Kind.ROUTED_ELSEWHERE, NOON, 0),
+                both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0),
+                both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0),
                 both.ours.compare(["f"], [], all_of_them, NOON, 0, WATCHING),
             )
-            kinds = {Kind.STREAM_DISABLED, Kind.ROUTED_ELSEWHERE, Kind.FAMILIES_DROPPED}
+            kinds = {
+                BigtableResyncKind.STREAM_DISABLED,
+                BigtableResyncKind.ROUTED_ELSEWHERE,
+                BigtableResyncKind.FAMILIES_DROPPED,
+            }
             assert {kind for kind, _families, _run in await both.found()} == kinds
 
         self.run(promise)

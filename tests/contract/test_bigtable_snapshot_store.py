@@ -14,7 +14,7 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, PartState, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import SnapshotStore
+from services.bigtable_reader.ports import TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import PARTITION_TABLE, BreakingChannels, a_stream, span
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
@@ -28,8 +28,8 @@ CUT = [(span("-b"), 7), (span("b-d"), 8), (span("d-"), 9)]
 class Both:
     """Two readers' views of one store, which is empty, and their clock."""
 
-    ours: SnapshotStore
-    theirs: SnapshotStore
+    ours: TableSnapshotStore
+    theirs: TableSnapshotStore
     monotonic: list[float]
 
     async def asked(self, *, again: bool = False) -> None:
@@ -237,7 +237,7 @@ class TestInMemory(SnapshotStoreContract):
     async def open(self) -> AsyncIterator[Both]:
         table, monotonic = SnapshotTable(), [1_000.0]
 
-        def store(owner: str) -> SnapshotStore:
+        def store(owner: str) -> TableSnapshotStore:
             return FakeSnapshotStore(table, owner, LEASE, lambda: monotonic[0], watching=owner)
 
         yield Both(store("ours"), store("theirs"), monotonic)
@@ -257,7 +257,7 @@ class TestInEmulator(SnapshotStoreContract):
         rows = PartitionRows(channels, PARTITION_TABLE, a_stream())
         self.rows = rows
 
-        def store(owner: str) -> SnapshotStore:
+        def store(owner: str) -> TableSnapshotStore:
             return BigtableSnapshotStore(rows, owner=owner, lease=LEASE, watching=owner, monotonic=lambda: monotonic[0])
 
         try:

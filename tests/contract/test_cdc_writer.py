@@ -14,7 +14,7 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_cl
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.columns import decode_messages
-from services.cdc_consumer.ports import CdcWriter, Tables, TableTroubleError
+from services.cdc_consumer.ports import CdcWriter, DestinationTables, TableTroubleError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
@@ -37,7 +37,7 @@ class Place:
     """A writer, the tables it writes to, what a query of them returns, and a BigQuery that can go away."""
 
     writer: CdcWriter
-    tables: Tables
+    tables: DestinationTables
     rows: Callable[[str], Mapping[int, Mapping[str, Any]]]
     go_away: Callable[[], None]
     come_back: Callable[[], None]

@@ -9,10 +9,10 @@ import grpc
 import pytest
 
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.ports import Leases
+from services.cdc_consumer.ports import MessageLeases
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.fakes.leases import FakeLeases
 from tests.integration.pubsub_topics import a_topology, pull
@@ -30,7 +30,7 @@ class Subscription(Protocol):
 
 
 class RealSubscription:
-    def __init__(self, channel: grpc.Channel, topology: Topology, leases: PubsubLeases) -> None:
+    def __init__(self, channel: grpc.Channel, topology: PubsubTopology, leases: PubsubLeases) -> None:
         self._channel, self._topology, self._leases = channel, topology, leases
 
     def publish(self, *messages: str) -> None:
@@ -48,7 +48,7 @@ class RealSubscription:
 
 
 class LeasesContract:
-    def test_an_acked_message_never_comes_again(self, leases: Leases, subscription: Subscription) -> None:
+    def test_an_acked_message_never_comes_again(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
         leases.ack([held["a"]])
@@ -57,7 +57,7 @@ class LeasesContract:
 
         assert set(subscription.lease()) == {"b"}
 
-    def test_a_message_given_back_comes_again_at_once(self, leases: Leases, subscription: Subscription) -> None:
+    def test_a_message_given_back_comes_again_at_once(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
         leases.give_back([held["a"]])
@@ -66,7 +66,7 @@ class LeasesContract:
         assert set(subscription.lease()) == {"a"}
 
     def test_a_message_deferred_comes_again_after_the_delay_and_not_before(
-        self, leases: Leases, subscription: Subscription
+        self, leases: MessageLeases, subscription: Subscription
     ) -> None:
         subscription.publish("a")
         held = subscription.lease()
@@ -79,7 +79,7 @@ class LeasesContract:
         assert set(subscription.lease()) == {"a"}
 
     def test_leases_are_kept_for_many_deadlines_and_not_a_moment_longer_than_asked(
-        self, leases: Leases, subscription: Subscription
+        self, leases: MessageLeases, subscription: Subscription
     ) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
@@ -93,7 +93,7 @@ class LeasesContract:
         assert (first, second) == ({}, {})
         assert set(subscription.lease()) == {"a", "b"}
 
-    def test_what_is_settled_is_kept_no_longer(self, leases: Leases, subscription: Subscription) -> None:
+    def test_what_is_settled_is_kept_no_longer(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("acked", "back", "later", "kept")
         held = subscription.lease()
         with leases.keeping(list(held.values())):
@@ -109,7 +109,7 @@ class LeasesContract:
         assert "later" in then
         assert not {"acked", "kept"} & set(then)
 
-    def test_nothing_to_do_is_nothing_done(self, leases: Leases) -> None:
+    def test_nothing_to_do_is_nothing_done(self, leases: MessageLeases) -> None:
         with leases.keeping([]):
             leases.ack([])
             leases.give_back([])
@@ -134,13 +134,13 @@ class TestPubsubLeases(LeasesContract):
             yield channel
 
     @pytest.fixture
-    def topology(self, channel: grpc.Channel) -> Topology:
+    def topology(self, channel: grpc.Channel) -> PubsubTopology:
         return a_topology(channel)
 
     @pytest.fixture
-    def leases(self, channel: grpc.Channel, topology: Topology) -> PubsubLeases:
+    def leases(self, channel: grpc.Channel, topology: PubsubTopology) -> PubsubLeases:
         return PubsubLeases(channel, topology.subscription, DEADLINE, Stop())
 
     @pytest.fixture
-    def subscription(self, channel: grpc.Channel, topology: Topology, leases: PubsubLeases) -> Subscription:
+    def subscription(self, channel: grpc.Channel, topology: PubsubTopology, leases: PubsubLeases) -> Subscription:
         return RealSubscription(channel, topology, leases)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import delete
 
-from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.schema import letters as letters_table
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
@@ -74,7 +74,7 @@ class Stores(RuleBasedStateMachine):
     """What happens, happens to both."""
 
     copies = Bundle("copies")
-    database: Database
+    database: DeadLetterDatabase
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.dead_letter.core.groups import group_of, normalised
-from services.dead_letter.core.letters import LetterId, LetterLine, ReplayId, State, Stats
+from services.dead_letter.core.letters import DeadLetterStats, LetterId, LetterLine, ReplayId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore
 from shared.contracts.change_sequence import four_sections
@@ -257,7 +257,7 @@ class TestLetterQueries:
         keep(store, *letters)
         put(store, letters[0], State.DISCARDED)
         put(store, letters[4], State.SUPERSEDED)
-        assert store.stats() == Stats(
+        assert store.stats() == DeadLetterStats(
             by_state={State.OPEN: 4, State.DISCARDED: 1, State.SUPERSEDED: 1},
             by_reason={Reason.VALUE_DOES_NOT_FIT: 3, Reason.UNDECODABLE: 1},
             by_table={"planes": 2, "pilots": 1, "": 1},
@@ -266,7 +266,9 @@ class TestLetterQueries:
         )
 
     def test_numbers_of_nothing(self, store: LetterStore) -> None:
-        assert store.stats() == Stats(by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0)
+        assert store.stats() == DeadLetterStats(
+            by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0
+        )
         assert list(store.find(Selection(), limit=5).letters) == []
         assert store.groups(Selection(), limit=5) == []
         assert list(store.in_replay_order(Selection())) == []

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
 from services.dead_letter.adapters.store.schema import metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlLetterStore
@@ -23,7 +23,9 @@ from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
 
 
 @contextmanager
-def opened(address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)) -> Iterator[Database]:
+def opened(
+    address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)
+) -> Iterator[DeadLetterDatabase]:
     """Open a database for a block."""
     database = open_database(address, make=make, patience=patience)
     try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import delete
 
-from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.schema import letters as letters_table
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
@@ -33,7 +33,7 @@ FROM: Final = (frozenset({State.OPEN}), frozenset(State), frozenset(State) - {St
 class Walk:
     """Both stores, and what happens to both."""
 
-    def __init__(self, database: Database, seed: int) -> None:
+    def __init__(self, database: DeadLetterDatabase, seed: int) -> None:
         with database.writing() as connection:
             connection.execute(delete(letters_table))
         self.stores: tuple[LetterStore, LetterStore] = (SqlLetterStore(database), FakeLetterStore())

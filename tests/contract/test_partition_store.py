@@ -10,12 +10,12 @@ from typing import ClassVar, Final
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State
+from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
-from services.spanner_reader.ports import PartitionStore, Progress
+from services.spanner_reader.ports import SpannerProgress, TokenPartitionStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.retries import retrying_async
@@ -31,8 +31,8 @@ A, B, C, D = (PartitionToken(name) for name in "abcd")
 class Stores:
     """Two readers' views of one partition table, and a way to let their leases end."""
 
-    one: PartitionStore
-    two: PartitionStore
+    one: TokenPartitionStore
+    two: TokenPartitionStore
     let_leases_end: Callable[[], Awaitable[None]]
 
 
@@ -55,7 +55,7 @@ class PartitionStoreContract:
             assert not await stores.two.add_root(later(60), None)
             survey = await stores.one.survey()
             assert [(p.token, p.start, p.watermark, p.state) for p in survey.unfinished] == [
-                (ROOT, START, START, State.CREATED)
+                (ROOT, START, START, PartitionState.CREATED)
             ]
             assert survey.finished == 0
             assert survey.now > START
@@ -68,7 +68,7 @@ class PartitionStoreContract:
             (claimed,) = await stores.one.claim([ROOT], None)
             assert claimed.token == ROOT
             assert claimed.watermark == START
-            assert claimed.state is State.SCHEDULED
+            assert claimed.state is PartitionState.SCHEDULED
             assert await stores.two.claim([ROOT], None) == []  # another's, until its lease ends
             (again,) = await stores.one.claim([ROOT], None)  # one's own, whose answer never arrived
             assert again.fencing == claimed.fencing + 1
@@ -83,12 +83,12 @@ class PartitionStoreContract:
             (second,) = await stores.two.claim([ROOT], None)
             assert second.fencing == first.fencing + 1
 
-            assert await stores.one.advance([Progress(first, later(60))]) == {ROOT}
-            assert await stores.one.advance([Progress(first, later(60))], release=True) == {ROOT}
-            assert await stores.one.finish(Progress(first, later(60)), [child(A)]) is None
+            assert await stores.one.advance([SpannerProgress(first, later(60))]) == {ROOT}
+            assert await stores.one.advance([SpannerProgress(first, later(60))], release=True) == {ROOT}
+            assert await stores.one.finish(SpannerProgress(first, later(60)), [child(A)]) is None
             (row,) = (await stores.two.survey()).unfinished
             assert (row.watermark, row.owner, row.fencing) == (START, second.owner, second.fencing)
-            assert await stores.two.advance([Progress(second, later(1))]) == frozenset()
+            assert await stores.two.advance([SpannerProgress(second, later(1))]) == frozenset()
 
         self.run(promise)
 
@@ -97,7 +97,7 @@ class PartitionStoreContract:
             await stores.one.add_root(START, None)
             (held,) = await stores.one.claim([ROOT], None)
             await stores.let_leases_end()
-            assert await stores.one.advance([Progress(held, START)]) == frozenset()
+            assert await stores.one.advance([SpannerProgress(held, START)]) == frozenset()
             assert await stores.two.claim([ROOT], None) == []
 
         self.run(promise)
@@ -106,11 +106,11 @@ class PartitionStoreContract:
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
             (held,) = await stores.one.claim([ROOT], None)
-            await stores.one.advance([Progress(held, later(60))])
-            assert await stores.one.advance([Progress(held, later(30))]) == frozenset()
+            await stores.one.advance([SpannerProgress(held, later(60))])
+            assert await stores.one.advance([SpannerProgress(held, later(30))]) == frozenset()
             (row,) = (await stores.one.survey()).unfinished
             assert row.watermark == later(60)
-            assert row.state is State.RUNNING
+            assert row.state is PartitionState.RUNNING
 
         self.run(promise)
 
@@ -118,7 +118,7 @@ class PartitionStoreContract:
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
             (held,) = await stores.one.claim([ROOT], None)
-            assert await stores.one.advance([Progress(held, later(60))], release=True) == frozenset()
+            assert await stores.one.advance([SpannerProgress(held, later(60))], release=True) == frozenset()
             (taken,) = await stores.two.claim([ROOT], None)
             assert taken.watermark == later(60)
 
@@ -128,13 +128,15 @@ class PartitionStoreContract:
         async def promise(stores: Stores) -> None:
             parents = await first_partitions(stores.one, A, B)
             merged = NewPartition(C, frozenset({A, B}), later(60))
-            assert await stores.one.finish(Progress(parents[0], later(50)), [merged]) == {C}
-            assert await stores.one.finish(Progress(parents[0], later(50)), [merged]) == frozenset()  # again: nothing
+            assert await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == {C}
+            assert (
+                await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == frozenset()
+            )  # again: nothing
             assert await stores.one.claim([C], None) == []  # one parent of two
             (row,) = [p for p in (await stores.one.survey()).unfinished if p.token == C]
             assert row.finished_parents == {A}
 
-            assert await stores.one.finish(Progress(parents[1], later(55)), [merged]) == frozenset()
+            assert await stores.one.finish(SpannerProgress(parents[1], later(55)), [merged]) == frozenset()
             (claimed,) = await stores.one.claim([C], None)
             assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), frozenset({A, B}))
             survey = await stores.one.survey()
@@ -146,7 +148,7 @@ class PartitionStoreContract:
     def test_a_child_waits_for_a_parent_that_nobody_has_named_yet(self) -> None:
         async def promise(stores: Stores) -> None:
             (parent,) = await first_partitions(stores.one, A)
-            await stores.one.finish(Progress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
+            await stores.one.finish(SpannerProgress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
             assert await stores.one.claim([C], None) == []
 
         self.run(promise)
@@ -162,7 +164,7 @@ class PartitionStoreContract:
     def test_leases_and_watermarks_of_many_partitions_are_saved_together(self) -> None:
         async def promise(stores: Stores) -> None:
             held = await first_partitions(stores.one, A, B, C)
-            assert await stores.one.advance([Progress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
+            assert await stores.one.advance([SpannerProgress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
             found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
             assert found == {A: START, B: later(1), C: later(2)}
             assert await stores.one.advance([]) == frozenset()
@@ -191,24 +193,26 @@ class PartitionStoreContract:
         async def promise(stores: Stores) -> None:
             a, b = await first_partitions(stores.one, A, B)
             merged = NewPartition(C, frozenset({A, B}), later(60))
-            await stores.one.finish(Progress(a, later(50)), [merged])
+            await stores.one.finish(SpannerProgress(a, later(50)), [merged])
             assert await stores.one.forget_finished(timedelta(days=1)) == 0  # not old enough
             await stores.let_leases_end()
             assert await stores.one.forget_finished(LEASE) == 1  # the first query's: nobody names it
             assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
             (again,) = await stores.two.claim([B], None)
-            await stores.two.finish(Progress(again, later(55)), [merged])
+            await stores.two.finish(SpannerProgress(again, later(55)), [merged])
             (held,) = await stores.two.claim([C], None)
             await stores.let_leases_end()
             assert await stores.two.forget_finished(LEASE) == 0  # another owner may have to claim C
             (taken,) = await stores.one.claim([C], None)
             assert taken.fencing == held.fencing + 1
 
-            await stores.one.finish(Progress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
+            await stores.one.finish(SpannerProgress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
             await stores.let_leases_end()
             assert await stores.one.forget_finished(LEASE) == 2  # A and B; C is D's parent
-            assert await stores.two.finish(Progress(b, later(55)), [merged]) is None  # a zombie brings nothing back
-            assert await stores.two.advance([Progress(b, later(55))]) == {B}
+            assert (
+                await stores.two.finish(SpannerProgress(b, later(55)), [merged]) is None
+            )  # a zombie brings nothing back
+            assert await stores.two.advance([SpannerProgress(b, later(55))]) == {B}
             survey = await stores.one.survey()
             assert ([p.token for p in survey.unfinished], survey.finished) == ([D], 1)
             assert len(await stores.one.claim([D], None)) == 1
@@ -237,11 +241,11 @@ class TestSpannerPartitionStore(PartitionStoreContract):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stores]:
-        channels = Channels(self.database.instance.address)
+        channels = SpannerChannels(self.database.instance.address)
 
         def store(owner: str) -> SpannerPartitionStore:
             return SpannerPartitionStore(
-                Database(self.database.path, channels, self.dialect),
+                SpannerDatabaseClient(self.database.path, channels, self.dialect),
                 "millrace_partitions",
                 change_stream="s",
                 owner=owner,
@@ -262,8 +266,8 @@ class TestSpannerPartitionStore(PartitionStoreContract):
     def test_a_table_that_belongs_to_another_change_stream_is_refused(self) -> None:
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
-            channels = Channels(self.database.instance.address)
-            database = Database(self.database.path, channels, self.dialect)
+            channels = SpannerChannels(self.database.instance.address)
+            database = SpannerDatabaseClient(self.database.path, channels, self.dialect)
             other = SpannerPartitionStore(
                 database, "millrace_partitions", change_stream="other", owner="three", lease=LEASE
             )
@@ -279,8 +283,8 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
             (held,) = await stores.one.claim([ROOT], None)
-            await stores.one.advance([Progress(held, START)])
-            await stores.one.finish(Progress(held, START), [child(A)])
+            await stores.one.advance([SpannerProgress(held, START)])
+            await stores.one.finish(SpannerProgress(held, START), [child(A)])
 
         self.run(promise)
         stamps = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
@@ -290,13 +294,13 @@ class TestSpannerPartitionStore(PartitionStoreContract):
     def test_two_writers_at_once_end_one_after_the_other(self) -> None:
         async def promise(stores: Stores) -> None:
             held = await first_partitions(stores.one, A, B)
-            await stores.one.advance([Progress(held[1], START)], release=True)
+            await stores.one.advance([SpannerProgress(held[1], START)], release=True)
             (other,) = await stores.two.claim([B], None)
 
-            async def advance(store: PartitionStore, partition: Partition, seconds: int) -> None:
+            async def advance(store: TokenPartitionStore, partition: SpannerPartition, seconds: int) -> None:
                 async for attempt in retrying_async(Stop()):  # aborted by the other's transaction: again
                     with attempt:
-                        await store.advance([Progress(partition, later(seconds))])
+                        await store.advance([SpannerProgress(partition, later(seconds))])
 
             writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
             writes += [advance(stores.two, other, n) for n in range(1, 6)]
@@ -315,11 +319,11 @@ def child(token: PartitionToken) -> NewPartition:
     return NewPartition(token, frozenset(), START)
 
 
-async def first_partitions(store: PartitionStore, *tokens: PartitionToken) -> Sequence[Partition]:
+async def first_partitions(store: TokenPartitionStore, *tokens: PartitionToken) -> Sequence[SpannerPartition]:
     """Finish the first query with these children, and claim them."""
     await store.add_root(START, None)
     (root,) = await store.claim([ROOT], None)
-    assert await store.finish(Progress(root, START), [child(token) for token in tokens]) == set(tokens)
+    assert await store.finish(SpannerProgress(root, START), [child(token) for token in tokens]) == set(tokens)
     claimed = {partition.token: partition for partition in await store.claim(tokens, None)}
     return [claimed[token] for token in tokens]
 

@@ -11,9 +11,15 @@ import pytest
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.schema.shapes import NEVER, ColumnShape, Kind, Look, TableShape
+from services.spanner_reader.core.schema.shapes import (
+    NEVER,
+    ColumnShape,
+    SchemaInspection,
+    SpannerResyncKind,
+    TableShape,
+)
 from services.spanner_reader.ports import PauseStore, ShapeStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -42,7 +48,7 @@ class PauseStoreContract:
     def run(self, opening: Opening, scenario: Callable[[Stores], Awaitable[None]]) -> None:
         async def whole() -> None:
             async with opening() as stores:
-                await stores.shapes.compare(Look(NOON, False, {"Singers": SINGERS, "Albums": SINGERS}), [])
+                await stores.shapes.compare(SchemaInspection(NOON, False, {"Singers": SINGERS, "Albums": SINGERS}), [])
                 await scenario(stores)
 
         asyncio.run(asyncio.wait_for(whole(), 60))
@@ -70,7 +76,7 @@ class PauseStoreContract:
             pause = (await stores.theirs.read()).tables["Singers"]
             (mark,) = (await stores.shapes.read())[1]
             assert [(one.kind, one.after, one.before) for one in mark.findings] == [
-                (Kind.TABLE_PAUSED, pause.paused_at, NEVER)
+                (SpannerResyncKind.TABLE_PAUSED, pause.paused_at, NEVER)
             ]
             with pytest.raises(MisconfiguredError, match="is paused"):
                 await stores.shapes.synced("Singers")
@@ -123,11 +129,11 @@ class PauseStoreContract:
         async def scenario(stores: Stores) -> None:
             await stores.ours.pause("Singers")
             retyped = TableShape((ID, ColumnShape("Name", "BYTES")))
-            later = Look(Nanoseconds(NOON + MINUTE), False, {"Singers": retyped, "Albums": SINGERS})
+            later = SchemaInspection(Nanoseconds(NOON + MINUTE), False, {"Singers": retyped, "Albums": SINGERS})
             found = await stores.shapes.compare(later, [])
             assert {one.kind for mark in found.marks for one in mark.findings} == {
-                Kind.TABLE_PAUSED,
-                Kind.COLUMN_RETYPED,
+                SpannerResyncKind.TABLE_PAUSED,
+                SpannerResyncKind.COLUMN_RETYPED,
             }
             await stores.ours.resume("Singers")
             assert (await stores.shapes.compare(later, [])).marks == (await stores.shapes.read())[1]
@@ -166,9 +172,9 @@ class TestSpannerPauseStore(PauseStoreContract):
 
         @asynccontextmanager
         async def stores() -> AsyncIterator[Stores]:
-            channels = Channels(made.instance.address)
+            channels = SpannerChannels(made.instance.address)
             try:
-                shared = Database(made.path, channels)
+                shared = SpannerDatabaseClient(made.path, channels)
                 await shared.learn_dialect()
                 lease = timedelta(seconds=3)
                 await SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=lease).create_table()

@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 import pytest
 
-from services.spanner_reader.ports import Publisher
 from shared.contracts.change_batch import Change, Header, decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.publisher import OUTSTANDING_BYTES, BatchPublisher, PublisherOptions
+from shared.reading.publishing import ChangePublisher
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header
 from tests.fakes.spanner_reader import FakePublisher, Topic
@@ -32,7 +32,7 @@ Published = Sequence[tuple[Header, Sequence[Change]]]
 class Place:
     """A publisher, and what its topic has got by now: headers, each with its changes."""
 
-    publisher: Publisher
+    publisher: ChangePublisher
     published: Callable[[], Published]
 
     async def publish(self, *changes: Change, header: Header = PLANES) -> asyncio.Future[None]:

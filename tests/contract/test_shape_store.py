@@ -10,9 +10,15 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.schema.shapes import ColumnShape, Kind, Look, Sighting, TableShape
+from services.spanner_reader.core.schema.shapes import (
+    ColumnShape,
+    SchemaInspection,
+    Sighting,
+    SpannerResyncKind,
+    TableShape,
+)
 from services.spanner_reader.ports import ShapeStore
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.retries import retried
@@ -29,8 +35,8 @@ def at(minute: int) -> Nanoseconds:
     return Nanoseconds(NOON + minute * 60_000_000_000)
 
 
-def a_look(minute: int, **tables: TableShape) -> Look:
-    return Look(at(minute), False, tables)
+def a_look(minute: int, **tables: TableShape) -> SchemaInspection:
+    return SchemaInspection(at(minute), False, tables)
 
 
 class ShapeStoreContract:
@@ -50,7 +56,7 @@ class ShapeStoreContract:
             assert (first.findings, first.left, first.marks) == ((), (), ())
             found = await theirs.compare(a_look(1, Singers=SINGERS, Albums=SINGERS), [])
             assert [(one.table, one.kind, one.after, one.before) for one in found.findings] == [
-                ("Albums", Kind.TABLE_WATCHED, at(0), at(1))
+                ("Albums", SpannerResyncKind.TABLE_WATCHED, at(0), at(1))
             ]
             assert [mark.table for mark in found.marks] == ["Albums"]
             look, marks = await ours.read()
@@ -87,7 +93,7 @@ class ShapeStoreContract:
             look, marks = await theirs.read()
             assert {mark.table for mark in marks} == {"Albums", "Singers"}
             for mark in marks:
-                assert [one.kind for one in mark.findings] == [Kind.TABLE_LOST]
+                assert [one.kind for one in mark.findings] == [SpannerResyncKind.TABLE_LOST]
                 assert (mark.since, mark.sync_after) == (at(1), at(4))
             assert before is not None
             assert look == before
@@ -106,7 +112,7 @@ class ShapeStoreContract:
             assert (look.exclusions, look.watches_everything) == (ttl, True)
             found = await theirs.compare(a_look(2, Singers=SINGERS), [])
             ((mark,),) = (found.marks,)
-            assert [one.kind for one in mark.findings] == [Kind.TABLE_EXCLUDED]
+            assert [one.kind for one in mark.findings] == [SpannerResyncKind.TABLE_EXCLUDED]
             assert (mark.since, mark.sync_after) == (at(0), at(2))
             after = await theirs.compare(a_look(3, Singers=SINGERS), [])
             assert (after.findings, after.marks) == ((), found.marks)
@@ -120,8 +126,8 @@ class ShapeStoreContract:
             seen = Sighting("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
             found = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [seen])
             assert {(one.table, one.kind, one.columns) for one in found.findings} == {
-                ("Singers", Kind.COLUMN_AGAIN, ("Náme",)),
-                ("Albums", Kind.COLUMN_AGAIN, ("Náme",)),
+                ("Singers", SpannerResyncKind.COLUMN_AGAIN, ("Náme",)),
+                ("Albums", SpannerResyncKind.COLUMN_AGAIN, ("Náme",)),
             }
 
         self.run(readers, scenario)
@@ -154,8 +160,8 @@ class ShapeStoreContract:
             assert look is not None
             assert look.at == at(2)
             kinds = {mark.table: {one.kind for one in mark.findings} for mark in marks}
-            assert {Kind.TABLE_LOST, Kind.COLUMN_RETYPED} <= kinds["Singers"]
-            assert Kind.TABLE_WATCHED in kinds["Albums"]
+            assert {SpannerResyncKind.TABLE_LOST, SpannerResyncKind.COLUMN_RETYPED} <= kinds["Singers"]
+            assert SpannerResyncKind.TABLE_WATCHED in kinds["Albums"]
 
         self.run(readers, scenario)
 
@@ -167,8 +173,8 @@ class ShapeStoreContract:
             assert not await ours.synced("Albums")  # it had no mark; now nothing is left of it
             back = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [])
             assert {(one.table, one.kind) for one in back.findings} == {
-                ("Singers", Kind.TABLE_AGAIN),
-                ("Albums", Kind.TABLE_WATCHED),
+                ("Singers", SpannerResyncKind.TABLE_AGAIN),
+                ("Albums", SpannerResyncKind.TABLE_WATCHED),
             }
 
         self.run(readers, scenario)
@@ -226,9 +232,9 @@ class TestSpannerShapeStore(ShapeStoreContract):
 
         @asynccontextmanager
         async def both() -> AsyncIterator[tuple[ShapeStore, ShapeStore]]:
-            channels = Channels(made.instance.address)
+            channels = SpannerChannels(made.instance.address)
             try:
-                databases = [Database(made.path, channels) for _reader in range(2)]
+                databases = [SpannerDatabaseClient(made.path, channels) for _reader in range(2)]
                 for each in databases:
                     await each.learn_dialect()
                 lease = timedelta(seconds=30)

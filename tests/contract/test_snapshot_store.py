@@ -10,10 +10,10 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.snapshot.snapshot import KeyText, RangeState, complete_snapshots, mergeable
-from services.spanner_reader.ports import RangeProgress, SnapshotStore
+from services.spanner_reader.ports import DatabaseSnapshotStore, RangeProgress
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
 
@@ -28,8 +28,8 @@ WHOLE = ("Planes", 0)
 class Both:
     """Two readers' views of one store, which is empty, and how to wait until a lease is over."""
 
-    ours: SnapshotStore
-    theirs: SnapshotStore
+    ours: DatabaseSnapshotStore
+    theirs: DatabaseSnapshotStore
     pass_lease: Callable[[], Awaitable[None]]
 
 
@@ -305,9 +305,9 @@ class TestSpannerSnapshotStore(SnapshotStoreContract):
 
         @asynccontextmanager
         async def both() -> AsyncIterator[Both]:
-            channels = Channels(made.instance.address)
+            channels = SpannerChannels(made.instance.address)
             try:
-                shared = Database(made.path, channels)
+                shared = SpannerDatabaseClient(made.path, channels)
                 await shared.learn_dialect()
                 await SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=LEASE).create_table()
                 ours, theirs = (SpannerSnapshotStore(shared, "p", owner=owner, lease=LEASE) for owner in ("o", "t"))

@@ -6,11 +6,11 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from services.bigtable_reader.app.status.metrics import ReaderMetrics as BigtableReaderMetrics
+from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
-from services.spanner_reader.app.status.metrics import ReaderMetrics as SpannerReaderMetrics
+from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import count_runtime
 
@@ -23,8 +23,8 @@ def _collector(registry: CollectorRegistry) -> None:
 
 
 SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
-    "spanner_reader": SpannerReaderMetrics,
-    "bigtable_reader": lambda registry: BigtableReaderMetrics(registry, MicrosecondClock()),
+    "spanner_reader": SpannerPrometheusMetrics,
+    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, MicrosecondClock()),
     "cdc_consumer": lambda registry: ConsumerMetrics(registry, SystemClock()),
     "dead_letter": _collector,
 }

@@ -17,14 +17,14 @@ from services.bigtable_reader.core.stream.records import DataChange, SetCell
 from services.bigtable_reader.core.times import Microseconds
 from services.spanner_reader.core.snapshot.snapshot import RowMaker
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.row_id import ordering_key
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
 from shared.pubsub.letters import letter_message
-from shared.pubsub.packer import Limits, Packer
+from shared.pubsub.packer import Packer, PackerLimits
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PubsubMessage
 from tests.unit.bigtable_reader.readings import outputs
@@ -37,9 +37,9 @@ _SECOND: Final = 1_000_000_000
 _BUCKETS: Final = 16
 _SOURCE: Final = "//spanner.googleapis.com/projects/p/instances/i/databases/shop/changeStreams/everything"
 _COLUMNS: Final = (
-    ColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
-    ColumnType("Item", '{"code":"STRING"}', is_primary_key=False, ordinal_position=2),
-    ColumnType("Pieces", '{"code":"INT64"}', is_primary_key=False, ordinal_position=3),
+    SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
+    SpannerColumnType("Item", '{"code":"STRING"}', is_primary_key=False, ordinal_position=2),
+    SpannerColumnType("Pieces", '{"code":"INT64"}', is_primary_key=False, ordinal_position=3),
 )
 _CAPTURED: Final = "NEW_ROW_AND_OLD_VALUES"
 
@@ -47,7 +47,7 @@ Keyed = Sequence[tuple[str, Change]]
 """Changes, each with its ordering key."""
 
 
-def messages_of(header: Header, changes: Keyed, limits: Limits | None = None) -> Sequence[Any]:
+def messages_of(header: Header, changes: Keyed, limits: PackerLimits | None = None) -> Sequence[Any]:
     """Return the messages that a reader publishes for changes; none announces the header's table."""
     packer = Packer(limits)
     packer.add(header, changes, announce_under=ordering_key(header.table, 0))

@@ -9,16 +9,23 @@ from typing import Literal
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.schema import resync as core
-from services.bigtable_reader.core.schema.resync import Kind, Resync
-from services.bigtable_reader.core.schema.seen import Seen
-from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, Resync
+from services.bigtable_reader.core.schema.seen import InspectedTable
+from services.bigtable_reader.core.stream.partitions import (
+    BigtablePartition,
+    BigtablePartitionSurvey,
+    BigtableProgress,
+    Piece,
+    PieceId,
+    Saved,
+)
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
 from services.bigtable_reader.core.stream.topology import (
     Ending,
-    Patience,
+    KeyRangeTopology,
+    MergeTimeouts,
     Reshaped,
     Successor,
-    Topology,
     begin,
     reconcile,
     restart,
@@ -27,7 +34,7 @@ from services.bigtable_reader.core.stream.topology import (
     waiting,
 )
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 
@@ -52,11 +59,11 @@ class PartitionTable:
     """The world: what all owners read and write. ``now``: Bigtable's clock."""
 
     now: Callable[[], Microseconds]
-    topology: Topology | None = None
+    topology: KeyRangeTopology | None = None
     source: str = ""
     born: dict[PieceId, Microseconds] = field(default_factory=dict)
     rows: dict[PieceId, Row] = field(default_factory=dict)
-    seen: Seen | None = None
+    seen: InspectedTable | None = None
     paused_since: Microseconds | None = None
     resync: Resync | None = None
     notes: set[str] = field(default_factory=set)
@@ -73,19 +80,10 @@ class PartitionTable:
         if self.unconditional:
             raise MisconfiguredError("FAILED_PRECONDITION Single-row transactions are not allowed by this app profile")
 
-    def become(self, topology: Topology) -> None:
+    def become(self, topology: KeyRangeTopology) -> None:
         """Take other pieces."""
         self.topology = topology
         self.born = {name: self.born.get(name, self.now()) for name in topology.names}
-
-
-@dataclass
-class Done:
-    """What was done to the pieces."""
-
-    split: int = 0
-    merged: int = 0
-    reconciled: int = 0
 
 
 async def _nothing() -> None:
@@ -107,7 +105,7 @@ class FakePartitionStore:
         *,
         source: str = "projects/p/instances/i/tables/t",
         retention: timedelta = timedelta(days=7),
-        patience: Patience | None = None,
+        patience: MergeTimeouts | None = None,
         step: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.table = table
@@ -116,13 +114,13 @@ class FakePartitionStore:
         self._monotonic = monotonic
         self._source = source
         self._retention = retention // timedelta(microseconds=1)
-        self._patience = patience or Patience()
+        self._patience = patience or MergeTimeouts()
         self._step = step
         self._claims: set[int] = set()
         self._seen: dict[PieceId, tuple[object, float]] = {}
         self._present: dict[str, tuple[int, float]] = {}
         self._closed: set[tuple[PieceId, int]] = set()
-        self._done = Done()
+        self._done = Tended()
 
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first pieces, unless any are known; return whether none were."""
@@ -139,10 +137,10 @@ class FakePartitionStore:
         self.table.source = self._source
         self.table.become(first)
         if self.table.elsewhere and mirrored:
-            self.table.resync = core.marked(None, Kind.BEGUN_ANEW, self.table.now(), 0)
+            self.table.resync = core.marked(None, BigtableResyncKind.BEGUN_ANEW, self.table.now(), 0)
         return True
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> BigtablePartitionSurvey:
         """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
         await self._step()
         self._check()
@@ -157,7 +155,7 @@ class FakePartitionStore:
             owner: seen if (seen := self._present.get(owner)) is not None and seen[0] == mark else (mark, at)
             for owner, mark in self.table.readers.items()
         }
-        survey = Survey(
+        survey = BigtablePartitionSurvey(
             () if self.table.topology is None else self.table.topology.pieces,
             {name: self._saved(name, row) for name, row in rows},
             frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
@@ -168,7 +166,7 @@ class FakePartitionStore:
         await self._step()
         return survey
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor."""
         await self._step()
         self.table.require_conditions()
@@ -193,7 +191,7 @@ class FakePartitionStore:
                 floor=ceiling,
             )
             claimed.append(
-                Partition(
+                BigtablePartition(
                     piece=piece,
                     position=taken.position,
                     low_watermark=taken.low_watermark,
@@ -206,7 +204,7 @@ class FakePartitionStore:
         await self._step()
         return claimed
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
         await self._step()
         self.table.require_conditions()
@@ -226,17 +224,17 @@ class FakePartitionStore:
         await self._step()
         return frozenset(lost)
 
-    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+    async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
         return await self._end(progress, successors(progress.partition.piece.range, children))
 
-    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+    async def wait_for(self, progress: BigtableProgress, target: KeyRange) -> bool:
         """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
         return await self._end(progress, (waiting(progress, target),))
 
-    async def _end(self, progress: Progress, parts: tuple[Successor, ...]) -> bool:
+    async def _end(self, progress: BigtableProgress, parts: tuple[Successor, ...]) -> bool:
         await self._step()
         partition = progress.partition
         row = self._ours(partition)
@@ -256,7 +254,7 @@ class FakePartitionStore:
         await self._step()
         return True
 
-    async def tend(self) -> Done:
+    async def tend(self) -> Tended:
         """Finish what others left behind: roll closed partitions forward, put merged ones together, and reconcile."""
         await self._step()
         if self.table.topology is not None:
@@ -264,10 +262,10 @@ class FakePartitionStore:
             await self._step()
             self._reconcile(self.table.topology)
             self._forget()
-        done, self._done = self._done, Done()
+        done, self._done = self._done, Tended()
         return done
 
-    async def restart_from_time(self, partition: Partition) -> Partition | None:
+    async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
         if not partition.piece.reconciled:
             raise ValueError(f"piece {partition.piece.id} was not reconciled")
@@ -280,15 +278,17 @@ class FakePartitionStore:
         except ValueError as error:
             raise PositionLostError(str(error)) from error
         restarted = replace(partition, position=Position(start=start))
-        lost = await self.advance([Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)])
+        lost = await self.advance(
+            [BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)]
+        )
         return None if lost else restarted
 
-    async def seen(self) -> Seen | None:
+    async def seen(self) -> InspectedTable | None:
         """Return what was last seen of the source table; None where nothing was."""
         await self._step()
         return self.table.seen
 
-    async def remember(self, seen: Seen) -> None:
+    async def remember(self, seen: InspectedTable) -> None:
         """Keep it for the next reader."""
         if seen.retention is not None:
             self._retention = int(seen.retention * 1_000_000)
@@ -345,11 +345,11 @@ class FakePartitionStore:
         seen = self._seen.get(name)
         return seen is not None and seen[0] == _lease(row) and self._monotonic() - seen[1] >= self._lease
 
-    def _ours(self, partition: Partition) -> Row | None:
+    def _ours(self, partition: BigtablePartition) -> Row | None:
         row = self.table.rows.get(partition.piece.id)
         return row if row is not None and row.claim in self._claims and row.fence == partition.fence else None
 
-    def _has_closed(self, partition: Partition) -> bool:
+    def _has_closed(self, partition: BigtablePartition) -> bool:
         return (partition.piece.id, partition.fence) in self._closed
 
     def _settle(self) -> None:
@@ -357,7 +357,7 @@ class FakePartitionStore:
         if self.table.topology is not None:
             self._reshape(settle(self.table.topology, endings))
 
-    def _reconcile(self, topology: Topology) -> None:
+    def _reconcile(self, topology: KeyRangeTopology) -> None:
         now = self.table.now()
         waited = {name: timedelta(microseconds=now - born) for name, born in self.table.born.items()}
         try:
@@ -368,9 +368,10 @@ class FakePartitionStore:
     def _reshape(self, reshaped: Reshaped | None) -> None:
         if reshaped is not None:
             self.table.become(reshaped.topology)
-            self._done.split += reshaped.split
-            self._done.merged += reshaped.merged
-            self._done.reconciled += reshaped.reconciled
+            done = self._done
+            self._done = Tended(
+                done.split + reshaped.split, done.merged + reshaped.merged, done.reconciled + reshaped.reconciled
+            )
 
     def _forget(self) -> None:
         assert self.table.topology is not None

@@ -9,15 +9,15 @@ from datetime import timedelta
 import msgspec
 
 from services.bigtable_reader.core.changes.images import Row, TooLargeRow
-from services.bigtable_reader.core.schema.seen import Seen
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.schema.seen import InspectedTable
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
     CloseStream,
     DataChange,
     Heartbeat,
     KeyRange,
     Position,
-    StreamQuery,
     StreamRecord,
 )
 from services.bigtable_reader.core.times import Microseconds
@@ -40,7 +40,7 @@ class FakeChangeStream:
     def __init__(self, table: Bigtable, way: Way | None = None) -> None:
         self.table = table
         self.way = way or Way()
-        self.queries: list[StreamQuery] = []
+        self.queries: list[BigtableStreamQuery] = []
         self._clock = VirtualClock()
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
@@ -48,7 +48,7 @@ class FakeChangeStream:
         await self.way.step()
         return self.table.partitions
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    async def read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a range, some at a time; a CloseStream as soon as the range is not a partition."""
         records: Sequence[StreamRecord] = ()
         try:
@@ -59,7 +59,7 @@ class FakeChangeStream:
             self.table.cancelled_streams += not (records and isinstance(records[-1], CloseStream))
             raise
 
-    async def _read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    async def _read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         await self.way.step()
         self.queries.append(query)
         seen = self._begin(query.range, query.position)
@@ -219,9 +219,9 @@ class FakeCatalog:
     """What there is to see of a table."""
 
     def __init__(self, *families: str) -> None:
-        self.found = Seen(frozenset(families), frozenset({"c1"}), 7 * 86_400, "c1")
+        self.found = InspectedTable(frozenset(families), frozenset({"c1"}), 7 * 86_400, "c1")
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> InspectedTable:
         """Return what its change stream never tells."""
         return self.found
 
@@ -259,7 +259,7 @@ class FakeMetrics:
     leases_lost: int = 0
     retention: timedelta | None = None
     losing: bool = False
-    survey: Survey | None = None
+    survey: BigtablePartitionSurvey | None = None
     low_watermark: Microseconds | None = None
     stalled_for: timedelta = timedelta(0)
 
@@ -290,7 +290,7 @@ class FakeMetrics:
         self.merged += merged
         self.reconciled += reconciled
 
-    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+    def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Remember what was shown."""
         self.survey = survey
         self.low_watermark = low_watermark

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection
 
 from services.bigtable_reader.core.schema import resync as core
-from services.bigtable_reader.core.schema.resync import Kind, Mark, Resync
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, Resync
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.times import Microseconds
 from tests.fakes.bigtable_partitions import PartitionTable
@@ -20,7 +20,7 @@ class FakeResyncStore:
         self.table = table
         self._step = step
 
-    async def read(self) -> Mark | None:
+    async def read(self) -> BigtableResyncRequest | None:
         """Return what was found; None where nothing is to be mended."""
         await self._step()
         return core.mark_of(self.table.source, self.table.resync)
@@ -39,7 +39,7 @@ class FakeResyncStore:
         await self._change(lambda before: core.compared(before, known, found, is_watched, now, run, watching, notes))
         self.table.notes -= set(notes)
 
-    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table, or note that it is to be marked."""
         if self.table.unconditional and self.table.topology is not None:
             await self._step()
@@ -56,7 +56,7 @@ class FakeResyncStore:
         """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
         return await self._change(lambda before: core.healed(before, run, watching))
 
-    async def synced(self, mark: Mark) -> bool:
+    async def synced(self, mark: BigtableResyncRequest) -> bool:
         """Take away what a mark has shown; return whether anything of it was left."""
         return await self._change(lambda before: core.synced(before, mark))
 

@@ -12,7 +12,7 @@ from services.bigtable_reader.core.snapshot import snapshot as core
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import Page, ReadRefusedError, Sample
+from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.life import Way
@@ -146,7 +146,7 @@ class FakeScan:
         self.read_from: list[bytes] = []
         self.asked: list[int] = []
 
-    async def page(self, keys: KeyRange, most: int) -> Page:
+    async def page(self, keys: KeyRange, most: int) -> ScannedPage:
         """Return the first rows of a range that exist, so many at most, and now and then fewer."""
         self.read_from.append(keys.start)
         self.asked.append(most)
@@ -157,17 +157,17 @@ class FakeScan:
             if row_key in self.unreadable:
                 if not rows:
                     raise ReadRefusedError("FAILED_PRECONDITION: larger than 256 MiB")
-                return Page(rows, rows[-1][0])
+                return ScannedPage(rows, rows[-1][0])
             if self.way.slowest:
                 await asyncio.sleep(self.way.chance.random() * self.way.slowest)
             if (cells := self.table.row(row_key)) is not None:
                 if row_key in self.too_large:
-                    return Page([*rows, (row_key, TooLargeRow(9_000_001))], row_key)
+                    return ScannedPage([*rows, (row_key, TooLargeRow(9_000_001))], row_key)
                 rows.append((row_key, cells))
             if len(rows) == most:
                 break
         await self.way.step()
-        return Page(rows, rows[-1][0] if len(rows) == most else None)
+        return ScannedPage(rows, rows[-1][0] if len(rows) == most else None)
 
     async def first_key(self, keys: KeyRange) -> bytes | None:
         """Return the key of the first row of a range, however large it is; None where there is none."""

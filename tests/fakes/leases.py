@@ -9,7 +9,7 @@ from tests.fakes.effects import Effects
 
 
 class FakeLeases:
-    """Keeps the promises of `Leases`. ``away`` calls fail first.
+    """Keeps the promises of `MessageLeases`. ``away`` calls fail first.
 
     ``must_keep`` is for tests of who uses it: whatever happens to a message whose lease nobody keeps, or that was
     settled before, is refused.

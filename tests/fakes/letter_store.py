@@ -15,19 +15,19 @@ from services.dead_letter.core.letters import (
     COLLECTOR,
     Action,
     Arrival,
-    Group,
+    DeadLetterGroup,
+    DeadLetterStats,
     GroupId,
     LetterId,
     LetterLine,
     ReplayId,
     State,
-    Stats,
     StoredLetter,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection, sequence_order
-from services.dead_letter.ports import Kept, Page
+from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -160,7 +160,7 @@ class FakeLetterStore:
             found = [one for one in self._letters if one.startswith(letter)]
             return self._letters[found[0]].stored if len(found) == 1 and len(letter) >= 8 else None
 
-    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
+    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return a page of letters."""
         if limit < 1:
             raise ValueError("a page has one letter or more")
@@ -175,7 +175,7 @@ class FakeLetterStore:
             )
         behind = [each for each in found if place is None or each[:2] < place]
         more = f"{behind[limit - 1][0]}.{behind[limit - 1][1]}" if len(behind) > limit else None
-        return Page([line for _, _, line in behind[:limit]], more)
+        return DeadLetterPage([line for _, _, line in behind[:limit]], more)
 
     def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
         """Return letters by table, key, sequence, as each is when its turn comes."""
@@ -194,7 +194,7 @@ class FakeLetterStore:
         with self._lock:
             return len(self._chosen(selection))
 
-    def groups(self, selection: Selection, *, limit: int) -> Sequence[Group]:
+    def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return groups, the largest first."""
         members: dict[GroupId, list[_Held]] = {}
         with self._lock:
@@ -203,7 +203,7 @@ class FakeLetterStore:
             found = [_group(identity, some) for identity, some in members.items()]
         return sorted(found, key=lambda group: (-group.letters, -group.last_failed_at, group.id))[:limit]
 
-    def stats(self) -> Stats:
+    def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
         with self._lock:
             letters = [held.stored for held in self._letters.values()]
@@ -216,7 +216,7 @@ class FakeLetterStore:
         for one in still_open:
             by_reason[one.letter.reason] = by_reason.get(one.letter.reason, 0) + 1
             by_table[one.letter.table] = by_table.get(one.letter.table, 0) + 1
-        return Stats(
+        return DeadLetterStats(
             by_state=by_state,
             by_reason=by_reason,
             by_table=by_table,
@@ -378,12 +378,12 @@ def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
     return letter.table, letter.key, sequence_order(letter.sequence), held.stored.first_failed_at, held.number
 
 
-def _group(identity: GroupId, members: Sequence[_Held]) -> Group:
+def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
     newest = max(members, key=lambda held: (held.stored.last_failed_at, held.number)).stored
     by_state: dict[State, int] = {}
     for held in members:
         by_state[held.stored.state] = by_state.get(held.stored.state, 0) + 1
-    return Group(
+    return DeadLetterGroup(
         id=identity,
         reason=newest.letter.reason,
         table=newest.letter.table,

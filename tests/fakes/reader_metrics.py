@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.schema.shapes import Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.stream.records import StreamRecord
 from shared.contracts.timestamps import Nanoseconds
 
@@ -27,7 +27,7 @@ class FakeMetrics:
     retention: timedelta | None = None
     ranges_left: Mapping[str, int] = field(default_factory=dict)
     losing: bool = False
-    marks: Sequence[Mark] = ()
+    marks: Sequence[SpannerResyncRequest] = ()
     states: Mapping[str, int] = field(default_factory=dict)
     low_watermark: Nanoseconds | None = None
     now: Nanoseconds | None = None
@@ -77,7 +77,7 @@ class FakeMetrics:
         """Show that the topic does not keep what is published to it."""
         self.losing = True
 
-    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Remember which tables need re-sync."""
         self.marks = marks
 

@@ -10,17 +10,23 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, Survey, claimable
+from services.spanner_reader.core.stream.partitions import (
+    NewPartition,
+    PartitionState,
+    SpannerPartition,
+    SpannerPartitionSurvey,
+    claimable,
+)
 from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,
     HeartbeatRecord,
     PartitionToken,
-    StreamQuery,
+    SpannerStreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -49,7 +55,7 @@ class Table:
     """The rows of a partition table."""
 
     clock: SteppingClock = field(default_factory=SteppingClock)
-    rows: dict[PartitionToken, Partition] = field(default_factory=dict)
+    rows: dict[PartitionToken, SpannerPartition] = field(default_factory=dict)
     finished_at: dict[PartitionToken, Nanoseconds] = field(default_factory=dict)
     readers: dict[str, Nanoseconds] = field(default_factory=dict)
     away: bool = False
@@ -57,14 +63,14 @@ class Table:
     silent: bool = False
     """Whether no call is answered; a write whose caller is gone is over only after the moment that its port allows."""
 
-    def row(self, token: PartitionToken) -> Partition:
+    def row(self, token: PartitionToken) -> SpannerPartition:
         """Return a row as a query would."""
         stored = self.rows[token]
         finished = {parent for parent in stored.parents if self._is_finished(parent)}
         return replace(stored, finished_parents=frozenset(finished))
 
     def _is_finished(self, token: PartitionToken) -> bool:
-        return token in self.rows and self.rows[token].state is State.FINISHED
+        return token in self.rows and self.rows[token].state is PartitionState.FINISHED
 
 
 class FakePartitionStore:
@@ -81,20 +87,20 @@ class FakePartitionStore:
         await self._before()
         if self.table.rows:
             return False
-        self.table.rows[ROOT] = Partition(token=ROOT, start=start, watermark=start)
+        self.table.rows[ROOT] = SpannerPartition(token=ROOT, start=start, watermark=start)
         self._life.step()
         return True
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
         await self._before()
         rows = [self.table.row(token) for token in self.table.rows]
-        unfinished = tuple(row for row in rows if row.state is not State.FINISHED)
+        unfinished = tuple(row for row in rows if row.state is not PartitionState.FINISHED)
         now = self.table.clock.now()
         present = frozenset(owner for owner, until in self.table.readers.items() if until >= now)
-        return Survey(now, unfinished, len(rows) - len(unfinished), present)
+        return SpannerPartitionSurvey(now, unfinished, len(rows) - len(unfinished), present)
 
-    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
         """Take those of the partitions that are still due and free."""
         await self._before()
         now = self.table.clock.now()
@@ -103,7 +109,7 @@ class FakePartitionStore:
         for row in claimable(rows, owner=self._owner, holding=(), now=now, end=end):
             ours = replace(
                 row,
-                state=State.SCHEDULED,
+                state=PartitionState.SCHEDULED,
                 owner=self._owner,
                 lease_until=Nanoseconds(now + self._lease),
                 fencing=row.fencing + 1,
@@ -113,7 +119,9 @@ class FakePartitionStore:
         self._life.step()
         return claimed
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases (or give them back); return the partitions that are not ours."""
         await self._before()
         lost = set()
@@ -121,28 +129,32 @@ class FakePartitionStore:
             row = self.table.rows.get(one.partition.token)
             if row is None or not self._is_ours(one.partition, row):
                 lost.add(one.partition.token)
-            elif row.state is not State.FINISHED:
+            elif row.state is not PartitionState.FINISHED:
                 until = None if release else Nanoseconds(self.table.clock.now() + self._lease)
                 watermark = max(row.watermark, one.watermark)
-                self.table.rows[row.token] = replace(row, state=State.RUNNING, watermark=watermark, lease_until=until)
+                self.table.rows[row.token] = replace(
+                    row, state=PartitionState.RUNNING, watermark=watermark, lease_until=until
+                )
         self._life.step()
         return lost
 
-    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
+    async def finish(
+        self, progress: SpannerProgress, children: Sequence[NewPartition]
+    ) -> Collection[PartitionToken] | None:
         """Remember the new children and mark the partition FINISHED, both or neither."""
         await self._before()
         row = self.table.rows.get(progress.partition.token)
         if row is None or not self._is_ours(progress.partition, row):
             return None
-        if row.state is State.FINISHED:
+        if row.state is PartitionState.FINISHED:
             return frozenset()
         new = [child for child in children if child.token not in self.table.rows]
         for child in new:
-            self.table.rows[child.token] = Partition(
+            self.table.rows[child.token] = SpannerPartition(
                 token=child.token, start=child.start, watermark=child.start, parents=child.parents
             )
         watermark = max(row.watermark, progress.watermark)
-        self.table.rows[row.token] = replace(row, state=State.FINISHED, watermark=watermark, lease_until=None)
+        self.table.rows[row.token] = replace(row, state=PartitionState.FINISHED, watermark=watermark, lease_until=None)
         self.table.finished_at[row.token] = self.table.clock.now()
         self._life.step()
         return frozenset(child.token for child in new)
@@ -161,7 +173,10 @@ class FakePartitionStore:
         await self._before()
         before = self.table.clock.now() - int(keep.total_seconds() * 1_000_000_000)
         needed = {
-            parent for row in self.table.rows.values() if row.state is not State.FINISHED for parent in row.parents
+            parent
+            for row in self.table.rows.values()
+            if row.state is not PartitionState.FINISHED
+            for parent in row.parents
         }
         gone = [token for token, at in self.table.finished_at.items() if at < before and token not in needed]
         for token in gone:
@@ -180,7 +195,7 @@ class FakePartitionStore:
             finally:
                 await asyncio.sleep(_MOMENT)
 
-    def _is_ours(self, held: Partition, row: Partition) -> bool:
+    def _is_ours(self, held: SpannerPartition, row: SpannerPartition) -> bool:
         return row.owner == self._owner and row.fencing == held.fencing
 
 
@@ -194,7 +209,7 @@ class Script:
     """After how many records each next query of a partition breaks off with a TransientError."""
     ends_early: dict[PartitionToken, int] = field(default_factory=dict)
     """How many more queries of a partition end without an error before its child records."""
-    queries: list[StreamQuery] = field(default_factory=list)
+    queries: list[SpannerStreamQuery] = field(default_factory=list)
     open_queries: set[PartitionToken] = field(default_factory=set)
     silent: bool = False
     """Whether no query is answered any more."""
@@ -207,7 +222,7 @@ class FakeChangeStream:
         self._script = script
         self._life = life or Life()
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for."""
         self._life.step()
         self._script.queries.append(query)
@@ -244,7 +259,7 @@ class FakeChangeStream:
             self._script.open_queries.discard(query.token)
 
 
-def _within(record: StreamRecord, query: StreamQuery) -> bool:
+def _within(record: StreamRecord, query: SpannerStreamQuery) -> bool:
     match record:
         case DataChangeRecord():
             time = record.commit_timestamp

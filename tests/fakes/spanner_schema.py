@@ -8,9 +8,9 @@ from datetime import timedelta
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
-    Look,
-    Mark,
+    SchemaInspection,
     Sighting,
+    SpannerResyncRequest,
     TableShape,
     compare,
     lost,
@@ -18,7 +18,7 @@ from services.spanner_reader.core.schema.shapes import (
     synced,
 )
 from services.spanner_reader.core.stream.changes import googlesql_type
-from services.spanner_reader.ports import CatalogLook, Compared, WatchedTable
+from services.spanner_reader.ports import CatalogLook, SchemaFindings, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
@@ -49,7 +49,9 @@ class FakeCatalog:
             await asyncio.Event().wait()
         self.time += 1_000
         shapes = {table.name: _shape(table) for table in self.tables}
-        seen = Look(Nanoseconds(self.time), self.everything, shapes | self.unwatched, exclusions=self.exclusions)
+        seen = SchemaInspection(
+            Nanoseconds(self.time), self.everything, shapes | self.unwatched, exclusions=self.exclusions
+        )
         return CatalogLook(
             seen,
             tuple(self.tables),
@@ -74,13 +76,13 @@ def _shape(table: WatchedTable) -> TableShape:
 class Shapes:
     """What is remembered."""
 
-    look: Look | None = None
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    look: SchemaInspection | None = None
+    marks: Mapping[str, SpannerResyncRequest] = field(default_factory=dict)
     """Without those of pauses."""
     pauses: dict[str, Pause] = field(default_factory=dict)
 
     @property
-    def all_marks(self) -> tuple[Mark, ...]:
+    def all_marks(self) -> tuple[SpannerResyncRequest, ...]:
         """Return the marks as they are shown."""
         tables = {name: pause for name, pause in self.pauses.items() if name}
         return tuple(with_pauses(self.marks, tables).values())
@@ -93,20 +95,20 @@ class FakeShapeStore:
         self.shapes = shapes or Shapes()
         self._life = life or Life()
 
-    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
         """Compare a look with the one before, remember it, and mark the tables that something was found of."""
         self._life.step()
         old, marks = self.shapes.look, self.shapes.marks
         if old is not None and old.at >= look.at:
-            return Compared((), (), self.shapes.all_marks, old.compared_since, counted=False, tables=old.tables)
+            return SchemaFindings((), (), self.shapes.all_marks, old.compared_since, counted=False, tables=old.tables)
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
         self.shapes.marks = marked(marks, comparison.findings)
         self._life.step()
         since, tables = comparison.remembered.compared_since, comparison.remembered.tables
-        return Compared(comparison.findings, comparison.left, self.shapes.all_marks, since, tables=tables)
+        return SchemaFindings(comparison.findings, comparison.left, self.shapes.all_marks, since, tables=tables)
 
-    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
         """Mark all tables that are watched, for changes that were published and lost; return those marks."""
         self._life.step()
         found = [] if self.shapes.look is None else lost(self.shapes.look, after, before)
@@ -114,12 +116,12 @@ class FakeShapeStore:
         self._life.step()
         return [self.shapes.marks[one.table] for one in found]
 
-    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+    async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
         self._life.step()
         return self.shapes.look, self.shapes.all_marks
 
-    async def marks(self) -> Sequence[Mark]:
+    async def marks(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
         self._life.step()
         return self.shapes.all_marks

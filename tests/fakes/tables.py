@@ -14,7 +14,10 @@ _HOUR: Final = 3_600_000_000
 
 
 class FakeTables:
-    """Keeps the promises of `Tables`. ``away`` calls fail first; tables in ``forbidden`` cannot be made or altered."""
+    """Keeps the promises of `DestinationTables`. ``away`` calls fail first.
+
+    Tables in ``forbidden`` cannot be made or altered.
+    """
 
     def __init__(self, effects: Effects | None = None) -> None:
         self.effects = effects or Effects()

@@ -9,7 +9,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
 from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
@@ -23,7 +23,7 @@ from tests.integration.append_server import AppendServer
 PLANES = table_definition(a_header())
 WIDER_HEADER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
 WIDER = table_definition(WIDER_HEADER)
-SMALL = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections_of_table=1)
+SMALL = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections_of_table=1)
 
 
 class SetClock:

@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
 from services.bigtable_reader.core.stream.merging import Kept
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
+    BigtableStreamQuery,
     CloseStream,
     DataChange,
     KeyRange,
     Position,
     RangeToken,
-    StreamQuery,
     StreamRecord,
 )
 from services.bigtable_reader.core.times import Microseconds
@@ -42,7 +42,7 @@ def whole_again(front: Front) -> Iterator[Front]:
 @asynccontextmanager
 async def opened(table: FrontTable, profile: str = "", *, keep: Kept = "all") -> AsyncIterator[BigtableChangeStream]:
     """Open the change stream of a table, through a profile."""
-    channels = Channels(table.front.address)
+    channels = BigtableChannels(table.front.address)
     try:
         yield BigtableChangeStream(channels, Table(INSTANCE, table.name.rpartition("/")[2], profile), keep=keep)
     finally:
@@ -59,13 +59,13 @@ def after(token: str, key_range: KeyRange = ALL_KEYS) -> Position:
     return Position((RangeToken(key_range, token),))
 
 
-def query(position: Position, key_range: KeyRange = ALL_KEYS, end: int | None = None) -> StreamQuery:
+def query(position: Position, key_range: KeyRange = ALL_KEYS, end: int | None = None) -> BigtableStreamQuery:
     """Return the query of a range from a position, up to a time."""
-    return StreamQuery(key_range, position, None if end is None else Microseconds(end), HEARTBEAT)
+    return BigtableStreamQuery(key_range, position, None if end is None else Microseconds(end), HEARTBEAT)
 
 
 async def read_until(
-    stream: BigtableChangeStream, asked: StreamQuery, enough: Callable[[Sequence[StreamRecord]], bool]
+    stream: BigtableChangeStream, asked: BigtableStreamQuery, enough: Callable[[Sequence[StreamRecord]], bool]
 ) -> list[StreamRecord]:
     """Return what is read until that is enough, or until the stream ends."""
     found: list[StreamRecord] = []

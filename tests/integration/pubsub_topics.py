@@ -19,15 +19,15 @@ from shared.pubsub.stubs import (
     pull_stub,
 )
 from shared.pubsub.topology import (
-    Topology,
+    PubsubTopology,
     create_topology,
 )
 
 
-def a_topology(channel: grpc.Channel, ack_deadline: timedelta = timedelta(seconds=60)) -> Topology:
+def a_topology(channel: grpc.Channel, ack_deadline: timedelta = timedelta(seconds=60)) -> PubsubTopology:
     """Make topics and subscriptions of their own."""
     name = f"test-{uuid.uuid4().hex}"
-    topology = Topology(
+    topology = PubsubTopology(
         topic=f"projects/millrace-test/topics/{name}",
         subscription=f"projects/millrace-test/subscriptions/{name}",
         dead_letter_topic=f"projects/millrace-test/topics/{name}-dead",
@@ -75,7 +75,7 @@ def pull_until(channel: grpc.Channel, subscription: str, count: int, timeout: ti
     return identities
 
 
-def subscribe(channel: grpc.Channel, topology: Topology, **settings: Any) -> str:
+def subscribe(channel: grpc.Channel, topology: PubsubTopology, **settings: Any) -> str:
     """Make one more subscription that is as it should be but for these settings; return its name."""
     name = f"{topology.subscription}-more"
     policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 100}

@@ -7,11 +7,11 @@ from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.timestamps import Nanoseconds
@@ -39,10 +39,10 @@ def read_all(source: SpannerDatabase, stream: str, start: Nanoseconds, partition
 async def _read(
     source: SpannerDatabase, stream: str, start: Nanoseconds, partitions: SpannerDatabase, topic: Topic
 ) -> None:
-    channels = Channels(source.instance.address)
+    channels = SpannerChannels(source.instance.address)
     try:
-        database, end = Database(source.path, channels), source.now()
-        elsewhere = database if partitions.path == source.path else Database(partitions.path, channels)
+        database, end = SpannerDatabaseClient(source.path, channels), source.now()
+        elsewhere = database if partitions.path == source.path else SpannerDatabaseClient(partitions.path, channels)
         for each in (database, elsewhere):
             await each.learn_dialect()
         store = SpannerPartitionStore(elsewhere, "Partitions", change_stream=stream, owner="test", lease=LEASE)
@@ -50,7 +50,7 @@ async def _read(
         tables = (await catalog.look()).watched
         await store.create_table()
         await store.add_root(start, end)
-        reader = Reader(
+        reader = SpannerReader(
             WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
             SpannerStores(
                 partitions=store,
@@ -63,7 +63,7 @@ async def _read(
                 changes=ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
             ),
             Monitoring(FakeMetrics(), Health()),
-            Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), end=end),
+            SpannerReaderOptions(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), end=end),
         )
         await reader.run(Stop())
     finally:

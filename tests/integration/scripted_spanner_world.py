@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -69,14 +69,16 @@ class World:
 
         One whose ``life`` ends has no effects any more, and leaves its leases behind.
         """
-        channels = Channels(self.server.address)
+        channels = SpannerChannels(self.server.address)
         stop = Stop()
         store = FakePartitionStore(self.table, owner, LEASE, life)
         await store.add_root(START, end)
         catalog = FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
         catalog.retention = self.retention
-        reader = Reader(
-            WatchedDatabase(stream=SpannerChangeStream(Database(DATABASE, channels), "Everything"), catalog=catalog),
+        reader = SpannerReader(
+            WatchedDatabase(
+                stream=SpannerChangeStream(SpannerDatabaseClient(DATABASE, channels), "Everything"), catalog=catalog
+            ),
             SpannerStores(partitions=store, shapes=FakeShapeStore(), pauses=FakePauseStore(PauseTable())),
             SpannerOutput(
                 publisher=publisher or FakePublisher(self.topic),
@@ -84,7 +86,7 @@ class World:
                 changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
             ),
             Monitoring(self.metrics, Health()),
-            Options(
+            SpannerReaderOptions(
                 owner=owner,
                 lease=LEASE,
                 heartbeat=timedelta(seconds=10),
@@ -108,7 +110,7 @@ class World:
 
     def has_finished(self, token: PartitionToken) -> bool:
         """Return whether a partition is known to be finished."""
-        return token in self.table.rows and self.table.rows[token].state is State.FINISHED
+        return token in self.table.rows and self.table.rows[token].state is PartitionState.FINISHED
 
     def in_order(self, life: Life | None = None) -> FakePublisher:
         """Return a publisher that publishes in the order in which it is asked to, as one ordering key would."""

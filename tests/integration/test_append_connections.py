@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.bigquery.append_connection import Limits
+from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import TableTroubleError
@@ -91,7 +91,7 @@ def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_writ
 ) -> None:
     """The limit is ours, or BigQuery's when it takes fewer: then those that are idle make room for the others."""
     server.taken_at_once = taken_at_once
-    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections=3)
+    limits = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections=3)
     streams = AppendStreams(channel, "p", "d", stop, clock, limits)
     for _round in range(2):
         headers = [a_header(f"table{number}") for number in range(9)]
@@ -131,7 +131,7 @@ def test_a_limit_of_bigquerys_is_tried_again_after_a_while(
 def test_a_table_whose_connection_stays_full_gets_another_and_no_row_is_sent_twice(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
 ) -> None:
-    limits = Limits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, full_sends=3)
+    limits = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, full_sends=3)
     streams = AppendStreams(channel, "p", "d", stop, clock, limits)
     assert streams.append(PLANES, rows_of(*range(3))).refused() == []
     assert streams.connections_opened == 1
@@ -185,7 +185,7 @@ def test_an_abandoned_append_does_not_keep_its_stream(
 ) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
     server.script = lambda request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, Limits())
+    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits())
     appending = streams.append(PLANES, rows_of(1))
     with pytest.raises(TransientError):
         appending.refused()

@@ -8,7 +8,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
 from services.cdc_consumer.ports import TableTroubleError
@@ -152,7 +152,7 @@ def test_a_server_that_falls_silent_is_left_for_another_connection(
 ) -> None:
     answers = iter([accepted(), Silence()])
     server.script = lambda _request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, Limits(answer_within=timedelta(seconds=0.3)))
+    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(answer_within=timedelta(seconds=0.3)))
     assert streams.append(PLANES, rows_of(1)).refused() == []
 
     assert streams.append(PLANES, rows_of(2)).refused() == []

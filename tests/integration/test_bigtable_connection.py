@@ -20,9 +20,14 @@ from google.cloud.bigtable_v2.types import (
     ReadChangeStreamResponse,
 )
 
-from services.bigtable_reader.adapters.bigtable.connection import STREAMS_PER_CONNECTION, Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import (
+    STREAMS_PER_CONNECTION,
+    BigtableChannels,
+    Method,
+    Table,
+)
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
-from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, Position, StreamQuery
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, CloseStream, KeyRange, Position
 from services.bigtable_reader.core.times import Microseconds
 
 pytestmark = pytest.mark.integration
@@ -62,13 +67,13 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return CALL.response(predicate_matched=request.row_key == b"k")
 
 
-def run(scenario: Callable[[Server, Channels], Awaitable[None]], handler: Server | None = None) -> None:
+def run(scenario: Callable[[Server, BigtableChannels], Awaitable[None]], handler: Server | None = None) -> None:
     async def go(handler: Server) -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([handler])
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        channels = Channels(f"127.0.0.1:{port}")
+        channels = BigtableChannels(f"127.0.0.1:{port}")
         try:
             await scenario(handler, channels)
         finally:
@@ -98,9 +103,9 @@ class Closing(Server):
 
 
 def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelled() -> None:
-    async def scenario(server: Server, channels: Channels) -> None:
+    async def scenario(server: Server, channels: BigtableChannels) -> None:
         stream = BigtableChangeStream(channels, TABLE)
-        query = StreamQuery(KeyRange(b"", b"m"), Position(start=Microseconds(1)), None, 1_000)
+        query = BigtableStreamQuery(KeyRange(b"", b"m"), Position(start=Microseconds(1)), None, 1_000)
         for _split in range(5):
             async with asyncio.timeout(30), aclosing(stream.read(query)) as portions:
                 async for records in portions:
@@ -112,7 +117,7 @@ def test_a_stream_that_the_server_closes_is_ended_by_the_server_and_not_cancelle
     run(scenario, Closing())
 
 
-async def opened(channels: Channels, streams: int) -> list[AsyncGenerator[Sequence[bytes], None]]:
+async def opened(channels: BigtableChannels, streams: int) -> list[AsyncGenerator[Sequence[bytes], None]]:
     """Open streams, and wait for each one's first answer."""
     found = [channels.portions(STREAM, TABLE, STREAM.request(), timeout=None) for _ in range(streams)]
     async with asyncio.timeout(30):
@@ -123,7 +128,7 @@ async def opened(channels: Channels, streams: int) -> list[AsyncGenerator[Sequen
 
 
 def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
-    async def scenario(server: Server, channels: Channels) -> None:
+    async def scenario(server: Server, channels: BigtableChannels) -> None:
         streams = await opened(channels, 2 * STREAMS_PER_CONNECTION + 1)
         assert sorted(server.open.values()) == [1, STREAMS_PER_CONNECTION, STREAMS_PER_CONNECTION]
         for stream in streams:
@@ -137,7 +142,7 @@ def test_streams_beyond_what_a_connection_carries_get_another_one() -> None:
 
 
 def test_closing_a_stream_ends_the_call_on_the_server() -> None:
-    async def scenario(server: Server, channels: Channels) -> None:
+    async def scenario(server: Server, channels: BigtableChannels) -> None:
         (stream,) = await opened(channels, 1)
         assert server.open.total() == 1
         await stream.aclose()
@@ -149,7 +154,7 @@ def test_closing_a_stream_ends_the_call_on_the_server() -> None:
 
 
 def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> None:
-    async def scenario(_server: Server, channels: Channels) -> None:
+    async def scenario(_server: Server, channels: BigtableChannels) -> None:
         process = psutil.Process()
         before = 0
         for number in range(500):
@@ -164,7 +169,7 @@ def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> N
 
 
 def test_each_call_says_which_table_and_profile_it_is_for() -> None:
-    async def scenario(server: Server, channels: Channels) -> None:
+    async def scenario(server: Server, channels: BigtableChannels) -> None:
         answer = await channels.call(CALL, TABLE, CALL.request(row_key=b"k"))
         assert answer.predicate_matched
         async with aclosing(channels.stream(STREAM, TABLE, STREAM.request())) as stream:
@@ -186,7 +191,7 @@ def test_credentials_are_looked_up_once_for_all_connections(tmp_path: Path, monk
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
 
     async def scenario() -> None:
-        channels = Channels(None)
+        channels = BigtableChannels(None)
         file.unlink()
         try:
             assert channels.admin is not None  # one more connection, where there is nothing to look up any more

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.doctor.inspection import COSTS, inspect, require_no_error
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
@@ -29,7 +29,7 @@ def looked_at(
     retried: bool = False,
 ) -> list[Finding]:
     async def looking() -> list[Finding]:
-        channels = Channels(table.front.address)
+        channels = BigtableChannels(table.front.address)
         try:
             watched = Table(INSTANCE, table.name.rpartition("/")[2], profile)
             kept = Table(INSTANCE, "millrace_partitions", partition_profile)
@@ -237,8 +237,8 @@ def test_families_that_map_to_one_column_are_reported_with_the_fix(front: Front)
 def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: Front) -> None:
     table = front.table("f", "g", retention=timedelta(days=2))
 
-    async def seen(*, twice: bool = False) -> Seen:
-        channels = Channels(front.address)
+    async def seen(*, twice: bool = False) -> InspectedTable:
+        channels = BigtableChannels(front.address)
         catalog = BigtableCatalog(channels, Table(INSTANCE, table.name.rpartition("/")[2]))
         try:
             if twice:
@@ -248,7 +248,7 @@ def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: F
             await channels.close()
 
     first = asyncio.run(seen())
-    assert first == Seen(frozenset({"f", "g"}), first.clusters, 2 * 86_400.0, CLUSTER)
+    assert first == InspectedTable(frozenset({"f", "g"}), first.clusters, 2 * 86_400.0, CLUSTER)
     front.tables.modify_column_families(
         {"name": table.name, "modifications": [{"id": "g", "drop": True}, {"id": "h", "create": {}}]}
     )

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
@@ -24,13 +24,13 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.app.stream.first_start import begin
-from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.supervisor import Monitoring
@@ -53,14 +53,14 @@ CHURN = 25
 """Splits and merges while they write."""
 LEASE = timedelta(seconds=10)
 """Also what a claim that a stop cut short is waited for."""
-PATIENCE = Patience(merge=timedelta(milliseconds=300))
+PATIENCE = MergeTimeouts(merge=timedelta(milliseconds=300))
 """What waits for the rest of a merge is soon read as it is, so that this is tried; not so what has no token."""
 
 
 class Pipeline:
     """One table, its readers, and what they have published."""
 
-    def __init__(self, channels: Channels, table: FrontTable, seed: int) -> None:
+    def __init__(self, channels: BigtableChannels, table: FrontTable, seed: int) -> None:
         self.table = table
         self.topic = Topic()
         self.metrics = FakeMetrics()
@@ -97,7 +97,7 @@ class Pipeline:
 
     async def read(self, owner: str, stop: Stop, end: Microseconds | None = None) -> None:
         """Read until asked to stop, or to the end."""
-        reader = Reader(
+        reader = BigtableReader(
             SourceTable(
                 stream=BigtableChangeStream(self._channels, self.watched),
                 rows=BigtableRows(self._channels, self.watched, Watched(LOSSLESS)),
@@ -112,7 +112,7 @@ class Pipeline:
                 outputs=self.outputs,
             ),
             Monitoring(self.metrics, Health()),
-            Options(
+            BigtableReaderOptions(
                 owner=owner,
                 lease=LEASE,
                 heartbeat=timedelta(seconds=1),
@@ -176,14 +176,14 @@ class Found:
 
 async def all_of(front: Front, seeds: Sequence[int]) -> Sequence[Found]:
     """Play several seeds at once."""
-    channels = Channels(front.address)
+    channels = BigtableChannels(front.address)
     try:
         return await asyncio.gather(*(replay(front, channels, seed) for seed in seeds))
     finally:
         await channels.close()
 
 
-async def replay(front: Front, channels: Channels, seed: int) -> Found:
+async def replay(front: Front, channels: BigtableChannels, seed: int) -> Found:
     """Write, churn and read at once, read to the end, and play back what was published."""
     rules = {"g": {"max_num_versions": 2}}
     splits = [b"r10", b"r20"] if seed % 2 else []

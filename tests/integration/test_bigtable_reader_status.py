@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.doctor.inspection import inspect_cluster
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.core.schema.seen import Seen
-from services.bigtable_reader.core.stream.partitions import Progress
+from services.bigtable_reader.core.schema.seen import InspectedTable
+from services.bigtable_reader.core.stream.partitions import BigtableProgress
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
@@ -61,7 +61,7 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
         assert (code, before["state"], before["partitions"]["READY"]) == (1, "not started yet", 0)
         assert before["snapshots"] == []
 
-        channels = Channels(settings.bigtable_emulator_host)
+        channels = BigtableChannels(settings.bigtable_emulator_host)
         try:
             rows = partition_rows(settings, channels)
             await create_partition_table(channels, rows)
@@ -69,8 +69,10 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             start = (await reader.survey()).now
             await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
             held, given_back = await reader.claim((await reader.survey()).pieces)
-            await reader.advance([Progress(given_back, given_back.position, start, given_back.ceiling)], release=True)
-            await reader.advance([Progress(held, held.position, start, held.ceiling)])
+            await reader.advance(
+                [BigtableProgress(given_back, given_back.position, start, given_back.ceiling)], release=True
+            )
+            await reader.advance([BigtableProgress(held, held.position, start, held.ceiling)])
             await reader.survey()
             await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
             code, reading = await shown(settings)
@@ -100,7 +102,7 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
     table = watched_table(settings)
 
     async def scenario(front: Front) -> None:
-        channels = Channels(settings.bigtable_emulator_host)
+        channels = BigtableChannels(settings.bigtable_emulator_host)
         try:
             rows = partition_rows(settings, channels)
             assert await inspect_cluster(channels, table, rows) is None, "there is no partition table yet"
@@ -108,7 +110,7 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
             store = partition_store(settings, rows, "reader", timedelta(days=1))
             await store.begin([KeyRange(b"", b"")], Microseconds(1))
             assert await inspect_cluster(channels, table, rows) is None, "nobody has looked where it routes to"
-            await store.remember(Seen(frozenset({"f"}), frozenset(), routed_to=CLUSTER))
+            await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to=CLUSTER))
             found = await inspect_cluster(channels, table, rows)
             assert found is not None
             assert (found.level, found.detail) == (Level.OK, f"{CLUSTER}, which the positions are of")
@@ -119,7 +121,7 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
                 front.control.clear_faults(fault)
             assert found is not None
             assert found.level is Level.WARNING
-            await store.remember(Seen(frozenset({"f"}), frozenset(), routed_to="another-c1"))
+            await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to="another-c1"))
             found = await inspect_cluster(channels, table, rows)
             assert found is not None
             assert found.level is Level.ERROR

@@ -9,11 +9,11 @@ from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from deploy.local.platform.processes import Processes
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.stream.topic_cell import keep_topic
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
 from shared.pubsub.topology import create_topology
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_emulator: str) -> None:
-    async def scenario(channels: Channels) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
         await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
         one, other = a_stream(), a_stream()
         for stream, topic in ((one, "projects/p/topics/ours"), (other, "projects/p/topics/theirs")):
@@ -48,7 +48,7 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
                 await keep_topic(rows, "projects/p/topics/x")
 
     async def run() -> None:
-        channels = Channels(bigtable_emulator)
+        channels = BigtableChannels(bigtable_emulator)
         try:
             await scenario(channels)
         finally:
@@ -110,4 +110,4 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
     assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
     assert marked() == []
     assert "it has no subscription" in refused(topology.topic)
-    assert marked() == [Kind.TOPIC_LOST]
+    assert marked() == [BigtableResyncKind.TOPIC_LOST]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, Row, TooLargeRow
@@ -21,7 +21,7 @@ def read(
     table: FrontTable, keys: Sequence[bytes], options: BigtableOptions | None = None, profile: str = ""
 ) -> Mapping[bytes, Row]:
     async def asked() -> Mapping[bytes, Row]:
-        channels = Channels(table.front.address)
+        channels = BigtableChannels(table.front.address)
         try:
             named = Table(INSTANCE, table.name.rpartition("/")[2], profile)
             rows = BigtableRows(channels, named, Watched(options or BigtableOptions()))
@@ -100,7 +100,7 @@ def test_what_is_more_than_fits_into_memory_is_left_and_nothing_is_left_out(fron
         table.write(b"row %d" % number, set_cell("f", b"q", b"v" * 1_000_000, 0))
 
     async def asked() -> list[list[bytes]]:
-        channels = Channels(table.front.address)
+        channels = BigtableChannels(table.front.address)
         try:
             rows = BigtableRows(channels, Table(INSTANCE, table.name.rpartition("/")[2]), most_bytes=1_500_000)
             left: Collection[bytes] = [b"none", *(b"row %d" % number for number in range(6)), b"row 6"]

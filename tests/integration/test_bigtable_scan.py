@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRow
@@ -28,7 +28,7 @@ def scanning(
     most_bytes: int = 1 << 20,
 ) -> T:
     async def asked() -> T:
-        channels = Channels(table.front.address)
+        channels = BigtableChannels(table.front.address)
         try:
             named = Table(INSTANCE, table.name.rpartition("/")[2])
             return await call(

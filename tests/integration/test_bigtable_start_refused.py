@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.service import marks_of, prepare
@@ -41,7 +41,7 @@ class Starting:
             "BIGTABLE_EMULATOR_HOST": front.address,
         }
         self.settings = read_settings(Settings, told)
-        self.channels = Channels(front.address)
+        self.channels = BigtableChannels(front.address)
 
     async def start(self) -> Outputs:
         """Do what comes before reading, with the first look."""
@@ -82,11 +82,14 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_tab
         assert await starting.kinds() == [], "no condition is allowed: it is noted"
         starting.route(single_cluster_routing={"cluster_id": CLUSTER, "allow_transactional_writes": True})
         await starting.start()
-        assert await starting.kinds() == [Kind.ROUTED_ELSEWHERE]
+        assert await starting.kinds() == [BigtableResyncKind.ROUTED_ELSEWHERE]
         disable(starting.table)
         with pytest.raises(StreamGoneError, match="--change-stream-retention-period"):
             await starting.start()
-        assert await starting.kinds() == [Kind.ROUTED_ELSEWHERE, Kind.STREAM_DISABLED]
+        assert await starting.kinds() == [
+            BigtableResyncKind.ROUTED_ELSEWHERE,
+            BigtableResyncKind.STREAM_DISABLED,
+        ]
         await starting.channels.close()
 
     with Front(bigtable_front) as front:

@@ -14,18 +14,18 @@ from google.cloud.bigtable_v2.types import (
 )
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.stream import change_stream
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, opening_seconds
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
+    BigtableStreamQuery,
     Child,
     CloseStream,
     Heartbeat,
     KeyRange,
     Position,
     RangeToken,
-    StreamQuery,
     StreamRecord,
 )
 from services.bigtable_reader.core.times import Microseconds
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 PARTITION: Any = GenerateInitialChangeStreamPartitionsResponse.pb()
 RECORD: Any = ReadChangeStreamResponse.pb()
 TABLE = Table("projects/p/instances/i", "t", "one-cluster")
-QUERY = StreamQuery(ALL_KEYS, Position(start=Microseconds(1)), None, 100)
+QUERY = BigtableStreamQuery(ALL_KEYS, Position(start=Microseconds(1)), None, 100)
 
 
 @dataclass
@@ -61,13 +61,13 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return grpc.unary_stream_rpc_method_handler(answer, bytes, lambda one: one.SerializeToString())
 
 
-def run(server: Server, scenario: Callable[[Channels], Awaitable[None]]) -> None:
+def run(server: Server, scenario: Callable[[BigtableChannels], Awaitable[None]]) -> None:
     async def go() -> None:
         serving = grpc.aio.server()
         serving.add_generic_rpc_handlers([server])
         port = serving.add_insecure_port("127.0.0.1:0")
         await serving.start()
-        channels = Channels(f"127.0.0.1:{port}")
+        channels = BigtableChannels(f"127.0.0.1:{port}")
         try:
             await scenario(channels)
         finally:
@@ -77,7 +77,7 @@ def run(server: Server, scenario: Callable[[Channels], Awaitable[None]]) -> None
     asyncio.run(go())
 
 
-async def read(channels: Channels) -> list[StreamRecord]:
+async def read(channels: BigtableChannels) -> list[StreamRecord]:
     """Read until the stream ends, or has given a heartbeat."""
     found: list[StreamRecord] = []
     async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
@@ -101,7 +101,7 @@ def row_range(start: bytes, end: bytes) -> Any:
     ],
 )
 def test_partitions_that_cannot_be_are_asked_for_again(partitions: Sequence[Any], why: str) -> None:
-    async def scenario(channels: Channels) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
         with pytest.raises(TransientError, match=why):
             await BigtableChangeStream(channels, TABLE).initial_partitions()
 
@@ -112,13 +112,13 @@ def test_what_came_before_a_broken_record_is_read_though_it_came_with_it() -> No
     beat = RECORD(heartbeat={"continuation_token": {"token": "t"}, "estimated_low_watermark": {"seconds": 7}})
     found: list[StreamRecord] = []
 
-    async def read_all(channels: Channels) -> None:
+    async def read_all(channels: BigtableChannels) -> None:
         async with aclosing(BigtableChangeStream(channels, TABLE).read(QUERY)) as portions:
             async for records in portions:
                 assert records
                 found.extend(records)
 
-    async def scenario(channels: Channels) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
         with pytest.raises(TransientError, match="continuation of nothing"):
             await read_all(channels)
 
@@ -132,7 +132,7 @@ def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning()
     closing = {"status": {"code": 11}, "continuation_tokens": [token], "new_partitions": partitions}
     found: list[StreamRecord] = []
 
-    async def scenario(channels: Channels) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
         found.extend(await read(channels))
 
     with capture_logs() as said:
@@ -155,7 +155,7 @@ def test_a_service_that_always_needs_long_for_its_first_message_is_read_in_the_e
     )
     server = Server(records=[beat], after=2.0)
 
-    async def scenario(channels: Channels) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
         for _attempt in range(8):
             try:
                 assert await read(channels) == [Heartbeat("t", Microseconds(7_000_000))]

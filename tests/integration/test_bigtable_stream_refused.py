@@ -8,9 +8,9 @@ import pytest
 from services.bigtable_reader.adapters.stream import change_stream
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
+    BigtableStreamQuery,
     Heartbeat,
     KeyRange,
-    StreamQuery,
     StreamRecord,
 )
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
@@ -27,7 +27,7 @@ from tests.integration.bigtable_streams import whole_again as whole_again  # noq
 pytestmark = pytest.mark.integration
 
 
-async def _first(table: FrontTable, asked: StreamQuery, profile: str = "") -> StreamRecord:
+async def _first(table: FrontTable, asked: BigtableStreamQuery, profile: str = "") -> StreamRecord:
     async with opened(table, profile) as stream:
         return (await read_until(stream, asked, bool))[0]
 

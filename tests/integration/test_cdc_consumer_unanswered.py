@@ -13,7 +13,7 @@ from services.cdc_consumer.wiring.service import check_start
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
@@ -103,7 +103,7 @@ def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> No
     assert alive == [True] * 4
 
 
-def _settings(topology: Topology, pubsub: str, bigquery: str) -> Settings:
+def _settings(topology: PubsubTopology, pubsub: str, bigquery: str) -> Settings:
     given = {
         **NEEDED,
         "SUBSCRIPTION": short_name(topology.subscription),

@@ -24,7 +24,7 @@ from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.wiring.doctor import doctor
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Finding, Level
 from tests.builders import a_header
 from tests.integration.pubsub_topics import a_topology, pull
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.integration
 @dataclass
 class World:
     stand_in: StandIn
-    topology: Topology
+    topology: PubsubTopology
     environ: dict[str, str]
 
     def findings(self, **settings: str) -> Sequence[Finding]:

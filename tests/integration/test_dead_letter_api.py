@@ -24,7 +24,7 @@ from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 from services.dead_letter.wiring.serving import serving_api
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -84,7 +84,7 @@ def served(folder: Path) -> Iterator[Served]:
     try:
         store, publisher, stop = SqlLetterStore(database), FakeReplayPublisher(), Stop()
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
-        tools = Tools(
+        tools = WebTools(
             store=store,
             publisher=lambda _stop: nullcontext(publisher),
             mirrors=lambda: nullcontext(FakeMirrors()),

@@ -17,7 +17,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Finding, Level
 from tests.integration.pubsub_topics import a_topology, subscribe
 
@@ -38,11 +38,11 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def topology(channel: grpc.Channel) -> Topology:
+def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel)
 
 
-def looked_at(channel: grpc.Channel, topology: Topology, subscription: str) -> Sequence[Finding]:
+def looked_at(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> Sequence[Finding]:
     inspection = Inspection(channel)
     return list(
         inspection.subscription(
@@ -59,7 +59,7 @@ def wrong(findings: Sequence[Finding]) -> Mapping[str, Finding]:
     return {one.check.rpartition(": ")[2]: one for one in findings if one.level is not Level.OK}
 
 
-def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topology: Topology) -> None:
+def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topology: PubsubTopology) -> None:
     findings = looked_at(channel, topology, topology.subscription)
 
     assert wrong(findings) == {}
@@ -86,7 +86,7 @@ def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topo
     ],
 )
 def test_a_wrong_setting_is_reported_alone_with_its_fix(
-    channel: grpc.Channel, topology: Topology, setting: str, settings: dict[str, Any], cure: str
+    channel: grpc.Channel, topology: PubsubTopology, setting: str, settings: dict[str, Any], cure: str
 ) -> None:
     settings = {"ack_deadline_seconds": 60} | settings
     found = wrong(looked_at(channel, topology, subscribe(channel, topology, **settings)))
@@ -95,7 +95,7 @@ def test_a_wrong_setting_is_reported_alone_with_its_fix(
     assert cure in found[setting].cure
 
 
-def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topology: Topology) -> None:
+def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topology: PubsubTopology) -> None:
     policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 5}
     name = subscribe(channel, topology, enable_message_ordering=True, expiration_policy=None, dead_letter_policy=policy)
 
@@ -104,21 +104,21 @@ def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topolo
     assert "after 5 attempts" in found["dead-letter policy"].detail
 
 
-def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, topology: PubsubTopology) -> None:
     (finding,) = looked_at(channel, topology, f"{topology.subscription}-gone")
 
     assert (finding.level, finding.cure) == (Level.ERROR, "python -m services.cdc_consumer setup")
     assert "does not exist" in finding.detail
 
 
-def test_a_subscription_whose_topic_was_deleted_is_reported(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_whose_topic_was_deleted_is_reported(channel: grpc.Channel, topology: PubsubTopology) -> None:
     PublisherClient(transport=PublisherGrpcTransport(channel=channel)).delete_topic(request={"topic": topology.topic})
 
     assert "detached" in wrong(looked_at(channel, topology, topology.subscription))["topic"].detail
 
 
 def test_a_topic_that_would_lose_messages_is_reported_with_the_subscription_that_keeps_none(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     inspection, subscriber = Inspection(channel), SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     subscriber.delete_subscription(request={"subscription": topology.subscription})
@@ -133,7 +133,7 @@ def test_a_topic_that_would_lose_messages_is_reported_with_the_subscription_that
     assert "does not exist" in finding.detail
 
 
-def test_the_emulator_has_no_rights_and_that_is_fine(channel: grpc.Channel, topology: Topology) -> None:
+def test_the_emulator_has_no_rights_and_that_is_fine(channel: grpc.Channel, topology: PubsubTopology) -> None:
     inspection = Inspection(channel)
     findings = [
         *inspection.rights(topology.subscription, "consume", "get"),

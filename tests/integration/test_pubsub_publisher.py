@@ -16,9 +16,9 @@ from shared.contracts.dead_letter import from_message
 from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_async_channel, open_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.integration.pubsub_topics import a_topology, pull
@@ -34,7 +34,7 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
         yield channel
 
 
-async def publish_all(emulator: str, topology: Topology, limits: Limits) -> int:
+async def publish_all(emulator: str, topology: PubsubTopology, limits: PackerLimits) -> int:
     """Publish the test's changes and one that is too large; return how many messages carried them."""
     stop = Stop()
     async with open_async_channel(emulator) as channel:
@@ -60,7 +60,7 @@ def test_what_is_confirmed_is_there_once_and_in_the_order_of_its_key(
     channel: grpc.Channel, pubsub_emulator: str, changes_per_message: int
 ) -> None:
     topology = a_topology(channel)
-    limits = Limits(changes_per_message=changes_per_message)
+    limits = PackerLimits(changes_per_message=changes_per_message)
     messages = asyncio.run(publish_all(pubsub_emulator, topology, limits))
 
     received = pull(channel, topology.subscription)
@@ -123,12 +123,12 @@ class Wire:
         self._writers.clear()
 
 
-async def publish_over_a_breaking_wire(emulator: str, topology: Topology) -> int:
+async def publish_over_a_breaking_wire(emulator: str, topology: PubsubTopology) -> int:
     """Publish with two interruptions in mid-call; return how many messages were confirmed."""
     wire = Wire(emulator, breaks_after=(200_000, 600_000))
     async with await wire.open() as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        messages = await publish_all(address, topology, Limits(changes_per_message=5))
+        messages = await publish_all(address, topology, PackerLimits(changes_per_message=5))
     assert wire.breaks_after == []
     return messages
 

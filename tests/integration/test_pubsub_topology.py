@@ -14,7 +14,7 @@ from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
-    Topology,
+    PubsubTopology,
     check_letters_subscription,
     check_subscription,
     check_topic,
@@ -33,16 +33,16 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def topology(channel: grpc.Channel) -> Topology:
+def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel)
 
 
-def check(channel: grpc.Channel, topology: Topology, subscription: str) -> None:
+def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> None:
     check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
 
 
 def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     create_topology(channel, topology)
 
@@ -72,7 +72,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
     ],
 )
 def test_an_unreliable_subscription_is_refused_with_the_fix(
-    channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
+    channel: grpc.Channel, topology: PubsubTopology, settings: dict[str, Any], named: str
 ) -> None:
     if settings == {"dead_letter_policy": "few"}:
         policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 5}
@@ -83,14 +83,14 @@ def test_an_unreliable_subscription_is_refused_with_the_fix(
         check(channel, topology, name)
 
 
-def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: Topology) -> None:
+def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: PubsubTopology) -> None:
     name = subscribe(channel, topology, expiration_policy=None, enable_message_ordering=True, dead_letter_policy=None)
 
     with pytest.raises(MisconfiguredError, match=r"(?s)expires after 31 days.*not set.*ordered"):
         check(channel, topology, name)
 
 
-def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topology: PubsubTopology) -> None:
     other = a_topology(channel)
 
     with pytest.raises(MisconfiguredError, match="belongs to topic"):
@@ -98,7 +98,7 @@ def test_a_subscription_of_another_topic_is_refused(channel: grpc.Channel, topol
 
 
 def test_a_subscription_that_is_not_there_is_refused_with_the_command_that_makes_it(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     told = (
         r"-nobody does not exist or cannot be read.*python -m services\.cdc_consumer setup.*grant roles/pubsub\.viewer"
@@ -117,7 +117,7 @@ def test_a_topic_that_is_not_there_is_refused(channel: grpc.Channel) -> None:
 
 
 def test_the_subscription_of_the_dead_letter_topic_is_refused_without_a_policy_that_would_make_a_loop(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     with pytest.raises(
         MisconfiguredError, match=r"of the dead-letter topic.*name that of the change batches"
@@ -127,7 +127,7 @@ def test_the_subscription_of_the_dead_letter_topic_is_refused_without_a_policy_t
 
 
 def test_set_up_with_a_subscription_of_another_topic_names_both_topics_and_another_name(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     other = a_topology(channel)
     new = replace(topology, topic=f"{topology.topic}-new", subscription=other.subscription)
@@ -140,7 +140,9 @@ def test_set_up_with_a_subscription_of_another_topic_names_both_topics_and_anoth
     assert "would lose messages" not in said
 
 
-def test_a_subscription_that_cannot_be_used_is_named_with_its_topic(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_that_cannot_be_used_is_named_with_its_topic(
+    channel: grpc.Channel, topology: PubsubTopology
+) -> None:
     name = subscribe(channel, topology, dead_letter_policy=None)
 
     with pytest.raises(MisconfiguredError, match=f"of topic {topology.topic}"):
@@ -148,7 +150,7 @@ def test_a_subscription_that_cannot_be_used_is_named_with_its_topic(channel: grp
 
 
 def test_a_topic_without_a_subscription_that_keeps_messages_is_refused(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.subscription})
@@ -168,7 +170,7 @@ def test_a_topic_without_a_subscription_that_keeps_messages_is_refused(
 
 
 def test_of_the_letters_topic_it_is_no_change_that_is_lost(
-    channel: grpc.Channel, topology: Topology, pubsub_emulator: str
+    channel: grpc.Channel, topology: PubsubTopology, pubsub_emulator: str
 ) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.dead_letter_subscription})
@@ -180,7 +182,7 @@ def test_of_the_letters_topic_it_is_no_change_that_is_lost(
         assert isinstance(refused.value, MessagesLostError) == lost
 
 
-def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel, topology: Topology) -> None:
+def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel, topology: PubsubTopology) -> None:
     subscribe(channel, topology, expiration_policy=None)
 
     check_topic(channel, topology.topic)
@@ -189,7 +191,7 @@ def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel,
 
 
 def test_the_consumer_needs_a_dead_letter_topic_with_a_subscription_that_keeps_messages(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     client.delete_subscription(request={"subscription": topology.dead_letter_subscription})
@@ -198,14 +200,16 @@ def test_the_consumer_needs_a_dead_letter_topic_with_a_subscription_that_keeps_m
         check(channel, topology, topology.subscription)
 
 
-def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel, topology: Topology) -> None:
+def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel, topology: PubsubTopology) -> None:
     name = subscribe(channel, topology, enable_message_ordering=True)
 
     with pytest.raises(MisconfiguredError, match="it is ordered"):
         create_topology(channel, replace(topology, subscription=name))
 
 
-def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(channel: grpc.Channel, topology: Topology) -> None:
+def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(
+    channel: grpc.Channel, topology: PubsubTopology
+) -> None:
     check_letters_subscription(channel, topology.dead_letter_subscription, topic_of_changes=topology.topic)
 
 
@@ -221,7 +225,7 @@ def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(channel: gr
     ],
 )
 def test_a_subscription_that_would_lose_dead_letters_is_refused_with_the_fix(
-    channel: grpc.Channel, topology: Topology, settings: dict[str, Any], named: str
+    channel: grpc.Channel, topology: PubsubTopology, settings: dict[str, Any], named: str
 ) -> None:
     if settings == {"dead_letter_policy": "own"}:
         policy = {"dead_letter_topic": topology.topic, "max_delivery_attempts": 5}
@@ -234,13 +238,13 @@ def test_a_subscription_that_would_lose_dead_letters_is_refused_with_the_fix(
         check_letters_subscription(channel, name)
 
 
-def test_a_subscription_of_the_changes_is_none_of_letters(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_subscription_of_the_changes_is_none_of_letters(channel: grpc.Channel, topology: PubsubTopology) -> None:
     with pytest.raises(MisconfiguredError, match="it is of the topic of change batches"):
         check_letters_subscription(channel, topology.subscription, topic_of_changes=topology.topic)
 
 
 def test_a_dead_letter_topic_without_a_subscription_is_reported_with_the_command_that_makes_one(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     with pytest.raises(MisconfiguredError, match=r"does not exist.*cdc_consumer setup"):
         check_letters_subscription(channel, topology.dead_letter_subscription + "-gone")

@@ -18,7 +18,7 @@ from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PullRequest, pull_stub
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, publish, pull
 
@@ -37,7 +37,7 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def topology(channel: grpc.Channel) -> Topology:
+def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel, ACK_DEADLINE)
 
 
@@ -45,7 +45,9 @@ def deliveries(received: Any) -> list[tuple[str, int]]:
     return [(one.message.message_id, one.delivery_attempt) for one in received]
 
 
-def test_a_message_published_after_a_cancelled_pull_is_not_leased(channel: grpc.Channel, topology: Topology) -> None:
+def test_a_message_published_after_a_cancelled_pull_is_not_leased(
+    channel: grpc.Channel, topology: PubsubTopology
+) -> None:
     waiting = pull_stub(channel).future(PullRequest(subscription=topology.subscription, max_messages=10), timeout=60)
     threading.Event().wait(A_WHILE.total_seconds())
     assert not waiting.done()
@@ -60,7 +62,7 @@ def test_a_message_published_after_a_cancelled_pull_is_not_leased(channel: grpc.
 
 
 def test_a_pull_whose_deadline_comes_is_answered_before_and_takes_nothing_along(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     request = PullRequest(subscription=topology.subscription, max_messages=10)
     assert deliveries(pull_stub(channel)(request, timeout=3).received_messages) == []
@@ -71,7 +73,7 @@ def test_a_pull_whose_deadline_comes_is_answered_before_and_takes_nothing_along(
 
 
 def test_the_pull_of_ours_that_waits_outlasts_a_wait_and_gets_the_message_at_its_first_delivery(
-    channel: grpc.Channel, topology: Topology
+    channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     puller = Puller(channel, topology.subscription, PubsubLeases(channel, topology.subscription, ACK_DEADLINE, Stop()))
     for _wait in range(2):

@@ -19,7 +19,7 @@ from services.spanner_reader.adapters.doctor.inspection import inspect_stream
 from services.spanner_reader.adapters.schema.catalog import StreamDefinition
 from services.spanner_reader.wiring.doctor import doctor
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
@@ -43,7 +43,7 @@ class Patient:
     database: SpannerDatabase
     partitions: SpannerDatabase
     pubsub: str
-    topology: Topology
+    topology: PubsubTopology
     variables: dict[str, str] = field(default_factory=dict)
 
     @property

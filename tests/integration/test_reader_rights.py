@@ -10,7 +10,7 @@ import pytest
 from google.pubsub_v1.services.subscriber import client as any_client
 
 from services.spanner_reader.adapters.doctor.inspection import inspect_rights
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from shared.runtime.findings import Finding, Level
 
 pytestmark = pytest.mark.integration
@@ -43,9 +43,11 @@ class Rights:
 
     def found(self, *, writes: bool, makes_tables: bool) -> Finding:
         async def ask() -> Finding:
-            channels = Channels(self.address)
+            channels = SpannerChannels(self.address)
             try:
-                return await inspect_rights(Database(NAME, channels), writes=writes, makes_tables=makes_tables)
+                return await inspect_rights(
+                    SpannerDatabaseClient(NAME, channels), writes=writes, makes_tables=makes_tables
+                )
             finally:
                 await channels.close()
 

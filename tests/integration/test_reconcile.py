@@ -22,7 +22,7 @@ from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.readers import STARTS, ready
@@ -53,7 +53,7 @@ class Pipe:
     target: Target
     pubsub: str
     channel: grpc.Channel
-    topology: Topology
+    topology: PubsubTopology
     applying: threading.Lock = field(default_factory=threading.Lock)
 
     def reconcile(self, *arguments: str, settle: str = "1s") -> tuple[int, Mapping[str, Any]]:

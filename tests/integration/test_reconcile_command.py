@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
 from services.cdc_consumer.ports import FoundMirror
 from services.cdc_consumer.wiring.reconcile import reconcile
@@ -50,7 +50,7 @@ def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compare
 def test_how_far_a_mirror_is_says_no_row_of_a_time_to_come_or_of_another_form(mirror: Mirror) -> None:
     mirror.write([11], 10**15)
     mirror.stand_in.run("INSERT INTO Things (Id, _millrace_sequence) VALUES (12, 'FF'), (13, NULL)")
-    mirrors = BigQueryMirrors(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)
+    mirrors = BigQueryMirrorTables(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)
     found = FoundMirror(f"{PROJECT}.{mirror.stand_in.dataset}.Things")
 
     for until, newest in ((10**15, 10**15), (10**15 - 1, 1_000), (1, 0)):
@@ -59,7 +59,7 @@ def test_how_far_a_mirror_is_says_no_row_of_a_time_to_come_or_of_another_form(mi
 
 
 def test_any_applied_change_shows_that_a_mirror_moves(mirror: Mirror) -> None:
-    mirrors = BigQueryMirrors(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)
+    mirrors = BigQueryMirrorTables(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)
     found, until = FoundMirror(f"{PROJECT}.{mirror.stand_in.dataset}.Things"), str(four_sections(2_000))
     states = [mirrors.progress(found, until).state for _again in range(2)]
     assert len(set(states)) == 1

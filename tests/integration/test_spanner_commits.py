@@ -12,12 +12,12 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.spanner import connection
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.core.stream.partitions import NewPartition
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import parse_timestamp
 from shared.runtime.retries import retried
@@ -42,8 +42,8 @@ class Scripted:
     @asynccontextmanager
     async def stores(self) -> AsyncIterator[tuple[SpannerPartitionStore, SpannerTopicStore]]:
         """Return stores whose tables are there."""
-        channels = Channels(self.server.address)
-        database = Database(self.path, channels)
+        channels = SpannerChannels(self.server.address)
+        database = SpannerDatabaseClient(self.path, channels)
         store = SpannerPartitionStore(
             database, "partitions", change_stream="Everything", owner="reader", lease=timedelta(seconds=30)
         )
@@ -67,7 +67,9 @@ def test_a_commit_that_is_asked_for_again_inserts_once(scripted: Scripted) -> No
             await topics.keep("projects/p/topics/t")
             assert await store.add_root(START, None)
             (root,) = await store.claim([ROOT], None)
-            assert await store.finish(Progress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]) == {CHILD}
+            assert await store.finish(
+                SpannerProgress(root, START), [NewPartition(CHILD, frozenset({ROOT}), START)]
+            ) == {CHILD}
             assert scripted.server.commits_asked_for_again == 0
             survey = await store.survey()
             assert ([one.token for one in survey.unfinished], survey.finished) == ([CHILD], 1)
@@ -88,7 +90,7 @@ def test_after_a_row_that_exists_already_the_rows_are_read_again_and_say_what_to
             (root,) = await store.claim([ROOT], None)
             scripted.server.commits_refused = [EXISTS]
             children = [NewPartition(CHILD, frozenset({ROOT}), START)]
-            finished = await retried(Stop(), lambda: store.finish(Progress(root, START), children))
+            finished = await retried(Stop(), lambda: store.finish(SpannerProgress(root, START), children))
             assert finished == frozenset(), "our own doing, whose answer was another"
             assert [one.token for one in (await store.survey()).unfinished] == [CHILD]
 
@@ -122,8 +124,8 @@ def test_tables_whose_making_takes_long_are_waited_for_and_made_once(
     scripted.server.schema_changes_last = True
 
     async def scenario() -> None:
-        channels = Channels(scripted.server.address)
-        reading = Database(scripted.path, channels)
+        channels = SpannerChannels(scripted.server.address)
+        reading = SpannerDatabaseClient(scripted.path, channels)
         statement = "CREATE TABLE t (id INT64) PRIMARY KEY (id)"
         for _attempt in range(3):
             with pytest.raises(TransientError, match=r"CREATE TABLE t in .* still running .*operations describe"):

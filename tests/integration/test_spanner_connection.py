@@ -10,9 +10,13 @@ import grpc
 import pytest
 from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
 
-from services.spanner_reader.adapters.spanner.connection import STREAMS_PER_CONNECTION, Channels, Database
+from services.spanner_reader.adapters.spanner.connection import (
+    STREAMS_PER_CONNECTION,
+    SpannerChannels,
+    SpannerDatabaseClient,
+)
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.core.stream.records import PartitionToken, StreamQuery
+from services.spanner_reader.core.stream.records import PartitionToken, SpannerStreamQuery
 from shared.contracts.timestamps import Nanoseconds
 
 pytestmark = pytest.mark.integration
@@ -59,7 +63,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 async def first_record(stream: SpannerChangeStream, number: int) -> None:
     """Read a partition that says nothing."""
-    query = StreamQuery(PartitionToken(f"p{number}"), Nanoseconds(1_700_000_000 * 10**9), None, 300_000)
+    query = SpannerStreamQuery(PartitionToken(f"p{number}"), Nanoseconds(1_700_000_000 * 10**9), None, 300_000)
     records: AsyncGenerator[Any, None] = stream.read(query)
     async with aclosing(records):
         await anext(records)
@@ -72,9 +76,9 @@ async def scenario() -> tuple[dict[str, int], int, dict[str, int]]:
     server.add_generic_rpc_handlers([handler])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channels = Channels(f"127.0.0.1:{port}")
+    channels = SpannerChannels(f"127.0.0.1:{port}")
     try:
-        database = Database("projects/p/instances/i/databases/d", channels)
+        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
         stream = SpannerChangeStream(database, "everything")
         readers = [asyncio.create_task(first_record(stream, number)) for number in range(STREAMS)]
         await handler.has(STREAMS)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase, Value
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     DataChangeRecord,
-    StreamQuery,
+    SpannerStreamQuery,
 )
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
@@ -218,9 +218,9 @@ def test_a_record_says_when_it_was_committed_to_the_microsecond(source: Source) 
     committed = source.commit(("insert", "Singers", singer(1)))
 
     async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        query = StreamQuery(ROOT, source.started, None, 1_000)
+        channels = SpannerChannels(source.database.instance.address)
+        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
+        query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
         tokens = [
             child.token
             async for record in stream.read(query)
@@ -229,7 +229,7 @@ def test_a_record_says_when_it_was_committed_to_the_microsecond(source: Source) 
         ]
         found = []
         for token in tokens:
-            query = StreamQuery(token, committed, committed, 1_000)
+            query = SpannerStreamQuery(token, committed, committed, 1_000)
             found += [record async for record in stream.read(query) if isinstance(record, DataChangeRecord)]
         assert [record.commit_timestamp for record in found] == [committed]
         assert found[0].mods[0].keys == '{"Base":"b","Id":"1"}'

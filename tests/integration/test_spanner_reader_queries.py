@@ -12,14 +12,14 @@ from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase, SpannerInstance
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog, check_start
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
     HeartbeatRecord,
     PartitionToken,
-    StreamQuery,
+    SpannerStreamQuery,
     StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -43,11 +43,11 @@ def test_start_and_end_are_inclusive(source: Source) -> None:
 
 def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
     async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
+        channels = SpannerChannels(source.database.instance.address)
+        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
         early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
         with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
-            await check_start(stream, StreamQuery(ROOT, early, None, 1_000))
+            await check_start(stream, SpannerStreamQuery(ROOT, early, None, 1_000))
         await channels.close()
 
     asyncio.run(scenario())
@@ -55,9 +55,9 @@ def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_ch
 
 def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
     async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        query = StreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
+        channels = SpannerChannels(source.database.instance.address)
+        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
+        query = SpannerStreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
         with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
             async with aclosing(stream.read(query)) as records:
                 await anext(records)
@@ -68,9 +68,9 @@ def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(so
 
 def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
     async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        stream = SpannerChangeStream(Database(source.database.path, channels), "Everything")
-        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+        channels = SpannerChannels(source.database.instance.address)
+        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
+        async with aclosing(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000))) as records:
             found: list[StreamRecord] = [record async for record in records]
         assert found
         tokens: list[PartitionToken] = []
@@ -78,7 +78,7 @@ def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until
             assert isinstance(record, ChildPartitionsRecord)
             assert all(child.parents == frozenset() for child in record.children)
             tokens += [child.token for child in record.children]
-        async with aclosing(stream.read(StreamQuery(tokens[0], source.started, None, 1_000))) as records:
+        async with aclosing(stream.read(SpannerStreamQuery(tokens[0], source.started, None, 1_000))) as records:
             first, second = await anext(records), await anext(records)
         assert isinstance(first, HeartbeatRecord)
         assert isinstance(second, HeartbeatRecord)
@@ -100,13 +100,13 @@ def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, ne
     source = Source(made, made.now())
 
     async def scenario() -> None:
-        channels = Channels(mortal_emulator)
-        stream = SpannerChangeStream(Database(made.path, channels), "Everything")
-        async with aclosing(stream.read(StreamQuery(ROOT, source.started, None, 1_000))) as records:
+        channels = SpannerChannels(mortal_emulator)
+        stream = SpannerChangeStream(SpannerDatabaseClient(made.path, channels), "Everything")
+        async with aclosing(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000))) as records:
             children = [record async for record in records]
         assert isinstance(children[0], ChildPartitionsRecord)
         token = children[0].children[0].token
-        async with aclosing(stream.read(StreamQuery(token, source.started, None, 1_000))) as records:
+        async with aclosing(stream.read(SpannerStreamQuery(token, source.started, None, 1_000))) as records:
             await anext(records)
             new_processes.end_all()
             with pytest.raises(TransientError):
@@ -118,13 +118,13 @@ def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, ne
 
 def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
     async def scenario() -> None:
-        channels = Channels(source.database.instance.address)
-        catalog = SpannerCatalog(Database(source.database.path, channels), "Nothing")
+        channels = SpannerChannels(source.database.instance.address)
+        catalog = SpannerCatalog(SpannerDatabaseClient(source.database.path, channels), "Nothing")
         with pytest.raises(
             MisconfiguredError, match=r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
         ):
             await catalog.definition()
-        elsewhere = SpannerCatalog(Database(source.database.path + "-not", channels), "Everything")
+        elsewhere = SpannerCatalog(SpannerDatabaseClient(source.database.path + "-not", channels), "Everything")
         with pytest.raises(MisconfiguredError, match="Database not found"):
             await elsewhere.definition()
         await channels.close()

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.core.schema.resync import cure
-from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import parse_timestamp
 from tests.worlds.watched_schema import Watched, maker_of
 
@@ -139,7 +139,9 @@ def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_adde
             for key in range(3):
                 watched.write("u", id=key)
             await watched.until(lambda: watched.changes("u") == 3)
-            mark = Mark("u", (Finding("u", Kind.TABLE_AGAIN, watched.started, watched.started),))
+            mark = SpannerResyncRequest(
+                "u", (SpannerResyncCause("u", SpannerResyncKind.TABLE_AGAIN, watched.started, watched.started),)
+            )
             statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", cure(mark, "`"))
             assert statement is not None
             assert "UPDATE `u` SET c = c" in cure(mark, "`")

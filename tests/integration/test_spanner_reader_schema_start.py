@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.app.schema.schema_watch import remember_start
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -94,9 +94,9 @@ def test_a_time_that_spanner_does_not_remember_is_no_error(
     server = ScriptedSpanner("s", ScriptedStream(made.now()), spanner_emulator)
 
     async def scenario() -> None:
-        channels = Channels(server.address)
+        channels = SpannerChannels(server.address)
         try:
-            catalog, shapes = SpannerCatalog(Database(made.path, channels), "s"), FakeShapeStore()
+            catalog, shapes = SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s"), FakeShapeStore()
             look = await catalog.look()
             server.remembers_since = look.shapes.at
             before = Nanoseconds(look.shapes.at - 1)

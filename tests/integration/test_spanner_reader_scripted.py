@@ -11,15 +11,15 @@ from google.cloud.spanner_v1 import PartialResultSet, SpannerClient, Transaction
 from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 
 from services.spanner_reader.adapters.stream.change_stream import StreamRows, change_stream_query
-from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import (
     ROOT,
-    ColumnType,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
     PartitionToken,
-    StreamQuery,
+    SpannerColumnType,
+    SpannerStreamQuery,
     StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError
@@ -76,7 +76,7 @@ def test_the_worked_example_with_a_restart_between_the_parents_in_every_form_on_
         async with world.running("one"):
             await until(lambda: {T1, T2, T3} <= set(world.stream.open))  # in parallel
             world.stream.add(first, merge)
-            await until(lambda: world.table.rows[first].state is State.FINISHED)
+            await until(lambda: world.table.rows[first].state is PartitionState.FINISHED)
             assert world.table.rows[T4].parents == {T2, T3}
         assert world.stream.asked(T4) == []
         async with world.running("two"):
@@ -116,9 +116,9 @@ def test_a_transaction_over_two_partitions_can_be_put_together_again(world: Worl
     # The documentation's worked example: a transfer between two accounts; and another transaction of the same time.
     time = parse_timestamp("2022-09-27T12:30:00.123456Z")
     columns = (
-        ColumnType("AccountId", '{"code":"STRING"}', is_primary_key=True, ordinal_position=1),
-        ColumnType("LastUpdate", '{"code":"TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
-        ColumnType("Balance", '{"code":"INT"}', is_primary_key=False, ordinal_position=3),
+        SpannerColumnType("AccountId", '{"code":"STRING"}', is_primary_key=True, ordinal_position=1),
+        SpannerColumnType("LastUpdate", '{"code":"TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
+        SpannerColumnType("Balance", '{"code":"INT"}', is_primary_key=False, ordinal_position=3),
     )
 
     def balance(account: str, now: str, before: str, sequence: str, transaction: str, count: int) -> DataChangeRecord:
@@ -179,7 +179,7 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
     async def scenario() -> None:
         async with world.running(publisher=world.in_order()):
             await until(lambda: T3 in world.stream.open)
-            assert world.table.rows[T1].state is State.FINISHED
+            assert world.table.rows[T1].state is PartitionState.FINISHED
 
     run(scenario)
     assert world.commits() == wanted
@@ -192,7 +192,7 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
 def test_the_server_goes_on_behind_the_resume_token_that_it_is_given(world: World) -> None:
     world.stream.form = Form(piece=20)
     world.stream.add(ROOT, *(HeartbeatRecord(time) for time in times("09:10:00", 3)), children(FIRST, T1))
-    query = StreamQuery(ROOT, START, None, 1_000)
+    query = SpannerStreamQuery(ROOT, START, None, 1_000)
     request = change_stream_query("Everything", query).request("s", STRONG)
 
     with grpc.insecure_channel(world.server.address) as channel:
@@ -317,5 +317,5 @@ def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_says_what
     run(scenario)
     for token in (T1, T2):  # nothing was skipped, and nothing is finished that is not
         assert world.table.rows[token].watermark == FIRST
-        assert world.table.rows[token].state is not State.FINISHED
+        assert world.table.rows[token].state is not PartitionState.FINISHED
     assert world.topic.changes == []

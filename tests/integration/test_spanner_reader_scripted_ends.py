@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.stream.partitions import Partition, State
+from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import (
     ROOT,
     HeartbeatRecord,
@@ -71,7 +71,7 @@ def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -
     run(scenario)
     assert world.commits() == [at("09:10:00"), at("09:40:00"), end]
     assert world.stream.asked(T1)[:2] == [FIRST, at("09:20:00")]
-    assert world.table.rows[T1].state is not State.FINISHED
+    assert world.table.rows[T1].state is not PartitionState.FINISHED
 
 
 def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refused(world: World) -> None:
@@ -89,10 +89,10 @@ def test_children_that_an_end_hid_are_found_when_the_position_behind_it_is_refus
         async with world.running("one", end=end) as task:
             await asyncio.wait([task], timeout=20)
         assert world.table.rows[T1].watermark > end
-        assert world.table.rows[T1].state is not State.FINISHED
+        assert world.table.rows[T1].state is not PartitionState.FINISHED
         async with world.running("two"):
             await until(lambda: {T2, T3} <= set(world.stream.open))
-            await until(lambda: world.table.rows[T1].state is State.FINISHED)
+            await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED)
             await until(lambda: len({change.key for change in world.topic.changes}) == 2)
 
     run(scenario)
@@ -122,7 +122,7 @@ def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_
         world.table.clock.step(2 * LEASE)
         with nullcontext() if found else pytest.raises(MisconfiguredError, match="too far in the past"):
             async with world.running("two") as task:
-                await until(lambda: world.table.rows[T1].state is State.FINISHED or task.done())
+                await until(lambda: world.table.rows[T1].state is PartitionState.FINISHED or task.done())
 
     run(scenario)
     later = Nanoseconds(2 * LEASE // timedelta(microseconds=1) * 1_000)
@@ -134,7 +134,7 @@ def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_
     world.stream.add(ROOT, children(FIRST, T1))
     world.stream.add(T1, children(MERGE, T2, parents=[T1]))
     strange = at("11:00:00")
-    world.table.rows[T1] = Partition(token=T1, start=strange, watermark=strange)
+    world.table.rows[T1] = SpannerPartition(token=T1, start=strange, watermark=strange)
 
     async def scenario() -> None:
         with pytest.raises(MisconfiguredError, match=r"within 2022-05-01T09:00:01Z[\s\S]*another PARTITION_TABLE"):
@@ -142,7 +142,7 @@ def test_a_position_at_which_the_partition_never_was_is_refused_and_never_taken_
                 await asyncio.wait([task], timeout=20)
 
     run(scenario)
-    assert world.table.rows[T1].state is not State.FINISHED
+    assert world.table.rows[T1].state is not PartitionState.FINISHED
     assert T2 not in world.table.rows
 
 

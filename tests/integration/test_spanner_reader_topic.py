@@ -13,7 +13,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.settings import Settings
@@ -42,9 +42,9 @@ def kept(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase
     made = database(postgresql=request.param == "PostgreSQL")
 
     async def opened(scenario: Scenario) -> None:
-        channels = Channels(made.instance.address)
+        channels = SpannerChannels(made.instance.address)
         try:
-            shared = Database(made.path, channels)
+            shared = SpannerDatabaseClient(made.path, channels)
             await shared.learn_dialect()
             lease = timedelta(seconds=3)
             partitions = SpannerPartitionStore(shared, "p", change_stream="s", owner="o", lease=lease)
@@ -172,7 +172,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     settings = read_settings(Settings, pipeline.environment())
 
     async def killed() -> None:
-        channels = Channels(settings.spanner_emulator_host)
+        channels = SpannerChannels(settings.spanner_emulator_host)
         try:
             _database, partitions = databases(settings, channels)
             await partitions.learn_dialect()

@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from services.spanner_reader.adapters.snapshot import rows
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
-from services.spanner_reader.adapters.spanner.connection import Channels, Database, Row, Statement
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.stream import change_stream
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream, opening_seconds
-from services.spanner_reader.app.status.metrics import ReaderMetrics
-from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, StreamQuery, StreamRecord
+from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.service import read
@@ -37,7 +37,7 @@ from tests.unit.spanner_reader.scripts import COLUMNS
 
 pytestmark = pytest.mark.integration
 
-QUERY = StreamQuery(ROOT, START, None, 1_000)
+QUERY = SpannerStreamQuery(ROOT, START, None, 1_000)
 BEAT = HeartbeatRecord(FIRST)
 DELETION = Mutation(delete=Mutation.Delete(table="t"))
 
@@ -54,7 +54,7 @@ def test_what_spanner_does_not_answer_at_the_start_is_cancelled() -> None:
             "SPANNER_EMULATOR_HOST": address,
         }
         subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
-        metrics = ReaderMetrics(CollectorRegistry())
+        metrics = SpannerPrometheusMetrics(CollectorRegistry())
         await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
 
     stopped_before_a_silent_server(scenario)
@@ -115,8 +115,8 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
     async def scenario() -> None:
         endless = Endless()
         async with serving(endless) as address:
-            channels = Channels(address)
-            database = Database("projects/p/instances/i/databases/d", channels)
+            channels = SpannerChannels(address)
+            database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
             first = asyncio.create_task(database.read_then_write(Statement("SELECT 1"), decide))
             await endless.has("Commit")
             behind = [
@@ -141,13 +141,13 @@ async def first_record(stream: SpannerChangeStream) -> StreamRecord:
         return await anext(records)
 
 
-def before_a_scripted_spanner(scenario: Callable[[ScriptedSpanner, Database], Awaitable[None]]) -> None:
+def before_a_scripted_spanner(scenario: Callable[[ScriptedSpanner, SpannerDatabaseClient], Awaitable[None]]) -> None:
     """Run a scenario before a stream that has one heartbeat to tell."""
 
     async def running(server: ScriptedSpanner) -> None:
-        channels = Channels(server.address)
+        channels = SpannerChannels(server.address)
         try:
-            await scenario(server, Database(DATABASE, channels))
+            await scenario(server, SpannerDatabaseClient(DATABASE, channels))
         finally:
             await channels.close()
 
@@ -160,7 +160,7 @@ def test_a_query_that_is_taken_and_never_answered_is_given_up_and_ended(monkeypa
     monkeypatch.setattr(change_stream, "_STUCK_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(change_stream, "_STUCK_AFTER_HEARTBEATS", 0.3)
 
-    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+    async def scenario(server: ScriptedSpanner, database: SpannerDatabaseClient) -> None:
         monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 1.0)
         server.silent_for = None
         stream = SpannerChangeStream(database, "Everything")
@@ -183,7 +183,7 @@ def test_a_service_that_always_needs_long_for_its_first_record_is_read_in_the_en
     monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.2)
     given_up = 0
 
-    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+    async def scenario(server: ScriptedSpanner, database: SpannerDatabaseClient) -> None:
         nonlocal given_up
         server.silent_for = 2.0
         stream = SpannerChangeStream(database, "Everything")
@@ -208,7 +208,7 @@ def test_a_reading_of_rows_that_is_taken_and_never_answered_is_given_up_and_ende
 ) -> None:
     table = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
 
-    async def scenario(server: ScriptedSpanner, database: Database) -> None:
+    async def scenario(server: ScriptedSpanner, database: SpannerDatabaseClient) -> None:
         reader = SpannerRows(database, data_boost=False)
 
         async def read() -> list[object]:

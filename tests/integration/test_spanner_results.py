@@ -10,7 +10,7 @@ from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Par
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
-from services.spanner_reader.adapters.spanner.connection import Channels, Database, Row, Statement
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerChannels, SpannerDatabaseClient, Statement
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
@@ -67,9 +67,11 @@ class Results(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 async def answer(results: Results) -> list[Row]:
     async with serving(results) as address:
-        channels = Channels(address)
+        channels = SpannerChannels(address)
         try:
-            return await Database("projects/p/instances/i/databases/d", channels).query(Statement("SELECT a, b FROM t"))
+            return await SpannerDatabaseClient("projects/p/instances/i/databases/d", channels).query(
+                Statement("SELECT a, b FROM t")
+            )
         finally:
             await channels.close()
 
@@ -101,8 +103,8 @@ def test_a_schema_too_large_for_one_answer_is_read(database: Callable[..., Spann
     server.largest_result = 20  # ten MiB are for the service
 
     async def scenario() -> None:
-        channels = Channels(server.address)
-        look = await SpannerCatalog(Database(made.path, channels), "s").look()
+        channels = SpannerChannels(server.address)
+        look = await SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s").look()
         assert [column.name for column in look.watched[0].column_types] == ["id", "v"]
         await channels.close()
 
@@ -126,8 +128,8 @@ def test_columns_are_read_of_the_streams_tables_alone_and_of_all_where_it_watche
     )
 
     async def scenario() -> None:
-        channels = Channels(made.instance.address)
-        reading = Database(made.path, channels)
+        channels = SpannerChannels(made.instance.address)
+        reading = SpannerDatabaseClient(made.path, channels)
         await reading.learn_dialect()
         look = await SpannerCatalog(reading, "s").look()
         shapes = look.shapes.tables
@@ -166,8 +168,8 @@ def test_a_session_that_was_dropped_is_replaced_once_however_many_calls_hear_of_
     async def scenario() -> None:
         server = DroppedSession()
         async with serving(server) as address:
-            channels = Channels(address)
-            database = Database("projects/p/instances/i/databases/d", channels)
+            channels = SpannerChannels(address)
+            database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
             late = asyncio.create_task(database.query(Statement("SELECT a, b FROM t -- late")))
             await server.asked.wait()
             with pytest.raises(TransientError, match="Session not found"):

@@ -20,7 +20,7 @@ from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.unit.bigtable_reader.readings import a_record, outputs
 
@@ -62,13 +62,13 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def topology(channel: grpc.Channel) -> Topology:
+def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel)
 
 
 @pytest.fixture
 def orders(
-    database: Callable[..., SpannerDatabase], pubsub_emulator: str, topology: Topology, new_processes: Processes
+    database: Callable[..., SpannerDatabase], pubsub_emulator: str, topology: PubsubTopology, new_processes: Processes
 ) -> SpannerDatabase:
     """Return a database that a reader publishes the changes of."""
     watched = database(*DDL)
@@ -92,7 +92,7 @@ def orders(
     return watched
 
 
-def published(processes: Processes, channel: grpc.Channel, topology: Topology, changes: int) -> Sequence[Any]:
+def published(processes: Processes, channel: grpc.Channel, topology: PubsubTopology, changes: int) -> Sequence[Any]:
     """Return the messages with so many changes in all, once they are there."""
     messages: list[Any] = []
 
@@ -121,7 +121,7 @@ def test_the_ten_lines_print_every_change(
     orders: SpannerDatabase,
     pubsub_emulator: str,
     channel: grpc.Channel,
-    topology: Topology,
+    topology: PubsubTopology,
     new_processes: Processes,
     tmp_path: Path,
 ) -> None:
@@ -160,7 +160,7 @@ def test_the_ten_lines_print_every_change(
 
 
 def test_a_transaction_is_whole_once_whatever_the_order_and_the_repeats(
-    orders: SpannerDatabase, channel: grpc.Channel, topology: Topology, new_processes: Processes
+    orders: SpannerDatabase, channel: grpc.Channel, topology: PubsubTopology, new_processes: Processes
 ) -> None:
     orders.commit(ORDER)
     orders.commit(
@@ -187,7 +187,7 @@ def test_a_transaction_is_whole_once_whatever_the_order_and_the_repeats(
 
 
 def test_the_newest_of_each_row_wins_whatever_the_order_and_the_repeats(
-    orders: SpannerDatabase, channel: grpc.Channel, topology: Topology, new_processes: Processes
+    orders: SpannerDatabase, channel: grpc.Channel, topology: PubsubTopology, new_processes: Processes
 ) -> None:
     for number in range(12):
         orders.commit([Write("insert_or_update", "Orders", {"Id": number % 4, "Item": f"item {number}"})])
@@ -207,7 +207,7 @@ def test_the_newest_of_each_row_wins_whatever_the_order_and_the_repeats(
 
 
 def test_a_message_is_what_the_document_says(
-    orders: SpannerDatabase, channel: grpc.Channel, topology: Topology, new_processes: Processes
+    orders: SpannerDatabase, channel: grpc.Channel, topology: PubsubTopology, new_processes: Processes
 ) -> None:
     orders.commit(ORDER)
     example = json.loads(shown("json")[0])
@@ -235,7 +235,7 @@ def _shape(batch: Mapping[str, Any]) -> Mapping[str, Iterable[str]]:
     }
 
 
-def test_an_announcement_which_has_no_changes_is_passed_over(channel: grpc.Channel, topology: Topology) -> None:
+def test_an_announcement_which_has_no_changes_is_passed_over(channel: grpc.Channel, topology: PubsubTopology) -> None:
     empty: dict[str, list[object]] = {
         name: [] for name in ("op", "mod_type", "sequence", "commit_timestamp", "place", "keys", "rows", "old")
     }

@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
 from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
 from services.spanner_reader.app.status.metrics import MOST_TABLES as READER_TABLES
-from services.spanner_reader.app.status.metrics import OTHER_TABLES
-from services.spanner_reader.app.status.metrics import ReaderMetrics as SpannerReaderMetrics
+from services.spanner_reader.app.status.metrics import OTHER_TABLES, SpannerPrometheusMetrics
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
@@ -84,7 +83,7 @@ def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
 
 def test_a_reader_shows_tables_up_to_a_limit_and_adds_up_the_others() -> None:
     registry = CollectorRegistry()
-    metrics = SpannerReaderMetrics(registry)
+    metrics = SpannerPrometheusMetrics(registry)
 
     def value(name: str, table: str) -> float | None:
         return registry.get_sample_value(f"millrace_reader_{name}", {"table": table})

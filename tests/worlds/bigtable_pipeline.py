@@ -11,7 +11,7 @@ import grpc
 from deploy.local.platform.processes import Processes
 from shared.contracts.change_batch import decode_batch
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from tests.integration.bigtable_front import INSTANCE, PROJECT, FrontTable
 from tests.integration.pubsub_topics import pull
 from tests.integration.readers import Readers
@@ -28,7 +28,7 @@ class BigtablePipeline(Readers):
     table: FrontTable
     pubsub: str
     channel: grpc.Channel
-    topology: Topology
+    topology: PubsubTopology
     processes: Processes
     partitions: str = field(default_factory=lambda: f"partitions-{uuid.uuid4().hex[:8]}")
     newest: dict[bytes, tuple[str, str | None]] = field(default_factory=dict)

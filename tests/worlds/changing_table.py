@@ -8,7 +8,7 @@ from datetime import timedelta
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
-from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
     KeyText,
@@ -17,7 +17,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
     SnapshotSurvey,
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, spanner_sequence
-from services.spanner_reader.core.stream.records import ColumnType
+from services.spanner_reader.core.stream.records import SpannerColumnType
 from services.spanner_reader.ports import CatalogLook, RangeProgress, WatchedTable
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
@@ -36,7 +36,7 @@ SECOND = timedelta(seconds=1)
 PLANES = WatchedTable(
     "Planes",
     ("Id",),
-    (ColumnType("Id", '{"code":"INT64"}', True, 1), ColumnType("Name", '{"code":"STRING"}', False, 2)),
+    (SpannerColumnType("Id", '{"code":"INT64"}', True, 1), SpannerColumnType("Name", '{"code":"STRING"}', False, 2)),
     "NEW_ROW",
 )
 
@@ -221,5 +221,5 @@ async def half_read_and_lost(world: World) -> None:
     world.clock.step(SECOND)
 
 
-def a_loss(before: Nanoseconds) -> Mark:
-    return Mark("Planes", (Finding("Planes", Kind.TABLE_LOST, START, before),))
+def a_loss(before: Nanoseconds) -> SpannerResyncRequest:
+    return SpannerResyncRequest("Planes", (SpannerResyncCause("Planes", SpannerResyncKind.TABLE_LOST, START, before),))

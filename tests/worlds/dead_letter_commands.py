@@ -21,7 +21,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.names import short_name
 from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from tests.builders import a_change
 from tests.integration.stand_in import PROJECT
 from tests.unit.dead_letter.letters import a_letter, at
@@ -38,7 +38,7 @@ class Place:
     file: Path
     pubsub: str
     channel: grpc.Channel
-    topology: Topology
+    topology: PubsubTopology
     variables: dict[str, str] = field(default_factory=dict)
 
     @property

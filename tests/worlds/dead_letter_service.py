@@ -23,7 +23,7 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.letters import DeadLetterPublisher
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class Letters:
 
     channel: grpc.Channel
     pubsub: str
-    topology: Topology
+    topology: PubsubTopology
     processes: Processes
     file: Path
     port: int = field(default_factory=free_port)

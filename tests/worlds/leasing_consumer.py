@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from services.cdc_consumer.adapters.bigquery.append_connection import Limits, open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.app.stream.trouble import RetryBudgets
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.dead_letter import DeadLetter, from_message
@@ -27,7 +27,7 @@ from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
 
 PATIENCE = timedelta(seconds=90)
-SHORT = Patience(
+SHORT = RetryBudgets(
     table=timedelta(seconds=1),
     first_deferral=timedelta(seconds=1),
     longest_deferral=timedelta(seconds=2),
@@ -43,7 +43,7 @@ class LeasingConsumer:
     channel: grpc.Channel
     addresses: tuple[str, str]
     stand_in: StandIn
-    patience: Patience = SHORT
+    patience: RetryBudgets = SHORT
     stop: Stop = field(default_factory=Stop)
     total: Counts = field(default_factory=Counts)
 
@@ -56,7 +56,7 @@ class LeasingConsumer:
         )
         self.puller = Puller(self.channel, self.topology.subscription, self.leases)
         self.storage = open_storage_channel(write_api)
-        limits = Limits(answer_within=timedelta(seconds=2))
+        limits = AppendLimits(answer_within=timedelta(seconds=2))
         self.writer = AppendStreams(self.storage, PROJECT, dataset, self.stop, SystemClock(), limits)
         self.ports = Ports(
             leases=self.leases,

@@ -11,7 +11,7 @@ from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
 from services.dead_letter.commands.app import WRONG, run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.letters import Action, Arrival, LetterId, State
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
@@ -95,7 +95,7 @@ class Shell:
                 raise self.store_error
             yield self.world.store
 
-        tools = Tools(
+        tools = CommandTools(
             store=store,
             publisher=lambda _stop: nullcontext(self.world.publisher),
             mirrors=lambda: nullcontext(self.mirrors),

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from services.spanner_reader.core.schema.shapes import Kind
-from services.spanner_reader.core.stream.records import ROOT, ColumnType, DataChangeRecord
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind
+from services.spanner_reader.core.stream.records import ROOT, DataChangeRecord, SpannerColumnType
 from services.spanner_reader.ports import WatchedTable
 from tests.fakes.spanner_reader import Script
 from tests.unit.spanner_reader.scripts import COLUMNS, World, at
 
 START, FIRST = at("09:00:00"), at("09:00:01")
-BORN = ColumnType("Born", '{"code":"DATE"}', is_primary_key=False, ordinal_position=3)
+BORN = SpannerColumnType("Born", '{"code":"DATE"}', is_primary_key=False, ordinal_position=3)
 SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
 
 
@@ -25,9 +25,9 @@ def a_world(*records: DataChangeRecord, singers: WatchedTable = SINGERS) -> Worl
     return world
 
 
-def with_columns(*columns: ColumnType) -> WatchedTable:
+def with_columns(*columns: SpannerColumnType) -> WatchedTable:
     return replace(SINGERS, column_types=columns)
 
 
-def kinds(world: World) -> dict[str, list[tuple[Kind, tuple[str, ...]]]]:
+def kinds(world: World) -> dict[str, list[tuple[SpannerResyncKind, tuple[str, ...]]]]:
     return {table: [(one.kind, one.columns) for one in mark.findings] for table, mark in world.shapes.marks.items()}

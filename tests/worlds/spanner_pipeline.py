@@ -10,7 +10,7 @@ from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 from tests.integration.pubsub_topics import pull
 from tests.integration.readers import Readers
 
@@ -30,7 +30,7 @@ class SpannerPipeline(Readers):
     partitions: SpannerDatabase
     pubsub: str
     channel: grpc.Channel
-    topology: Topology
+    topology: PubsubTopology
     processes: Processes
     committed: list[tuple[int, Nanoseconds]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)

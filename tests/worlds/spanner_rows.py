@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from deploy.local.platform.source import SpannerDatabase
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import Topology
+from shared.pubsub.topology import PubsubTopology
 
 
-def environment(source: SpannerDatabase, stream: str, topology: Topology, pubsub: str) -> Mapping[str, str]:
+def environment(source: SpannerDatabase, stream: str, topology: PubsubTopology, pubsub: str) -> Mapping[str, str]:
     """Return the settings of a reader of a change stream."""
     return {
         **os.environ,

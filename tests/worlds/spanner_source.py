@@ -9,11 +9,11 @@ from deploy.local.platform.source import Operation, SpannerDatabase, Value, Writ
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Change
 from shared.contracts.timestamps import Nanoseconds
@@ -52,16 +52,16 @@ class Source:
         return topic
 
     async def _read(self, stream: str, topic: Topic, end: Nanoseconds) -> None:
-        channels = Channels(self.database.instance.address)
+        channels = SpannerChannels(self.database.instance.address)
         try:
-            database = Database(self.database.path, channels)
+            database = SpannerDatabaseClient(self.database.path, channels)
             lease = timedelta(seconds=30)
             store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
             catalog = SpannerCatalog(database, stream)
             tables = (await catalog.look()).watched
             await store.create_table()
             await store.add_root(self.started, end)
-            reader = Reader(
+            reader = SpannerReader(
                 WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
                 SpannerStores(
                     partitions=store,
@@ -74,7 +74,7 @@ class Source:
                     changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
                 ),
                 Monitoring(FakeMetrics(), Health()),
-                Options(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
+                SpannerReaderOptions(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),
             )
             await reader.run(Stop())
         finally:

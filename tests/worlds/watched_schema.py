@@ -12,13 +12,13 @@ from deploy.local.platform.source import SpannerDatabase, Value, Write
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database, Statement
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.schema.schema_watch import remember_start
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
-from services.spanner_reader.core.schema.shapes import Mark
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
+from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import TablesFile
@@ -58,8 +58,11 @@ class Watched:
         self, *, look: timedelta = timedelta(milliseconds=200), remembering_start: bool = False
     ) -> AsyncIterator[None]:
         """Run a reader of the real adapters with a fake topic."""
-        channels, stop = Channels(self.database.instance.address), Stop()
-        database, partitions = Database(self.database.path, channels), Database(self.partitions.path, channels)
+        channels, stop = SpannerChannels(self.database.instance.address), Stop()
+        database, partitions = (
+            SpannerDatabaseClient(self.database.path, channels),
+            SpannerDatabaseClient(self.partitions.path, channels),
+        )
         for each in (database, partitions):
             await each.learn_dialect()
         store = SpannerPartitionStore(partitions, "p", change_stream="s", owner="test", lease=LEASE)
@@ -70,7 +73,7 @@ class Watched:
                 catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.look()
             )
         await store.add_root(self.started, None)
-        reader = Reader(
+        reader = SpannerReader(
             WatchedDatabase(stream=SpannerChangeStream(database, "s"), catalog=catalog),
             SpannerStores(partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, "p")),
             SpannerOutput(
@@ -79,7 +82,7 @@ class Watched:
                 changes=ChangeMaker("//spanner/s", 16, {}),
             ),
             Monitoring(self.metrics, Health()),
-            Options(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
+            SpannerReaderOptions(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
         )
         task = asyncio.create_task(reader.run(stop))
         try:
@@ -91,9 +94,9 @@ class Watched:
 
     async def partitioned_dml(self, statement: str) -> None:
         """Run a statement as partitioned DML, as `gcloud spanner databases execute-sql --enable-partitioned-dml`."""
-        channels = Channels(self.database.instance.address)
+        channels = SpannerChannels(self.database.instance.address)
         try:
-            database = Database(self.database.path, channels)
+            database = SpannerDatabaseClient(self.database.path, channels)
             session = await database.session()
             options = TransactionOptions(partitioned_dml=TransactionOptions.PartitionedDml())
             begun = await channels.client.begin_transaction(
@@ -106,9 +109,9 @@ class Watched:
             await channels.close()
 
     async def synced(self, table: str) -> bool:
-        channels = Channels(self.database.instance.address)
+        channels = SpannerChannels(self.database.instance.address)
         try:
-            partitions = Database(self.partitions.path, channels)
+            partitions = SpannerDatabaseClient(self.partitions.path, channels)
             await partitions.learn_dialect()
             return await SpannerShapeStore(partitions, "p").synced(table)
         finally:
@@ -122,7 +125,7 @@ class Watched:
     def marks(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
         return {mark.table: {(one.kind.value, one.columns) for one in mark.findings} for mark in self.marked()}
 
-    def marked(self) -> list[Mark]:
+    def marked(self) -> list[SpannerResyncRequest]:
         return list(self.metrics.marks)
 
     def announced(self, table: str) -> list[list[str]]:

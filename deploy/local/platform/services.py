@@ -25,7 +25,7 @@ from deploy.local.platform.processes import Process, Processes
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path, topic_path
-from shared.pubsub.topology import Topology, create_topology
+from shared.pubsub.topology import PubsubTopology, create_topology
 
 READER: Final = "services.spanner_reader"
 BIGTABLE_READER: Final = "services.bigtable_reader"
@@ -55,9 +55,9 @@ class Flow:
     """The tables file of the services; None: all tables are mirrored."""
 
     @property
-    def topology(self) -> Topology:
+    def topology(self) -> PubsubTopology:
         """Return the topics and subscriptions."""
-        return Topology(
+        return PubsubTopology(
             topic=topic_path(self.project, self.name),
             subscription=subscription_path(self.project, f"{self.name}-consumer"),
             dead_letter_topic=topic_path(self.project, f"{self.name}-dead-letters"),

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from services.bigtable_reader.core.changes.refused import Refused
-from services.bigtable_reader.ports import Clock, Letters
+from services.bigtable_reader.core.changes.refused import RefusedChange
+from services.bigtable_reader.ports import DeadLetterSink, VersionClock
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.row_id import key_text
@@ -28,14 +28,14 @@ class SettingAside:
     for is left out and counted.
     """
 
-    def __init__(self, letters: Letters, clock: Clock) -> None:
+    def __init__(self, letters: DeadLetterSink, clock: VersionClock) -> None:
         self._letters = letters
         self._clock = clock
         self._bytes = 0
         self._freed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def begin(self, refused: Sequence[Refused]) -> asyncio.Task[None]:
+    async def begin(self, refused: Sequence[RefusedChange]) -> asyncio.Task[None]:
         """Begin to keep what was refused, once there is room; the task ends when all are confirmed."""
         while self._bytes >= _ROOM:
             self._freed.clear()
@@ -53,7 +53,7 @@ class SettingAside:
         task.add_done_callback(done)
         return task
 
-    async def keep(self, refused: Sequence[Refused]) -> None:
+    async def keep(self, refused: Sequence[RefusedChange]) -> None:
         """Return when all are confirmed."""
         await (await self.begin(refused))
 
@@ -63,7 +63,7 @@ class SettingAside:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _keep(self, refused: Sequence[Refused]) -> None:
+    async def _keep(self, refused: Sequence[RefusedChange]) -> None:
         for some in _parts(refused):
             letters = [self._letter(one) for one in some]
             for letter in letters:
@@ -75,7 +75,7 @@ class SettingAside:
                 )
             await self._letters.keep(letters)
 
-    def _letter(self, refused: Refused) -> DeadLetter:
+    def _letter(self, refused: RefusedChange) -> DeadLetter:
         header, change = refused.header, refused.change
         if refused.left_out is None:
             data = encode_batch(header, [refused.whole()])
@@ -104,8 +104,8 @@ class SettingAside:
         )
 
 
-def _parts(refused: Sequence[Refused]) -> Iterator[Sequence[Refused]]:
-    part: list[Refused] = []
+def _parts(refused: Sequence[RefusedChange]) -> Iterator[Sequence[RefusedChange]]:
+    part: list[RefusedChange] = []
     size = 0
     for one in refused:
         if part and size + one.outstanding_bytes > _AT_ONCE:

@@ -16,16 +16,17 @@ from typing import Final
 import msgspec
 
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
-from services.bigtable_reader.core.changes.refused import Made, Refused
+from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import instant
-from services.bigtable_reader.ports import Publisher, ReadRefusedError, Rows, TableScan
+from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableScan
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
@@ -47,9 +48,9 @@ class BigtableSourceRows:
         mirrored: MirroredRows,
         key_of: Callable[[str], bytes],
         scan: TableScan,
-        rows: Rows,
-        survey: Callable[[], Awaitable[tuple[Survey, int]]],
-        publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
+        rows: CurrentRows,
+        survey: Callable[[], Awaitable[tuple[BigtablePartitionSurvey, int]]],
+        publisher: Callable[[], AbstractAsyncContextManager[ChangePublisher]],
     ) -> None:
         """``survey`` returns the pieces of the stream, and the run of the latest snapshot.
 
@@ -125,7 +126,7 @@ class BigtableSourceRows:
             for some in by_header.values():
                 changes = [(one.ordering_key, one.change) for one in some]
                 await (await publisher.publish(some[0].header, changes))
-        refused = [one for one in images if isinstance(one, Refused)]
+        refused = [one for one in images if isinstance(one, RefusedChange)]
         if refused:
             raise MisconfiguredError(
                 f"table {self._table}: no mirror can hold {len(refused)} of {len(images)} rows (the others are "
@@ -175,7 +176,7 @@ class BigtableSourceRows:
             await asyncio.sleep(1)
         raise MisconfiguredError(f"{lower}: start a reader if none runs (`status`), and ask again")
 
-    async def _page(self, keys: KeyRange, place: SnapshotPlace) -> tuple[Sequence[Made | Refused], bytes | None]:
+    async def _page(self, keys: KeyRange, place: SnapshotPlace) -> tuple[Sequence[Made | RefusedChange], bytes | None]:
         """Return the images of the first rows of a range, and up to which key there are no others (None: its end)."""
         try:
             page = await retried(self._stop, lambda: self._scan.page(keys, _ROWS), RETRY_BUDGET)
@@ -186,9 +187,9 @@ class BigtableSourceRows:
             return _present((await self._found([row_key], place)).values()), row_key
         return _present(self._images.row(row_key, cells, place) for row_key, cells in page.rows), page.read_to
 
-    async def _found(self, row_keys: Iterable[bytes], place: SnapshotPlace) -> Mapping[bytes, Made | Refused]:
+    async def _found(self, row_keys: Iterable[bytes], place: SnapshotPlace) -> Mapping[bytes, Made | RefusedChange]:
         """Return the images of those of the rows that there are, and are watched; of those too that cannot be read."""
-        found: dict[bytes, Made | Refused] = {}
+        found: dict[bytes, Made | RefusedChange] = {}
         left = sorted({key for key in row_keys if any(key in keys for keys in self._keys)})
         at_once = _ROWS
         while left:
@@ -209,7 +210,7 @@ class BigtableSourceRows:
             left = rest + left[len(asked) :]
         return found
 
-    async def _unreadable(self, row_key: bytes, place: SnapshotPlace, error: ReadRefusedError) -> Refused:
+    async def _unreadable(self, row_key: bytes, place: SnapshotPlace, error: ReadRefusedError) -> RefusedChange:
         """Return what there is to say of a row that alone cannot be read; an error if nothing else can be either."""
         if await self._first_key(KeyRange(row_key, row_key + b"\0")) is None:
             raise TransientError(f"table {self._table}: a row went while it was read: {error}") from error
@@ -219,7 +220,7 @@ class BigtableSourceRows:
         return await retried(self._stop, lambda: self._scan.first_key(keys), RETRY_BUDGET)
 
 
-def _present(images: Iterable[Made | Refused]) -> list[Made | Refused]:
+def _present(images: Iterable[Made | RefusedChange]) -> list[Made | RefusedChange]:
     """Return the images of rows that have a cell in a watched family; those too that no mirror can hold."""
     return [one for one in images if one.change.op == "UPSERT"]
 
@@ -228,7 +229,7 @@ def _done(place: SnapshotPlace, rows: int = 0, absent: int = 0) -> Done:
     return Done(instant(place.read_at), place.sequence, rows, absent)
 
 
-def _batches(made: Sequence[Made | Refused]) -> Iterator[bytes]:
+def _batches(made: Sequence[Made | RefusedChange]) -> Iterator[bytes]:
     """Yield changes in batches of a message's size."""
     header: Header | None = None
     some: list[Change] = []

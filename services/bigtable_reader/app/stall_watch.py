@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import Clock
+from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
@@ -15,7 +15,7 @@ _MICROSECOND: Final = 1_000  # in nanoseconds
 class StallWatch:
     """Follows the low watermark by the monotonic time at which it is told."""
 
-    def __init__(self, patience: timedelta, clock: Clock) -> None:
+    def __init__(self, patience: timedelta, clock: VersionClock) -> None:
         self._patience = patience
         self._clock = clock
         self._stalled = False

@@ -11,16 +11,16 @@ from typing import Any, TextIO
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.commands.command_line import BigtableSnapshotCommand
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import Clock, SnapshotStore, TableScan
+from services.bigtable_reader.ports import TableScan, TableSnapshotStore, VersionClock
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
 
-Look = Callable[[], Awaitable[tuple[Snapshot | None, Survey]]]
+Look = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
 """Returns the latest snapshot, and the pieces of the stream."""
 
 
@@ -31,10 +31,10 @@ async def snapshot(
     mode: Mode,
     options: BigtableOptions,
     end: Microseconds | None,
-    store: SnapshotStore,
+    store: TableSnapshotStore,
     look: Look,
     scan: TableScan,
-    clock: Clock,
+    clock: VersionClock,
     out: TextIO,
 ) -> int:
     """Run the command; return 0, or 1 where something that was asked for has not come to pass.

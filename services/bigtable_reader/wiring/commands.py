@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TextIO
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
 from services.bigtable_reader.app.status.status import document, exit_code, lines
@@ -24,7 +24,7 @@ from services.bigtable_reader.commands.synced import synced
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot
-from services.bigtable_reader.core.stream.partitions import Survey, check_known
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, check_known
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.doctor import doctor
@@ -77,7 +77,7 @@ async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: T
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
     watching = watching_of(options.mode, options.bigtable)
-    channels, clock = Channels(settings.bigtable_emulator_host), MicrosecondClock()
+    channels, clock = BigtableChannels(settings.bigtable_emulator_host), MicrosecondClock()
     try:
         with _partition_table():
             if not told.status:
@@ -102,7 +102,7 @@ async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: T
 
 async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     try:
         look = await BigtableCatalog(channels, watched_table(settings)).look()
         now = MicrosecondClock().now()
@@ -117,7 +117,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
 
 async def paused(told: BigtablePauseCommand | BigtableResumeCommand, settings: Settings, out: TextIO) -> int:
     """Pause the stream, or let it go on."""
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
     try:
         with _partition_table():
@@ -129,7 +129,7 @@ async def paused(told: BigtablePauseCommand | BigtableResumeCommand, settings: S
 
 async def marked(settings: Settings, out: TextIO) -> int:
     """Take the mark of a table away whose rows came again."""
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     try:
         with _partition_table():
             return await synced(resync_store(settings, channels), out)
@@ -137,7 +137,9 @@ async def marked(settings: Settings, out: TextIO) -> int:
         await channels.close()
 
 
-async def looked(settings: Settings, channels: Channels, now: Microseconds) -> tuple[Snapshot | None, Survey]:
+async def looked(
+    settings: Settings, channels: BigtableChannels, now: Microseconds
+) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
     """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
     try:
         found = await snapshot_store(settings, channels, "").survey()
@@ -145,10 +147,10 @@ async def looked(settings: Settings, channels: Channels, now: Microseconds) -> t
     except MisconfiguredError as error:
         if "NOT_FOUND" not in str(error):
             raise
-        return None, Survey((), {}, frozenset())
+        return None, BigtablePartitionSurvey((), {}, frozenset())
 
 
-async def _check_known(settings: Settings, channels: Channels) -> None:
+async def _check_known(settings: Settings, channels: BigtableChannels) -> None:
     """Raise MisconfiguredError where a command would speak to readers that never were: a name is mistyped, say."""
     _snapshot, survey = await looked(settings, channels, MicrosecondClock().now())
     check_known(settings.bigtable_table, settings.stream_name, survey)

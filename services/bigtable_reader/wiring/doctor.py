@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.doctor.inspection import inspect, inspect_cluster
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import partition_table_exists
@@ -47,7 +47,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
     try:
-        channels = Channels(settings.bigtable_emulator_host)
+        channels = BigtableChannels(settings.bigtable_emulator_host)
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Bigtable", str(error), LOGIN)]
     options = file.options(settings.bigtable_table)
@@ -63,7 +63,7 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
         await channels.close()
 
 
-async def _kept_with_the_pieces(channels: Channels, kept: Table, settings: Settings) -> list[Finding]:
+async def _kept_with_the_pieces(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:
     """Return that the stream is paused, and that the table needs re-sync.
 
     Nothing where that cannot be told: another finding says why.

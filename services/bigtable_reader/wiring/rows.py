@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.adapters.stream.topic_cell import check_topic
@@ -21,7 +21,7 @@ from services.bigtable_reader.core.changes.images import ImageMaker
 from services.bigtable_reader.core.schema.seen import require_the_same_cluster
 from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.stores import (
     MicrosecondClock,
@@ -35,7 +35,7 @@ from services.bigtable_reader.wiring.stores import (
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import published_to, topic_path
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
@@ -52,7 +52,7 @@ async def rows(settings: Settings) -> int:
     options = file.options(name)
     if not file.included(name) or options.mode == "history":
         raise MisconfiguredError(f"table {name} has no mirror to compare with: see the tables file (include, mode)")
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     stop, clock = Stop(), MicrosecondClock()
     try:
         table = watched_table(settings)
@@ -66,7 +66,7 @@ async def rows(settings: Settings) -> int:
         check_the_same_is_watched(watching, await resyncs.watching())
         watched = Watched(options.bigtable)
 
-        async def survey() -> tuple[Survey, int]:
+        async def survey() -> tuple[BigtablePartitionSurvey, int]:
             pieces, snapshot = await store.view(clock.now()), await snapshots.survey()
             return pieces, 0 if snapshot is None else snapshot.run
 
@@ -80,7 +80,7 @@ async def rows(settings: Settings) -> int:
                 topic_path(settings.project, settings.dead_letter_topic),
                 stop,
                 keep_messages_for=settings.keep_messages_for,
-                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                limits=PackerLimits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                 failed_in="bigtable_reader",
             ) as opened:
                 yield opened

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.doctor.inspection import COSTS, inspect, require_no_error
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
@@ -26,10 +26,10 @@ from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
-from services.bigtable_reader.app.status.metrics import ReaderMetrics
+from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
 from services.bigtable_reader.app.stream.first_start import begin
-from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
@@ -53,7 +53,7 @@ from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import published_to, topic_path
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
@@ -86,7 +86,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = ReaderMetrics(registry, MicrosecondClock())
+    metrics = BigtablePrometheusMetrics(registry, MicrosecondClock())
     with (
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
@@ -102,11 +102,15 @@ def serve(settings: Settings, stop: Stop) -> None:
 
 
 async def read(
-    settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
+    settings: Settings,
+    stop: Stop,
+    health: Health,
+    metrics: BigtablePrometheusMetrics,
+    subscriptions: TopicSubscriptions,
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     table = watched_table(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
@@ -125,7 +129,9 @@ async def read(
                 stop,
                 PublisherOptions(
                     failed_in="bigtable_reader",
-                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                    limits=PackerLimits(
+                        changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes
+                    ),
                     outstanding_bytes=settings.outstanding_bytes,
                     last_chance=_LAST_CHANCE,
                 ),
@@ -158,7 +164,7 @@ async def read(
                     ),
                 )
 
-            reader = Reader(
+            reader = BigtableReader(
                 SourceTable(
                     stream=BigtableChangeStream(
                         channels,
@@ -173,7 +179,7 @@ async def read(
                 BigtableStores(partitions=store, marks=marks),
                 BigtableOutput(publisher=publisher, letters=letters, subscriptions=subscriptions, outputs=outputs),
                 Monitoring(metrics, health),
-                Options(
+                BigtableReaderOptions(
                     owner=owner,
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
@@ -222,7 +228,7 @@ def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]
 
 
 async def prepare(
-    settings: Settings, file: TablesFile, channels: Channels, owner: str, stop: Stop
+    settings: Settings, file: TablesFile, channels: BigtableChannels, owner: str, stop: Stop
 ) -> tuple[Outputs, BigtablePartitionStore]:
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
@@ -270,7 +276,7 @@ async def prepare(
 async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
     """Mark the table of a topic that lost messages, if changes were read into it before."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.bigtable_emulator_host)
+    channels = BigtableChannels(settings.bigtable_emulator_host)
     rows = partition_rows(settings, channels)
     store, marks = partition_store(settings, rows, "start", timedelta(0)), marks_of(settings, channels, file)
     topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
@@ -281,7 +287,7 @@ async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> 
         await channels.close()
 
 
-def marks_of(settings: Settings, channels: Channels, file: TablesFile) -> Marks:
+def marks_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> Marks:
     """Return what marks the table, where there is a mirror, and remembers what is watched."""
     options = file.options(settings.bigtable_table)
     return Marks(

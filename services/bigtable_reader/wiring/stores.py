@@ -3,14 +3,14 @@
 from datetime import timedelta
 from typing import Final
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.schema.resync_cell import BigtableResyncStore
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnapshotStore
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.stream.topology import Patience
+from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
 from shared.contracts.timestamps import Nanoseconds
@@ -37,7 +37,7 @@ def watched_table(settings: Settings) -> Table:
     return Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
 
 
-def partition_rows(settings: Settings, channels: Channels) -> PartitionRows:
+def partition_rows(settings: Settings, channels: BigtableChannels) -> PartitionRows:
     """Return the partition table's rows of this change stream."""
     table = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
     return PartitionRows(channels, table, settings.stream_name)
@@ -53,21 +53,23 @@ def partition_store(
         owner=owner,
         lease=settings.lease_duration,
         retention=retention,
-        patience=Patience(merge=settings.wait_for_merge, token=settings.wait_for_token),
+        patience=MergeTimeouts(merge=settings.wait_for_merge, token=settings.wait_for_token),
     )
 
 
-def snapshot_store(settings: Settings, channels: Channels, owner: str, watching: str = "") -> BigtableSnapshotStore:
+def snapshot_store(
+    settings: Settings, channels: BigtableChannels, owner: str, watching: str = ""
+) -> BigtableSnapshotStore:
     """Return what there is to read of snapshots, as one owner sees it; the digest of what it watches, if it may ask."""
     rows = partition_rows(settings, channels)
     return BigtableSnapshotStore(rows, owner=owner, lease=settings.lease_duration, watching=watching)
 
 
-def resync_store(settings: Settings, channels: Channels) -> BigtableResyncStore:
+def resync_store(settings: Settings, channels: BigtableChannels) -> BigtableResyncStore:
     """Return what needs all rows to be read again."""
     return BigtableResyncStore(partition_rows(settings, channels))
 
 
-def table_scan(channels: Channels, table: Table, watched: Watched) -> BigtableScan:
+def table_scan(channels: BigtableChannels, table: Table, watched: Watched) -> BigtableScan:
     """Return the watched families of the table's rows, in key order."""
     return BigtableScan(channels, table, watched)

@@ -22,7 +22,7 @@ from services.cdc_consumer.wiring.sweep import sweep_command
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
-from shared.pubsub.topology import Topology, create_topology, still_to_grant
+from shared.pubsub.topology import PubsubTopology, create_topology, still_to_grant
 from shared.runtime.commands import DoctorCommand
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings, complain, stopped
@@ -60,7 +60,7 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
     configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
     project = settings.project
     dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
-    topology = Topology(
+    topology = PubsubTopology(
         topic=topic_path(project, settings.topic),
         subscription=subscription_path(project, settings.subscription),
         dead_letter_topic=topic_path(project, settings.dead_letter_topic),

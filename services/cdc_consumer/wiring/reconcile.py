@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
 from services.cdc_consumer.app.reconcile.reconcile_report import exit_code, json_text, lines
@@ -35,13 +35,13 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
         raise MisconfiguredError("name the tables to compare, as change batches name them, or say --all")
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    results: list[Comparison] = []
+    results: list[TableDifferences] = []
     failed: dict[str, str] = {}
     try:
         with opened_source(told.source or settings.source_rows, environ, stop) as source:
             reconciler = Reconciler(
                 source=source,
-                mirrors=BigQueryMirrors(client, settings.dataset_project, settings.bigquery_dataset),
+                mirrors=BigQueryMirrorTables(client, settings.dataset_project, settings.bigquery_dataset),
                 plan=Plan(file, settings.bigquery_dataset),
                 spilled=_spilled,
                 waits=Waits(SystemClock(), stop),
@@ -49,7 +49,7 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
             )
             names = reconciler.tables() if told.every else told.tables
             for table, found in compared(reconciler.reconcile, names, stop):
-                if isinstance(found, Comparison):
+                if isinstance(found, TableDifferences):
                     results.append(found)
                     shown = list(lines(found, told.limit))
                 else:
@@ -66,8 +66,8 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
 
 
 def compared(
-    compare: Callable[[str], Comparison], tables: Sequence[str], stop: Stop
-) -> Iterator[tuple[str, Comparison | str]]:
+    compare: Callable[[str], TableDifferences], tables: Sequence[str], stop: Stop
+) -> Iterator[tuple[str, TableDifferences | str]]:
     """Yield what comes of each table, or why nothing does, which says nothing of the others.
 
     TransientError once asked to stop.

@@ -40,7 +40,7 @@ from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, StateFile, choose_state_directory
-from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
@@ -104,7 +104,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    held = Held(SystemClock(), settings.liveness, settings.sweep_after)
+    held = OldestMessages(SystemClock(), settings.liveness, settings.sweep_after)
     metrics = ConsumerMetrics(registry, SystemClock(), held, tasks_report=settings.tasks_report)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(

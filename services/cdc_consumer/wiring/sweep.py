@@ -27,7 +27,7 @@ from services.cdc_consumer.app.delete_missing_rows.sweep import (
 )
 from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, SourceRows
+from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows
 from services.cdc_consumer.settings import Settings
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import label_of, source_table
@@ -115,7 +115,7 @@ def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
         yield
 
 
-def source_of(rows: SourceRows, mirror: MirrorTable) -> SourceOfMirror:
+def source_of(rows: RemoteSourceRows, mirror: MirrorTable) -> SourceOfMirror:
     """Return the table of the source that a mirror is of; SweepRefusedError if it is of another source.
 
     One that cannot be described keeps no other from being found.

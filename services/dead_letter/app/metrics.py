@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.dead_letter.core.letters import Arrival, State, Stats
+from services.dead_letter.core.letters import Arrival, DeadLetterStats, State
 from services.dead_letter.ports import Kept
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -24,7 +24,7 @@ class CollectorMetrics:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._clock = clock
-        self._stats: Stats | None = None
+        self._stats: DeadLetterStats | None = None
         self._latest: Nanoseconds | None = None
         self._kept_in_all: Tally[str] = Tally()
         came = counter(
@@ -63,7 +63,7 @@ class CollectorMetrics:
         """Count letters that were deleted."""
         self._forgotten.inc(letters)
 
-    def show(self, stats: Stats) -> None:
+    def show(self, stats: DeadLetterStats) -> None:
         """Show what the store holds now."""
         self._stats = stats
         for state, letters in self._by_state.items():

@@ -20,7 +20,7 @@ from services.dead_letter.commands.command_line import (
 from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import export, list_groups, list_letters, show, stats
 from services.dead_letter.commands.replaying import replay
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 NOT_DONE: Final = 1
@@ -29,7 +29,7 @@ NOTHING: Final = 3
 FAILING: Final = 4
 
 
-def run_command(command: StoreCommand, tools: Tools) -> int:
+def run_command(command: StoreCommand, tools: CommandTools) -> int:
     """Run a command; print what went wrong on one line, and return the exit code."""
     try:
         _run(command, tools)
@@ -51,7 +51,7 @@ def run_command(command: StoreCommand, tools: Tools) -> int:
     return 0
 
 
-def _run(command: StoreCommand, tools: Tools) -> None:
+def _run(command: StoreCommand, tools: CommandTools) -> None:
     match command:
         case ListCommand():
             list_letters(command, tools)

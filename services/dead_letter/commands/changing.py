@@ -14,23 +14,23 @@ from services.dead_letter.app.decisions import (
 from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import print_document, progress, say
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.editing import row_text, with_columns
 from services.dead_letter.core.letters import State, StoredLetter
 from shared.contracts.errors import MisconfiguredError
 
 
-def discard(command: DiscardCommand, tools: Tools) -> None:
+def discard(command: DiscardCommand, tools: CommandTools) -> None:
     """Decide that open dead letters are not to be applied."""
     _set(command, tools, State.DISCARDED, usual=(State.OPEN,), only_from=(State.OPEN,))
 
 
-def restore(command: RestoreCommand, tools: Tools) -> None:
+def restore(command: RestoreCommand, tools: CommandTools) -> None:
     """Open dead letters again."""
     _set(command, tools, State.OPEN, usual=RESTORABLE[:2], only_from=RESTORABLE)
 
 
-def edit(command: EditCommand, tools: Tools) -> None:
+def edit(command: EditCommand, tools: CommandTools) -> None:
     """Give the row of a dead letter other values, in a copy that takes its place."""
     if command.columns and command.file is not None:
         raise MisconfiguredError("give --set or --file, not both")
@@ -55,7 +55,7 @@ def edit(command: EditCommand, tools: Tools) -> None:
         say(f"letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
 
 
-def show_pipeline(command: PipelineCommand, tools: Tools) -> None:
+def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
     """Show of which pipeline the dead letters are, or change it."""
     with tools.store() as store:
         new = tools.pipeline(command.subscription, command.topic)
@@ -67,7 +67,7 @@ def show_pipeline(command: PipelineCommand, tools: Tools) -> None:
     say(f"replayed to {known.topic or 'whatever comes first'}")
 
 
-def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, tools: Tools) -> str:
+def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, tools: CommandTools) -> str:
     if values:
         return with_columns(original.letter, values)
     if file is None:
@@ -88,7 +88,7 @@ def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
 
 def _set(
     command: DiscardCommand | RestoreCommand,
-    tools: Tools,
+    tools: CommandTools,
     state: State,
     usual: Sequence[State],
     only_from: Sequence[State],

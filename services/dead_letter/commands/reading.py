@@ -19,7 +19,7 @@ from services.dead_letter.commands.command_line import (
 )
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.documents import (
     group_document,
     letter_document,
@@ -32,7 +32,7 @@ from shared.contracts.errors import MisconfiguredError
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
 
 
-def list_letters(command: ListCommand, tools: Tools) -> None:
+def list_letters(command: ListCommand, tools: CommandTools) -> None:
     """List letters, those that failed last first; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
@@ -52,7 +52,7 @@ def list_letters(command: ListCommand, tools: Tools) -> None:
             say(f"{len(page.letters)} of {matched}; the next: --after {page.after}")
 
 
-def show(command: ShowCommand, tools: Tools) -> None:
+def show(command: ShowCommand, tools: CommandTools) -> None:
     """Show letters whole: why they failed, what they hold, and what was done about them."""
     with tools.store() as store:
         found = [letter_of(store, one) for one in command.ids]
@@ -67,7 +67,7 @@ def show(command: ShowCommand, tools: Tools) -> None:
             say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
 
 
-def list_groups(command: GroupsCommand, tools: Tools) -> None:
+def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
     """Show letters by their cause, the largest group first; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
@@ -93,7 +93,7 @@ def list_groups(command: GroupsCommand, tools: Tools) -> None:
         )
 
 
-def stats(command: StatsCommand, tools: Tools) -> None:
+def stats(command: StatsCommand, tools: CommandTools) -> None:
     """Show what there is, in numbers."""
     with tools.store() as store:
         found = store.stats()
@@ -111,7 +111,7 @@ def stats(command: StatsCommand, tools: Tools) -> None:
     say(f"{found.payload_bytes} bytes of payload are kept")
 
 
-def export(command: ExportCommand, tools: Tools) -> None:
+def export(command: ExportCommand, tools: CommandTools) -> None:
     """Write letters as JSON lines in replay order; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)

@@ -11,9 +11,9 @@ from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_doc
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.letters import State
-from services.dead_letter.core.plan import Planned, Verdict
+from services.dead_letter.core.plan import PlannedReplay, Verdict
 
 _SHOWN: Final = 20
 _WOULD_BE: Final = {
@@ -28,7 +28,7 @@ _WOULD_BE: Final = {
 }
 
 
-def replay(command: ReplayCommand, tools: Tools) -> None:
+def replay(command: ReplayCommand, tools: CommandTools) -> None:
     """Publish open dead letters again, or show what would be sent."""
     if command.execute:
         command.refuse_everything(tools.clock.now(), everything=command.everything)
@@ -44,7 +44,7 @@ def replay(command: ReplayCommand, tools: Tools) -> None:
         total = store.count(selection)
         with progress("replayed" if command.execute else "judged", total if command.limit is None else None) as bar:
 
-            def tell(judged: Sequence[Planned], so_far: Outcome) -> None:
+            def tell(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
                 told.add(judged)
                 bar.add(len(judged), f"{so_far.sent} sent" if command.execute else "")
 

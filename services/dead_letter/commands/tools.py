@@ -13,7 +13,7 @@ from shared.runtime.stop import Stop, stop_on_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class CommandTools:
     """How the commands reach the world; each opens its thing for a block, or raises MisconfiguredError with the fix."""
 
     store: Callable[[], AbstractContextManager[LetterStore]]

@@ -7,9 +7,9 @@ where they are asked for.
 import base64
 from collections.abc import Mapping, Sequence
 
-from services.dead_letter.core.letters import Group, LetterLine, Stats, StoredLetter, TrailEntry
+from services.dead_letter.core.letters import DeadLetterGroup, DeadLetterStats, LetterLine, StoredLetter, TrailEntry
 from services.dead_letter.core.masking import attributes, detail, payload
-from services.dead_letter.core.plan import Planned
+from services.dead_letter.core.plan import PlannedReplay
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 Document = Mapping[str, object]
@@ -78,7 +78,7 @@ def trail_document(entry: TrailEntry, *, values: bool) -> Document:
     }
 
 
-def group_document(group: Group) -> Document:
+def group_document(group: DeadLetterGroup) -> Document:
     """Return a group."""
     return {
         "id": group.id,
@@ -93,7 +93,7 @@ def group_document(group: Group) -> Document:
     }
 
 
-def stats_document(stats: Stats) -> Document:
+def stats_document(stats: DeadLetterStats) -> Document:
     """Return what the store holds, in numbers."""
     return {
         "by_state": {state.value: count for state, count in stats.by_state.items()},
@@ -104,7 +104,7 @@ def stats_document(stats: Stats) -> Document:
     }
 
 
-def planned_document(planned: Planned) -> Document:
+def planned_document(planned: PlannedReplay) -> Document:
     """Return what a replay does with a letter."""
     letter = planned.letter
     return {

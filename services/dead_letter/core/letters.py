@@ -172,7 +172,7 @@ class TrailEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class DeadLetterGroup:
     """Letters that fail for one cause."""
 
     id: GroupId
@@ -189,7 +189,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class DeadLetterStats:
     """What the store holds, in numbers."""
 
     by_state: Mapping[State, int]

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 from services.dead_letter.core.letters import ReplayId, State, StoredLetter
-from services.dead_letter.core.rows import Content, RowOf
+from services.dead_letter.core.rows import DeadLetterContent, RowOf
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.dead_letter import replayed_attributes
 from shared.contracts.safe_age import SAFE_AGE, oldest_safe
@@ -57,7 +57,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedReplay:
     """A letter, what becomes of it, and why; the text names what can be done where it is not sent."""
 
     letter: StoredLetter
@@ -68,13 +68,15 @@ class Planned:
 
 
 def judge(
-    letter: StoredLetter, content: Content, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
-) -> Planned:
+    letter: StoredLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
+) -> PlannedReplay:
     """Return what a replay does with a letter; ``applied`` is what the mirrors hold of the rows that were asked for."""
     if letter.state is not State.OPEN:
-        return Planned(letter, Verdict.NOT_OPEN, f"it is {letter.state.value}: to send it all the same, restore it")
+        return PlannedReplay(
+            letter, Verdict.NOT_OPEN, f"it is {letter.state.value}: to send it all the same, restore it"
+        )
     if letter.without_payload:
-        return Planned(
+        return PlannedReplay(
             letter,
             Verdict.NO_PAYLOAD,
             f"its {letter.letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
@@ -86,13 +88,13 @@ def judge(
             f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)} (one "
             "that was killed on a database in a file loses it to the next replay with --execute)"
         )
-        return Planned(letter, Verdict.HELD, told)
+        return PlannedReplay(letter, Verdict.HELD, told)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):
-        return Planned(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
+        return PlannedReplay(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
     too_old = _is_too_old(letter, content, now, terms)
     if too_old and not terms.force:
-        return Planned(
+        return PlannedReplay(
             letter,
             Verdict.TOO_OLD,
             f"an upsert committed more than {_HOURS} ago, and BigQuery forgets deletes: it could bring a deleted row "
@@ -100,7 +102,7 @@ def judge(
         )
     if letter.replays >= terms.max_replays and not (terms.named or terms.force):
         times = "once" if letter.replays == 1 else f"{letter.replays} times"
-        return Planned(
+        return PlannedReplay(
             letter,
             Verdict.WAITS,
             f"replayed {times} in vain: look at it (show), fix its cause or edit it, then replay it by its id",
@@ -114,11 +116,11 @@ def judge(
         told = (
             f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this letter"
         )
-        return Planned(letter, Verdict.NO_ROOM, told)
-    return Planned(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
+        return PlannedReplay(letter, Verdict.NO_ROOM, told)
+    return PlannedReplay(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
 
 
-def _is_too_old(letter: StoredLetter, content: Content, now: Nanoseconds, terms: Terms) -> bool:
+def _is_too_old(letter: StoredLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
     """Tell whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
     if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
         return False

@@ -27,7 +27,7 @@ class RowOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class DeadLetterContent:
     """What a letter's bytes say."""
 
     row: RowOf | None = None
@@ -40,17 +40,21 @@ class Content:
     """False where they are no change batch that this version reads: nobody here knows how old they are."""
 
 
-def content_of(letter: DeadLetter) -> Content:
+def content_of(letter: DeadLetter) -> DeadLetterContent:
     """Return what a letter's bytes say; nothing where they are no change batch that this version reads."""
     batch = batch_of(letter)
     if batch is None:
-        return Content(understood=False)
+        return DeadLetterContent(understood=False)
     if batch.header.content == "entries":  # lines of a change log never replace each other
-        return Content()
+        return DeadLetterContent()
     upserts = [at for op, at in zip(batch.op, batch.commit_timestamp, strict=True) if op == "UPSERT"]
     instants = [instant for at in upserts if (instant := _micros(at)) is not None]
     oldest = min(instants, default=None)
-    return Content(_row(batch), batch.sequence[0], oldest) if len(batch) == 1 else Content(oldest_upsert=oldest)
+    return (
+        DeadLetterContent(_row(batch), batch.sequence[0], oldest)
+        if len(batch) == 1
+        else DeadLetterContent(oldest_upsert=oldest)
+    )
 
 
 def batch_of(letter: DeadLetter) -> ChangeBatch | None:

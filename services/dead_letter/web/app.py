@@ -14,7 +14,7 @@ from services.dead_letter.web.reading import add_reading
 from services.dead_letter.web.refusals import Answer, add_refusals, documented
 from services.dead_letter.web.replaying import add_replaying
 from services.dead_letter.web.routes import open_routes, reading_routes, writing_routes
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 
 _ABOUT: Final = """What could not be applied, why, and what to do about it.
 
@@ -24,7 +24,7 @@ goes. Times are RFC 3339; fields are added in time, and none is renamed or taken
 """
 
 
-def application(tools: Tools) -> FastAPI:
+def application(tools: WebTools) -> FastAPI:
     """Return the API over a store."""
     app = FastAPI(
         title="Dead letters",

@@ -20,7 +20,7 @@ from services.dead_letter.web.parameters import Discarding, Editing, Restoring
 from services.dead_letter.web.reading import Letter
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 
 
 class _Exact(msgspec.Struct):
@@ -37,7 +37,7 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-def add_changing(router: APIRouter, tools: Tools) -> None:
+def add_changing(router: APIRouter, tools: WebTools) -> None:
     """Add the operations that decide about letters."""
     store = tools.store
 
@@ -91,7 +91,7 @@ def add_changing(router: APIRouter, tools: Tools) -> None:
         return Answer({"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff})
 
 
-def _decided(tools: Tools, body: Discarding, decision: Decision, *usual: State) -> Answer:
+def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: State) -> Answer:
     asked = body.letters
     selection = with_usual_states(tools.store, asked.selection(tools.clock.now()), *asked.usual(*usual))
     matched = tools.store.count(selection)

@@ -16,7 +16,7 @@ from services.dead_letter.web.gate import is_head
 from services.dead_letter.web.parameters import Exporting
 from services.dead_letter.web.refusals import Refused, RefusedError, documented
 from services.dead_letter.web.routes import Who
-from services.dead_letter.web.tools import EXPORTS_AT_ONCE, Tools
+from services.dead_letter.web.tools import EXPORTS_AT_ONCE, WebTools
 
 LINES: Final = "application/x-ndjson"
 _DESCRIBED: Final = (
@@ -32,7 +32,7 @@ class JsonLines(StreamingResponse):
     media_type = LINES
 
 
-def add_export(router: APIRouter, tools: Tools) -> None:
+def add_export(router: APIRouter, tools: WebTools) -> None:
     """Add the operation that hands letters out."""
     described = _refusals_in_json() | {
         200: {"description": _DESCRIBED, "content": {LINES: {"schema": {"type": "string"}}}}
@@ -63,7 +63,7 @@ def _refusals_in_json() -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _lines(tools: Tools, selection: Selection, asked: Exporting, who: str | None) -> Iterator[bytes]:
+def _lines(tools: WebTools, selection: Selection, asked: Exporting, who: str | None) -> Iterator[bytes]:
     if not tools.exports.acquire(blocking=False):
         told = f"{EXPORTS_AT_ONCE} exports are under way here already: try again when one has ended"
         raise RefusedError(429, told, headers={"Retry-After": "5"})

@@ -18,7 +18,7 @@ from services.dead_letter.web.exporting import add_export
 from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 
 _LINKS: Final = {
     name: {"operationId": name, "parameters": {"letter": "$response.body#/letters/0/id"}}
@@ -27,7 +27,7 @@ _LINKS: Final = {
 Letter = Annotated[LetterName, Path(description="its id, or the first eight characters or more of it")]
 
 
-def add_reading(router: APIRouter, tools: Tools) -> None:
+def add_reading(router: APIRouter, tools: WebTools) -> None:
     """Add the operations that change nothing."""
     store = tools.store
 

@@ -16,11 +16,11 @@ from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Replaying
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
-from services.dead_letter.web.tools import REPLAYS_AT_ONCE, Tools
+from services.dead_letter.web.tools import REPLAYS_AT_ONCE, WebTools
 from shared.runtime.stop import Stop
 
 
-def add_replaying(router: APIRouter, tools: Tools) -> None:
+def add_replaying(router: APIRouter, tools: WebTools) -> None:
     """Add the operation that publishes letters again."""
 
     @router.post(
@@ -42,7 +42,7 @@ def add_replaying(router: APIRouter, tools: Tools) -> None:
             tools.replays.release()
 
 
-def _replayed(tools: Tools, body: Replaying, who: str) -> Answer:
+def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
     told, began = Told(), time.monotonic()
     selection = with_usual_states(
         tools.store, body.letters.selection(tools.clock.now()), *body.letters.usual(State.OPEN)

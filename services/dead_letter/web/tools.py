@@ -20,7 +20,7 @@ EXPORTS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class WebTools:
     """How requests reach the world; what is opened raises MisconfiguredError with the fix where it cannot be."""
 
     store: LetterStore

@@ -9,7 +9,7 @@ from functools import partial
 from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.commands.app import run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
-from services.dead_letter.commands.tools import Tools
+from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import (
     known_mirrors,
@@ -35,7 +35,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     settings = command_settings(CommandSettings, environ)
     level = settings.log_level if environ.get("LOG_LEVEL") else "WARNING"
     configure_logs(service="dead_letter", level=level, log_format=settings.log_format)
-    tools = Tools(
+    tools = CommandTools(
         store=partial(known_store, settings),
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.inbox import PubsubInbox
-from services.dead_letter.adapters.store.database import Database, open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.adapters.store.store import SqlLetterStore
 from services.dead_letter.app.collector import Collector
@@ -57,7 +57,7 @@ def serve(settings: Settings, stop: Stop) -> None:
 
 
 @contextmanager
-def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[Database]:
+def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLetterDatabase]:
     """Open the store for the block, made or brought up to date where that is needed; wait for one that is away."""
     database = None
     for attempt in retrying(stop):

@@ -14,7 +14,7 @@ from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.token_file import TokenFile
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 from services.dead_letter.wiring.connections import known_mirrors, known_tables, replay_topic
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -28,7 +28,7 @@ def serving_api(
     if settings.api_port is None:
         yield None
         return
-    tools = Tools(
+    tools = WebTools(
         store=store,
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),

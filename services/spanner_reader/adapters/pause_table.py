@@ -12,7 +12,14 @@ from typing import Final
 from google.cloud.spanner_v1 import Mutation
 
 from services.spanner_reader.adapters.schema.shape_table import pause_of
-from services.spanner_reader.adapters.spanner.connection import COMMIT_TIMESTAMP, Database, Row, Statement, row, strings
+from services.spanner_reader.adapters.spanner.connection import (
+    COMMIT_TIMESTAMP,
+    Row,
+    SpannerDatabaseClient,
+    Statement,
+    row,
+    strings,
+)
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
 from services.spanner_reader.core.pauses import Pause, Pauses
 from shared.contracts.errors import MisconfiguredError
@@ -23,7 +30,7 @@ _STREAM: Final = ""
 class SpannerPauseStore:
     """The table of pauses that belongs to a partition table, which makes it."""
 
-    def __init__(self, database: Database, partition_table: str) -> None:
+    def __init__(self, database: SpannerDatabaseClient, partition_table: str) -> None:
         self._database = database
         self._partition_table = partition_table
         self._table = f"{partition_table}_pauses"

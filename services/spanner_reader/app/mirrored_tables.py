@@ -7,7 +7,7 @@ import msgspec
 
 from services.spanner_reader.core.snapshot.snapshot import RowMaker
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.ports import Catalog, WatchedTable
+from services.spanner_reader.ports import DatabaseCatalog, WatchedTable
 from shared.contracts.change_batch import Header
 from shared.contracts.timestamps import Nanoseconds
 
@@ -16,7 +16,7 @@ from shared.contracts.timestamps import Nanoseconds
 class MirroredTables:
     """The tables of the stream; ``included`` returns whether the tables file includes a table."""
 
-    catalog: Catalog
+    catalog: DatabaseCatalog
     changes: ChangeMaker
     included: Callable[[str], bool]
 

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.ports import Metrics, PauseStore
+from services.spanner_reader.ports import PauseStore, SpannerReaderMetrics
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.stream_pause import StreamPause
 from shared.runtime.retries import retried
@@ -21,7 +21,7 @@ from shared.runtime.stop import Stop
 class PauseWatch:
     """Follows what is paused, for all parts of one reader. Nothing is known before the first look."""
 
-    def __init__(self, store: PauseStore, metrics: Metrics) -> None:
+    def __init__(self, store: PauseStore, metrics: SpannerReaderMetrics) -> None:
         self._store = store
         self._metrics = metrics
         self._known = Pauses(Nanoseconds(0))

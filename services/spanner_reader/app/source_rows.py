@@ -16,12 +16,13 @@ import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.core.snapshot.snapshot import KeyText, RowMaker
-from services.spanner_reader.ports import CatalogLook, NotReadableError, Publisher, Rows, WatchedTable
+from services.spanner_reader.ports import CatalogLook, NotReadableError, RowsAtTimestamp, WatchedTable
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
+from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
@@ -67,8 +68,8 @@ class SpannerSourceRows:
     def __init__(
         self,
         tables: MirroredTables,
-        rows: Rows,
-        publisher: Callable[[], AbstractAsyncContextManager[Publisher]],
+        rows: RowsAtTimestamp,
+        publisher: Callable[[], AbstractAsyncContextManager[ChangePublisher]],
         stop: Stop,
     ) -> None:
         """``publisher`` opens one, or raises MisconfiguredError where the topic would lose what is published."""

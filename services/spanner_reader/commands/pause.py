@@ -8,14 +8,14 @@ from functools import partial
 from typing import TextIO
 
 from services.spanner_reader.commands.snapshot import COMMANDS_PATIENCE
-from services.spanner_reader.ports import Catalog, PauseStore
+from services.spanner_reader.ports import DatabaseCatalog, PauseStore
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 
 async def pause(
-    tables: Sequence[str], catalog: Catalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
+    tables: Sequence[str], catalog: DatabaseCatalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
 ) -> int:
     """Pause the stream, or tables; return 0. Pausing what is paused changes nothing."""
     look = await catalog.look()

@@ -16,7 +16,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
     is_read,
 )
 from services.spanner_reader.core.stream.changes import googlesql_type
-from services.spanner_reader.ports import Catalog, ShapeStore, SnapshotStore, WatchedTable
+from services.spanner_reader.ports import DatabaseCatalog, DatabaseSnapshotStore, ShapeStore, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
@@ -30,8 +30,8 @@ _NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where o
 
 async def snapshot(
     told: SpannerSnapshotCommand,
-    catalog: Catalog,
-    store: SnapshotStore,
+    catalog: DatabaseCatalog,
+    store: DatabaseSnapshotStore,
     shapes: ShapeStore,
     included: Callable[[str], bool],
     out: TextIO,
@@ -80,7 +80,7 @@ async def snapshot(
     return 0
 
 
-async def _status(store: SnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:
+async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:
     if told.watch:
         return await _watch(store, shapes, told.tables, told.json, out)
     shown = summaries(await store.survey(), await shapes.marks(), told.tables)
@@ -88,7 +88,9 @@ async def _status(store: SnapshotStore, shapes: ShapeStore, told: SpannerSnapsho
     return int(any(one["state"] == "READING" for one in shown))
 
 
-async def _watch(store: SnapshotStore, shapes: ShapeStore, tables: Sequence[str], as_json: bool, out: TextIO) -> int:
+async def _watch(
+    store: DatabaseSnapshotStore, shapes: ShapeStore, tables: Sequence[str], as_json: bool, out: TextIO
+) -> int:
     async def look() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
         shown = summaries(survey, await shapes.marks(), tables)

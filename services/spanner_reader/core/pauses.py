@@ -10,7 +10,13 @@ nothing, and a snapshot that begins after the resumption covers all that was dro
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from services.spanner_reader.core.schema.shapes import NEVER, Finding, Kind, Mark, marked
+from services.spanner_reader.core.schema.shapes import (
+    NEVER,
+    SpannerResyncCause,
+    SpannerResyncKind,
+    SpannerResyncRequest,
+    marked,
+)
 from shared.contracts.timestamps import Nanoseconds
 
 
@@ -34,9 +40,14 @@ class Pause:
         """Tell whether a change that was committed then is dropped."""
         return self.paused_at <= at and (self.resumed_at is None or at < self.resumed_at)
 
-    def finding(self, table: str) -> Finding:
+    def finding(self, table: str) -> SpannerResyncCause:
         """Return what the mark of a table says of it."""
-        return Finding(table, Kind.TABLE_PAUSED, self.since, NEVER if self.resumed_at is None else self.resumed_at)
+        return SpannerResyncCause(
+            table,
+            SpannerResyncKind.TABLE_PAUSED,
+            self.since,
+            NEVER if self.resumed_at is None else self.resumed_at,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,8 @@ class Pauses:
         return {name: pause for name, pause in self.tables.items() if pause.lasts}
 
 
-def with_pauses(marks: Mapping[str, Mark], pauses: Mapping[str, Pause]) -> Mapping[str, Mark]:
+def with_pauses(
+    marks: Mapping[str, SpannerResyncRequest], pauses: Mapping[str, Pause]
+) -> Mapping[str, SpannerResyncRequest]:
     """Return the marks of all tables, with what their pauses add to them."""
     return marked(marks, [pause.finding(table) for table, pause in sorted(pauses.items())])

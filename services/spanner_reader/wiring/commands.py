@@ -10,7 +10,7 @@ import structlog
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.app.status.status import document, exit_code, lines
 from services.spanner_reader.commands.command_line import (
     COMMAND_LINE,
@@ -24,7 +24,7 @@ from services.spanner_reader.commands.pause import pause, resume
 from services.spanner_reader.commands.snapshot import snapshot
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
-from services.spanner_reader.core.stream.partitions import Survey
+from services.spanner_reader.core.stream.partitions import SpannerPartitionSurvey
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.doctor import doctor
 from services.spanner_reader.wiring.rows import rows
@@ -65,7 +65,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    channels = Channels(settings.spanner_emulator_host)
+    channels = SpannerChannels(settings.spanner_emulator_host)
     try:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
@@ -77,7 +77,11 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
             snapshots = await snapshot_store(settings, partitions, owner="status").survey()
             pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
         else:
-            survey, look, marks = Survey(await SpannerCatalog(database, settings.change_stream).now(), (), 0), None, ()
+            survey, look, marks = (
+                SpannerPartitionSurvey(await SpannerCatalog(database, settings.change_stream).now(), (), 0),
+                None,
+                (),
+            )
             snapshots, pauses = SnapshotSurvey(survey.now, ()), Pauses(survey.now)
     finally:
         await channels.close()
@@ -89,7 +93,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
 
 async def synced(table: str, settings: Settings) -> int:
     """Take the mark from a table whose rows came again."""
-    channels = Channels(settings.spanner_emulator_host)
+    channels = SpannerChannels(settings.spanner_emulator_host)
     try:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
@@ -108,7 +112,7 @@ async def asked(
 ) -> int:
     """Run a command that asks the readers for something; what it asks for is kept for them."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.spanner_emulator_host)
+    channels = SpannerChannels(settings.spanner_emulator_host)
     try:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)

@@ -23,7 +23,7 @@ from services.spanner_reader.adapters.schema.catalog import (
     check_start,
 )
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database, Statement
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
@@ -31,7 +31,7 @@ from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStor
 from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN, cure
 from services.spanner_reader.core.stream.partitions import low_watermark
-from services.spanner_reader.core.stream.records import ROOT, StreamQuery
+from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogLook
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import topic_of
@@ -67,7 +67,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
     try:
-        channels = Channels(settings.spanner_emulator_host)
+        channels = SpannerChannels(settings.spanner_emulator_host)
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
     try:
@@ -79,12 +79,14 @@ async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
 class _Looking:
     """One look at Spanner: the watched database, the stream, its tables, and where progress is kept."""
 
-    def __init__(self, settings: Settings, file: TablesFile, channels: Channels) -> None:
+    def __init__(self, settings: Settings, file: TablesFile, channels: SpannerChannels) -> None:
         self._settings = settings
         self._file = file
-        self._database = Database(settings.database_path, channels)
+        self._database = SpannerDatabaseClient(settings.database_path, channels)
         self._elsewhere = settings.partition_database_path != settings.database_path
-        self._partitions = Database(settings.partition_database_path, channels) if self._elsewhere else self._database
+        self._partitions = (
+            SpannerDatabaseClient(settings.partition_database_path, channels) if self._elsewhere else self._database
+        )
         self._catalog = SpannerCatalog(self._database, settings.change_stream)
 
     async def everything(self) -> AsyncIterator[Finding]:
@@ -113,7 +115,9 @@ class _Looking:
             yield found
         yield await self._clock()
 
-    async def _reachable(self, database: Database, *, settings_name: str, writes: bool) -> AsyncIterator[Finding]:
+    async def _reachable(
+        self, database: SpannerDatabaseClient, *, settings_name: str, writes: bool
+    ) -> AsyncIterator[Finding]:
         name = database.name.rpartition("/")[2]
         _nothing, failed = await _asked(
             f"database {name}",
@@ -140,7 +144,7 @@ class _Looking:
             stream = SpannerChangeStream(self._database, settings.change_stream)
             heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
             async with asyncio.timeout(30):
-                await check_start(stream, StreamQuery(ROOT, now, now, heartbeat))
+                await check_start(stream, SpannerStreamQuery(ROOT, now, now, heartbeat))
 
         what = f"stream {settings.change_stream}: query"
         _nothing, failed = await _asked(what, first, f"grant this identity roles/spanner.databaseReader; {_AGAIN}")
@@ -243,7 +247,7 @@ class _Looking:
         apart = abs(SystemClock().now() - now) / _SECOND
         return Finding(Level.OK, "clock", f"{apart:.1f} s from Spanner's; nothing relies on it, all time is Spanner's")
 
-    def _store(self, database: Database) -> SpannerPartitionStore:
+    def _store(self, database: SpannerDatabaseClient) -> SpannerPartitionStore:
         settings = self._settings
         return SpannerPartitionStore(
             database,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
-from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.source_rows import SpannerSourceRows
@@ -18,7 +18,7 @@ from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, topic_of
 from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import topic_path
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
@@ -28,7 +28,7 @@ from shared.runtime.tables_file import load_tables_file
 async def rows(settings: Settings) -> int:
     """Answer requests until there are none any more; return the exit code."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.spanner_emulator_host)
+    channels = SpannerChannels(settings.spanner_emulator_host)
     stop = Stop()
     try:
         database, partitions = databases(settings, channels)
@@ -46,7 +46,7 @@ async def rows(settings: Settings) -> int:
                 topic_path(settings.project, settings.dead_letter_topic),
                 stop,
                 keep_messages_for=settings.keep_messages_for,
-                limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                limits=PackerLimits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
                 failed_in="spanner_reader",
             ) as opened:
                 yield opened

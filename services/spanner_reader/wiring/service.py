@@ -22,7 +22,7 @@ from services.spanner_reader.adapters.schema.catalog import (
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import Channels
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
@@ -30,13 +30,13 @@ from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.schema.schema_watch import WatchedTables, remember_refused
 from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
-from services.spanner_reader.app.status.metrics import ReaderMetrics
+from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.app.stream.first_start import first_start
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import ROOT, StreamQuery
+from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, snapshot_store, topic_of
 from services.spanner_reader.wiring.topics import mark_if_resumed
@@ -46,7 +46,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.settings import owner_name
@@ -78,7 +78,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = ReaderMetrics(registry)
+    metrics = SpannerPrometheusMetrics(registry)
     with (
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
@@ -97,11 +97,11 @@ def serve(settings: Settings, stop: Stop) -> None:
 
 
 async def read(
-    settings: Settings, stop: Stop, health: Health, metrics: ReaderMetrics, subscriptions: TopicSubscriptions
+    settings: Settings, stop: Stop, health: Health, metrics: SpannerPrometheusMetrics, subscriptions: TopicSubscriptions
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = Channels(settings.spanner_emulator_host)
+    channels = SpannerChannels(settings.spanner_emulator_host)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
         database, partitions = databases(settings, channels)
@@ -127,7 +127,9 @@ async def read(
                 stop,
                 PublisherOptions(
                     failed_in="spanner_reader",
-                    limits=Limits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
+                    limits=PackerLimits(
+                        changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes
+                    ),
                     outstanding_bytes=settings.outstanding_bytes,
                     last_chance=_LAST_CHANCE,
                 ),
@@ -155,7 +157,7 @@ async def read(
                     ),
                 )
 
-            reader = Reader(
+            reader = SpannerReader(
                 WatchedDatabase(stream=stream, catalog=catalog),
                 SpannerStores(
                     partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, settings.partition_table)
@@ -167,7 +169,7 @@ async def read(
                     tables=WatchedTables(file.included, file.options),
                 ),
                 Monitoring(metrics, health),
-                Options(
+                SpannerReaderOptions(
                     owner=owner,
                     lease=settings.lease_duration,
                     heartbeat=settings.heartbeat_interval,
@@ -222,7 +224,7 @@ async def prepare(
         async def check(start: Nanoseconds, now: Nanoseconds) -> None:
             check_times(definition, start=start, end=end, now=now)
             heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
-            await check_start(stream, StreamQuery(ROOT, start, end, heartbeat))
+            await check_start(stream, SpannerStreamQuery(ROOT, start, end, heartbeat))
             await topics.keep(topic_of(settings))
 
         await first_start(

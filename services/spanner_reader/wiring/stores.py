@@ -1,26 +1,26 @@
 """Where this service keeps what it knows, as its settings name it."""
 
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import Channels, Database
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.settings import Settings
 from shared.pubsub.names import published_to
 
 
-def databases(settings: Settings, channels: Channels) -> tuple[Database, Database]:
+def databases(settings: Settings, channels: SpannerChannels) -> tuple[SpannerDatabaseClient, SpannerDatabaseClient]:
     """Return the watched database and the one of the partition table, which may be the same."""
-    database = Database(settings.database_path, channels)
+    database = SpannerDatabaseClient(settings.database_path, channels)
     elsewhere = settings.partition_database_path != settings.database_path
-    return database, Database(settings.partition_database_path, channels) if elsewhere else database
+    return database, SpannerDatabaseClient(settings.partition_database_path, channels) if elsewhere else database
 
 
-async def learn_dialects(*databases: Database) -> None:
+async def learn_dialects(*databases: SpannerDatabaseClient) -> None:
     """Ask each database for its dialect."""
     for database in dict.fromkeys(databases):
         await database.learn_dialect()
 
 
-def partition_store(settings: Settings, partitions: Database, owner: str) -> SpannerPartitionStore:
+def partition_store(settings: Settings, partitions: SpannerDatabaseClient, owner: str) -> SpannerPartitionStore:
     """Return the partition table as one owner sees it."""
     return SpannerPartitionStore(
         partitions,
@@ -31,7 +31,7 @@ def partition_store(settings: Settings, partitions: Database, owner: str) -> Spa
     )
 
 
-def snapshot_store(settings: Settings, partitions: Database, owner: str) -> SpannerSnapshotStore:
+def snapshot_store(settings: Settings, partitions: SpannerDatabaseClient, owner: str) -> SpannerSnapshotStore:
     """Return the table of snapshots as one owner sees it."""
     return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import Held
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
 from services.bigtable_reader.app.stream.read_back import ReadBack, ReadBackLimits
 from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
@@ -65,7 +65,7 @@ class Reading:
             ReadBackLimits(rows_at_once, readings, waiting),
         )
 
-    async def ask(self, row_key: bytes, stamp: int, held: Held | None = None) -> None:
+    async def ask(self, row_key: bytes, stamp: int, held: BigtableOwnedPartition | None = None) -> None:
         """Ask for a row."""
         held = held or self.held
         record = a_record(row_key, stamp)

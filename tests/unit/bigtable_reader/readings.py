@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.bigtable_reader.app.stream.held import Held
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
-from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import BigtablePartition, Piece, PieceId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Position, SetCell
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
@@ -39,11 +39,11 @@ def outputs(*, images: bool = True, entries: bool = False, options: BigtableOpti
     )
 
 
-def a_partition(range_: KeyRange = ALL_KEYS, *, floor: int = 0, ceiling: int | None = None) -> Partition:
+def a_partition(range_: KeyRange = ALL_KEYS, *, floor: int = 0, ceiling: int | None = None) -> BigtablePartition:
     """Return a partition that is held, of a piece that is read from a time."""
     position = Position(start=EPOCH)
     piece = Piece(id=PieceId("p1"), range=range_, position=position, floor=floor, low_watermark=EPOCH)
-    return Partition(
+    return BigtablePartition(
         piece=piece,
         position=position,
         low_watermark=EPOCH,
@@ -54,9 +54,9 @@ def a_partition(range_: KeyRange = ALL_KEYS, *, floor: int = 0, ceiling: int | N
     )
 
 
-def a_held(partition: Partition | None = None, *, seconds: float = 1_000) -> Held:
+def a_held(partition: BigtablePartition | None = None, *, seconds: float = 1_000) -> BigtableOwnedPartition:
     """Return a held partition whose lease is trusted for so long."""
-    held = Held(partition or a_partition(ceiling=2 * EPOCH))
+    held = BigtableOwnedPartition(partition or a_partition(ceiling=2 * EPOCH))
     held.trusted_until = asyncio.get_running_loop().time() + seconds
     return held
 

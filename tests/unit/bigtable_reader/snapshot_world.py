@@ -17,10 +17,10 @@ from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapsh
 from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
 from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.schema.resync import Mark, mark_of
+from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, mark_of
 from services.bigtable_reader.core.schema.watching import Watching, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, SnapshotPart, watched_ranges
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import TransientError
@@ -121,7 +121,7 @@ class SnapshotWorld(World):
         self.catalog.found = replace(self.catalog.found, families=self.catalog.found.families - {family})
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> BigtableResyncRequest | None:
         """Return what was found, and is not mended."""
         return mark_of("weather", self.partitions.resync)
 
@@ -227,7 +227,7 @@ class Command:
         self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
         self._pieces = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
 
-    async def look(self) -> tuple[Snapshot | None, Survey]:
+    async def look(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
         """Look without being counted among the readers."""
         if self._fails:
             self._fails -= 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import (
     Aggregated,
     DataChange,
@@ -49,7 +49,7 @@ def lines(record: DataChange, options: BigtableOptions | None = None) -> list[Ch
     return [change for _key, change in made]
 
 
-def refused(record: DataChange, options: BigtableOptions | None = None) -> list[Refused]:
+def refused(record: DataChange, options: BigtableOptions | None = None) -> list[RefusedChange]:
     made, refused = maker(options).changes(record)
     assert made == []
     return refused

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.changes.names import family_column
-from services.bigtable_reader.core.changes.refused import Made, Refused
+from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.change_sequence import four_sections
@@ -217,7 +217,7 @@ def test_a_value_that_does_not_fit_is_set_aside_whole_and_names_its_column(
 ) -> None:
     found = maker(declared(kind, encoding)).image(b"k", {"f": {b"q": cell(value, 5)}}, TRIGGER, 7)
 
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedChange)
     assert found.reason is Reason.VALUE_DOES_NOT_FIT
     assert found.detail.startswith(f"column c of type {kind}")
     old = found.whole().old
@@ -260,7 +260,7 @@ def test_what_is_not_as_the_tables_file_says_is_set_aside_with_the_cure(
 ) -> None:
     found = maker(options).image(row_key, cells, TRIGGER, 7)
 
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedChange)
     assert cure in found.detail
     rows, reasons = consumed_or_set_aside(found.header, [found.change])
     assert (rows, len(reasons)) == ([], 1)

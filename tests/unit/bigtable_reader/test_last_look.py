@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
 from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.core.schema.resync import Kind
-from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
+from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
@@ -30,7 +30,7 @@ from tests.unit.bigtable_reader.world import LEASE
 class WithoutStream(FakeCatalog):
     """What there is to see of a table whose change stream is disabled."""
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> InspectedTable:
         """Find none."""
         raise StreamGoneError("it has no change stream any more")
 
@@ -48,7 +48,7 @@ def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_tabl
             await reader.task
         mark = world.mark
         assert mark is not None
-        assert [one.kind for one in mark.findings] == [Kind.STREAM_DISABLED]
+        assert [one.kind for one in mark.findings] == [BigtableResyncKind.STREAM_DISABLED]
 
     run_in_virtual_time(scenario())
 
@@ -65,7 +65,9 @@ def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lost: bo
         with pytest.raises(MisconfiguredError, match="would lose messages"):
             await reader.task
         mark = world.mark
-        assert ([] if mark is None else [one.kind for one in mark.findings]) == ([Kind.TOPIC_LOST] if lost else [])
+        assert ([] if mark is None else [one.kind for one in mark.findings]) == (
+            [BigtableResyncKind.TOPIC_LOST] if lost else []
+        )
 
     run_in_virtual_time(scenario())
 
@@ -87,7 +89,7 @@ def test_a_profile_that_comes_to_allow_no_condition_marks_the_table_once_it_rout
         world.start()
         await asyncio.sleep(60)
         assert world.mark is not None
-        assert [one.kind for one in world.mark.findings] == [Kind.ROUTED_ELSEWHERE]
+        assert [one.kind for one in world.mark.findings] == [BigtableResyncKind.ROUTED_ELSEWHERE]
         await world.end()
 
     run_in_virtual_time(scenario())
@@ -123,7 +125,7 @@ def test_a_start_that_is_refused_because_the_stream_is_disabled_marks_the_table_
     table = PartitionTable(VirtualClock().now)
     with pytest.raises(StreamGoneError):
         refused(WithoutStream("f"), table)
-    assert kinds(table) == [Kind.STREAM_DISABLED]
+    assert kinds(table) == [BigtableResyncKind.STREAM_DISABLED]
 
 
 def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_names_the_cure() -> None:
@@ -131,14 +133,14 @@ def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_names_
     catalog.found, table.unconditional = replace(catalog.found, routed_to=ANY), True
     with pytest.raises(MisconfiguredError, match="--route-to=c1"):
         refused(catalog, table)
-    assert table.notes == {Kind.ROUTED_ELSEWHERE}
+    assert table.notes == {BigtableResyncKind.ROUTED_ELSEWHERE}
 
 
 def test_the_mark_is_written_again_until_it_is_there() -> None:
     table, failures = PartitionTable(VirtualClock().now), iter([True, True])
     with pytest.raises(StreamGoneError), capture_logs():
         refused(WithoutStream("f"), table, fails=lambda: next(failures, False))
-    assert kinds(table) == [Kind.STREAM_DISABLED]
+    assert kinds(table) == [BigtableResyncKind.STREAM_DISABLED]
 
 
 def test_a_start_that_is_refused_for_something_else_or_of_a_stream_that_is_not_known_marks_nothing() -> None:
@@ -162,5 +164,5 @@ def test_what_a_topic_has_lost_marks_no_table_of_which_only_a_change_log_is_kept
         await mark_if_resumed(store, same_topic, marks)
         return kinds(table)
 
-    assert run_in_virtual_time(scenario(mirrored=True)) == [Kind.TOPIC_LOST]
+    assert run_in_virtual_time(scenario(mirrored=True)) == [BigtableResyncKind.TOPIC_LOST]
     assert run_in_virtual_time(scenario(mirrored=False)) == []

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.commands.synced import synced
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.snapshot.snapshot import PartState
 from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.errors import MisconfiguredError
@@ -65,7 +65,7 @@ async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[st
             case "family back" if not world.is_missed:
                 world.catalog.found = replace(world.catalog.found, families=frozenset(FAMILIES))
             case "found":
-                await FakeResyncStore(world.partitions).mark(Kind.ROUTED_ELSEWHERE, EPOCH, world.run)
+                await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
             case "snapshot":
                 await world.request()
             case "some keys":
@@ -181,7 +181,7 @@ def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> None:
     async def scenario() -> None:
         world = SnapshotWorld(Random(0))
         await a_filled_world(world, KEYS)
-        await FakeResyncStore(world.partitions).mark(Kind.ROUTED_ELSEWHERE, EPOCH, world.run)
+        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
         world.start()
         await world.wait_until_snapshots_are_over()
         await asyncio.sleep(60)
@@ -198,7 +198,7 @@ def test_a_snapshot_whose_end_an_older_version_has_told_heals_as_well() -> None:
         world.start()
         await world.wait_until_snapshots_are_over()
         assert all(part.state is PartState.DONE for part in world.parts)
-        await FakeResyncStore(world.partitions).mark(Kind.ROUTED_ELSEWHERE, EPOCH, 0)
+        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 0)
         await asyncio.sleep(60)
         assert not world.is_marked()
         await world.end()
@@ -213,7 +213,7 @@ def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_
         await a_filled_world(world, KEYS)
         mark = world.mark
         assert mark is not None
-        assert [one.kind for one in mark.findings] == [Kind.BEGUN_ANEW]
+        assert [one.kind for one in mark.findings] == [BigtableResyncKind.BEGUN_ANEW]
         world.start()
         await world.wait_until_snapshots_are_over()
         assert not world.is_marked()
@@ -227,7 +227,7 @@ def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> 
         world, out = SnapshotWorld(Random(0)), io.StringIO()
         await a_filled_world(world, [])
         store = FakeResyncStore(world.partitions)
-        await store.mark(Kind.STREAM_DISABLED, EPOCH, 0)
+        await store.mark(BigtableResyncKind.STREAM_DISABLED, EPOCH, 0)
         assert await synced(store, out) == 0
         assert not world.is_marked()
         with pytest.raises(MisconfiguredError, match=r"not marked: `python -m services.bigtable_reader status` says"):

@@ -10,20 +10,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import Held, Options
-from services.bigtable_reader.app.stream.partition_reader import DataChangePublisher, PartitionReader
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
-from services.bigtable_reader.core.stream.progress import ConfirmedPrefix
+from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
+    BigtableStreamQuery,
     Child,
     CloseStream,
     Heartbeat,
     KeyRange,
     Position,
     RangeToken,
-    StreamQuery,
     StreamRecord,
 )
 from services.bigtable_reader.core.times import Microseconds
@@ -55,13 +55,13 @@ class ScriptedStream:
 
     def __init__(self, *answers: Sequence[Answer]) -> None:
         self.answers = list(answers)
-        self.queries: list[StreamQuery] = []
+        self.queries: list[BigtableStreamQuery] = []
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
         """Return the one partition."""
         return [ALL_KEYS]
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    async def read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the next answer, each record alone but for those of a list."""
         self.queries.append(query)
         for answer in self.answers.pop(0) if self.answers else ():
@@ -109,7 +109,7 @@ class Reading:
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         self.failures: list[BaseException | None] = []
         self.trusted_for = 1_000_000.0
-        self._reader = PartitionReader(
+        self._reader = BigtablePartitionReader(
             self.stream,
             self.store,
             DataChangePublisher(
@@ -121,7 +121,7 @@ class Reading:
                 lambda: None,
             ),
             FakeMetrics(),
-            Options(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
+            BigtableReaderOptions(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
         )
 
     async def begin(self, *ranges: KeyRange, reconciled: bool = False, again: int = 0) -> "asyncio.Task[None]":
@@ -142,7 +142,7 @@ class Reading:
             self.table.become(msgspec.structs.replace(self.table.topology, pieces=(piece, *rest)))
         await self.store.survey()
         (partition,) = await self.store.claim(self.table.topology.pieces[:1])
-        self.held = Held(partition)
+        self.held = BigtableOwnedPartition(partition)
         self.held.trusted_until = self.trusted_for
         stop = Stop()
         task = asyncio.create_task(read_to_the_end(self.held, partial(self._reader.read, self.held, stop), stop))
@@ -180,7 +180,7 @@ def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confi
 
 
 def test_the_low_watermark_is_that_of_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
-    prefix = ConfirmedPrefix(ALL_KEYS, Position(start=EPOCH), EPOCH)
+    prefix = BigtableConfirmedPrefix(ALL_KEYS, Position(start=EPOCH), EPOCH)
     first, second = (prefix.add(f"t{number}", Microseconds(EPOCH + number), 1) for number in (1, 2))
     prefix.add("h", Microseconds(EPOCH + 3))
 

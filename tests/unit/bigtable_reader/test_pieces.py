@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.stream.partitions import (
+    BigtablePartitionSurvey,
     Piece,
     PieceId,
     Resume,
     Saved,
-    Survey,
     begins,
     check_known,
     overlapping,
@@ -92,7 +92,7 @@ def test_a_piece_is_read_once_it_has_a_position_and_waits_for_nothing(piece: Pie
     ],
 )
 def test_a_start_begins_or_goes_on(resume: Resume, known: bool, first: bool) -> None:
-    assert begins(resume, Survey((a_piece(),) if known else (), {}, frozenset()), "s") == first
+    assert begins(resume, BigtablePartitionSurvey((a_piece(),) if known else (), {}, frozenset()), "s") == first
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_start_that_is_not_what_was_asked_for_is_refused_with_the_choices(
     resume: Resume, known: bool, cure: str
 ) -> None:
     with pytest.raises(MisconfiguredError, match=cure):
-        begins(resume, Survey((a_piece(),) if known else (), {}, frozenset()), "s")
+        begins(resume, BigtablePartitionSurvey((a_piece(),) if known else (), {}, frozenset()), "s")
 
 
 SAVED = {PieceId("p"): Saved("reader", 1, "RUNNING", NOON, free=False)}
@@ -114,7 +114,7 @@ SAVED = {PieceId("p"): Saved("reader", 1, "RUNNING", NOON, free=False)}
 
 @pytest.mark.parametrize("saved", [{}, SAVED])
 def test_a_command_may_speak_to_the_readers_of_a_stream_that_was_begun(saved: dict[PieceId, Saved]) -> None:
-    check_known("weather", "s", Survey((a_piece(),), saved, frozenset()))
+    check_known("weather", "s", BigtablePartitionSurvey((a_piece(),), saved, frozenset()))
 
 
 @pytest.mark.parametrize("readers", [frozenset[str](), frozenset({"begins just now"})])
@@ -122,11 +122,11 @@ def test_a_command_on_a_table_that_no_reader_has_begun_names_the_settings_to_loo
     with pytest.raises(
         MisconfiguredError, match=r"BIGTABLE_TABLE and CHANGE_STREAM_NAME right\?.* start the reader"
     ) as told:
-        check_known("weathre", "s", Survey((), {}, readers))
+        check_known("weathre", "s", BigtablePartitionSurvey((), {}, readers))
     assert "weathre" in str(told.value)
     assert "anew" not in str(told.value)
 
 
 def test_only_where_readers_were_is_it_said_that_the_row_was_deleted() -> None:
     with pytest.raises(MisconfiguredError, match=r"row was deleted\. Stop every reader"):
-        check_known("weather", "s", Survey((), SAVED, frozenset()))
+        check_known("weather", "s", BigtablePartitionSurvey((), SAVED, frozenset()))

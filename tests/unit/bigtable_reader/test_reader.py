@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.core.stream.partitions import PieceId, Progress
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, PieceId
 from services.bigtable_reader.core.stream.records import SetCell
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
@@ -47,7 +47,7 @@ def test_readers_that_follow_on_each_other_in_order_do_not_drive_stamps_away_fro
     async def scenario() -> None:
         world = await a_world(b"b")
         for _restart in range(30):
-            reader = world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+            reader = world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
             await asyncio.sleep(12)
             world.table.write(b"a", CELL)
             world.readers.remove(reader)
@@ -63,7 +63,7 @@ def test_the_claim_of_each_partition_is_logged_for_debugging_only() -> None:
     async def scenario() -> None:
         world = await a_world(b"b")
         with capture_logs() as logs:
-            world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+            world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
             await asyncio.sleep(12)
             await world.end()
         assert [one["log_level"] for one in logs if one["event"] == "partition_claimed"] == ["debug"] * 2
@@ -76,7 +76,7 @@ def test_streams_are_cancelled_only_by_a_handover_and_a_stop() -> None:
 
     async def scenario() -> None:
         world = await a_world(b"b", b"c", b"d")
-        world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+        world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
         for number in range(60):
             world.table.write(b"%c%d" % (97 + number % 5, number), CELL)
             if number % 6 == 2:
@@ -89,7 +89,7 @@ def test_streams_are_cancelled_only_by_a_handover_and_a_stop() -> None:
         assert world.table.cancelled_streams == 0
         assert owners(world) == {"reader 1": 4}
 
-        world.start(slowest=0.02, wrong_by=timedelta(0), kind=Options)
+        world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
         await asyncio.sleep(600)
         assert owners(world) == {"reader 1": 2, "reader 2": 2}
         assert world.table.cancelled_streams == 2
@@ -103,10 +103,10 @@ def test_streams_are_cancelled_only_by_a_handover_and_a_stop() -> None:
 def test_what_one_reader_holds_is_shared_with_those_that_come_and_taken_over_from_those_that_go() -> None:
     async def scenario() -> None:
         world = await a_world(b"b", b"c", b"d")
-        first = world.start(slowest=0.02, kind=Options)
+        first = world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         assert owners(world) == {"reader 1": 4}
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(20)
         assert owners(world) == {"reader 1": 2, "reader 2": 2}
         world.readers.remove(first)
@@ -129,7 +129,7 @@ def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_ag
         advance = FakePartitionStore.advance
 
         async def refusing(
-            store: FakePartitionStore, progress: Sequence[Progress], *, release: bool = False
+            store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
         ) -> Collection[PieceId]:
             if release and asyncio.get_running_loop().time() < 100:
                 raise TransientError("UNAVAILABLE")
@@ -137,10 +137,10 @@ def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_ag
 
         monkeypatch.setattr(FakePartitionStore, "advance", refusing)
         world = await a_world(b"b", b"c", b"d")
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         mine = {piece for piece, row in world.partitions.rows.items() if row.owner == "reader 1"}
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(80)
         assert owners(world) == {"reader 1": 2, "reader 2": 2}
         await asyncio.sleep(60)
@@ -161,7 +161,7 @@ class SlowRenewals:
         advance = FakePartitionStore.advance
 
         async def slow(
-            store: FakePartitionStore, progress: Sequence[Progress], *, release: bool = False
+            store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
         ) -> Collection[PieceId]:
             if not release and not self.open.is_set():
                 self.waiting.set()
@@ -183,10 +183,10 @@ def test_a_renewal_that_is_on_its_way_does_not_take_back_what_is_given_back(monk
     async def scenario() -> None:
         renewals = SlowRenewals(monkeypatch)
         world = await a_world(b"b")
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         await renewals.shut()
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(4)  # by now it wants to give one back, and may not yet
         assert owners(world) == {"reader 1": 2}
         renewals.open.set()
@@ -203,7 +203,7 @@ def test_a_renewal_that_is_on_its_way_at_a_stop_does_not_take_back_what_is_given
     async def scenario() -> None:
         renewals = SlowRenewals(monkeypatch)
         world = await a_world(b"b")
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         await renewals.shut()
         assert owners(world) == {"reader 1": 2}
@@ -216,7 +216,7 @@ def test_a_renewal_that_is_on_its_way_at_a_stop_does_not_take_back_what_is_given
 def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_its_way() -> None:
     async def scenario() -> None:
         world = await a_world()
-        living = world.start(slowest=0.02, kind=Options)
+        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         (held,) = living.reader.held
         held.trusted_until = asyncio.get_running_loop().time()
@@ -240,7 +240,7 @@ def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_i
 def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(silent: str, waits_for: float) -> None:
     async def scenario() -> None:
         world = await a_world(b"b", b"c")
-        living = world.start(slowest=0.02, kind=Options)
+        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         if silent != "all but the partition table":
             living.to_store.hold_up()
@@ -263,7 +263,7 @@ def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail(mon
         advance = FakePartitionStore.advance
 
         async def refusing(
-            store: FakePartitionStore, progress: Sequence[Progress], *, release: bool = False
+            store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
         ) -> Collection[PieceId]:
             if release and asyncio.get_running_loop().time() < 11:
                 raise TransientError("UNAVAILABLE")
@@ -271,7 +271,7 @@ def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail(mon
 
         monkeypatch.setattr(FakePartitionStore, "advance", refusing)
         world = await a_world(b"b", b"c")
-        living = world.start(slowest=0.02, kind=Options)
+        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         living.stop.request()
         await living.task
@@ -346,8 +346,8 @@ def test_while_the_stream_is_paused_readers_are_well_hold_nothing_and_publish_no
     async def scenario() -> None:
         world = await a_world(b"b")
         health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
-        world.start(slowest=0.02, kind=Options, health=health)
-        world.start(slowest=0.02, kind=Options)
+        world.start(slowest=0.02, kind=BigtableReaderOptions, health=health)
+        world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
         with capture_logs() as lines:
             assert await world.by_hand.pause()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.app.stream.held import Options
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
 from services.bigtable_reader.core.stream.records import SetCell
 from services.bigtable_reader.core.times import Microseconds
 from tests.fakes.bigtable_table import Bigtable
@@ -67,7 +67,7 @@ def test_an_owner_that_does_not_know_that_it_is_one_no_more_publishes_only_what_
         world.table.write(b"a", SetCell("f", b"q", Microseconds(1_000), b"1"))
         await asyncio.sleep(2)
         zombie.to_store.hold_up()  # it reads and publishes on, and hears no more of who owns what
-        world.start(slowest=0.02, wrong_by=timedelta(minutes=-5), kind=Options)
+        world.start(slowest=0.02, wrong_by=timedelta(minutes=-5), kind=BigtableReaderOptions)
         await asyncio.sleep(60)
         published = len(world.topic.changes)
         world.table.write(b"a", SetCell("f", b"q", Microseconds(1_000), b"2"))

@@ -12,7 +12,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.schema import resync as core
-from services.bigtable_reader.core.schema.resync import Kind, Mark, Resync, cure, mark_of
+from services.bigtable_reader.core.schema.resync import (
+    BigtableResyncKind,
+    BigtableResyncRequest,
+    Resync,
+    cure,
+    mark_of,
+)
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
@@ -36,7 +42,7 @@ class Found:
     """Something that somebody has found at a moment, and what was read after it."""
 
     at: int
-    kind: Kind
+    kind: BigtableResyncKind
     run: int = 0
 
 
@@ -45,7 +51,7 @@ class Shown:
     """A mark as somebody has read it at a moment."""
 
     at: int
-    mark: Mark
+    mark: BigtableResyncRequest
 
 
 class Marking(RuleBasedStateMachine):
@@ -66,8 +72,11 @@ class Marking(RuleBasedStateMachine):
     def keep(self, after: Resync | None) -> None:
         self.kept = self.kept if after is None else after
 
-    @rule(target=found, kind=st.sampled_from((Kind.ROUTED_ELSEWHERE, Kind.STREAM_DISABLED)))
-    def something_is_found(self, kind: Kind) -> Found:
+    @rule(
+        target=found,
+        kind=st.sampled_from((BigtableResyncKind.ROUTED_ELSEWHERE, BigtableResyncKind.STREAM_DISABLED)),
+    )
+    def something_is_found(self, kind: BigtableResyncKind) -> Found:
         self.moment += 1
         return Found(self.moment, kind)
 
@@ -162,7 +171,7 @@ TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=
 
 
 def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
-    kept = core.marked(None, Kind.FAMILIES_DROPPED, EPOCH, 0)
+    kept = core.marked(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
     mark = mark_of("projects/p/instances/i/tables/weather", kept)
     assert mark is not None
     text = cure(mark)
@@ -172,7 +181,7 @@ def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
 
 
 def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
-    kept = Resync(findings=(core.Finding(kind="rows_moved", found_at=EPOCH, run=2),))
+    kept = Resync(findings=(core.BigtableResyncCause(kind="rows_moved", found_at=EPOCH, run=2),))
     assert core.healed(kept, 2, WATCHING.digest) is None
     healed = core.healed(kept, 3, WATCHING.digest)
     assert healed is not None

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
@@ -39,7 +39,7 @@ class Refusing:
 def test_only_a_precondition_may_be_of_the_rows_that_were_asked_for(
     code: grpc.StatusCode, is_of_the_rows: bool
 ) -> None:
-    rows = BigtableRows(cast("Channels", Refusing(code)), Table("projects/p/instances/i", "t"))
+    rows = BigtableRows(cast("BigtableChannels", Refusing(code)), Table("projects/p/instances/i", "t"))
     with pytest.raises(MisconfiguredError, match="the row is too large") as raised:
         asyncio.run(rows.read([b"a"]))
     assert isinstance(raised.value, ReadRefusedError) is is_of_the_rows
@@ -75,7 +75,7 @@ class Streaming:
 def test_rows_that_take_more_memory_than_a_reading_may_are_read_one_at_a_time() -> None:
     async def scenario() -> None:
         channels = Streaming()
-        rows = BigtableRows(cast("Channels", channels), Table("projects/p/instances/i", "t"), most_bytes=2_000)
+        rows = BigtableRows(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=2_000)
         found = await asyncio.gather(*(rows.read([b"row %d" % number]) for number in range(5)))
         assert [len(cast("Any", one.found)[b"row %d" % number]["f"]) for number, one in enumerate(found)] == [6] * 5
         assert channels.most == 1
@@ -109,7 +109,7 @@ class Scanned:
 def test_a_scan_learns_how_many_rows_fill_a_page_and_cancels_no_call_after_the_first() -> None:
     async def scenario() -> None:
         channels = Scanned()
-        scan = BigtableScan(cast("Channels", channels), Table("projects/p/instances/i", "t"), most_bytes=10_000)
+        scan = BigtableScan(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=10_000)
         found: list[bytes] = []
         left: KeyRange | None = ALL_KEYS
         while left is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
-from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, Refused
+from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, RefusedChange
 from services.bigtable_reader.core.stream.records import DataChange, SetCell
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
@@ -24,17 +24,17 @@ from tests.unit.bigtable_reader.readings import a_record, outputs
 TEXT = BigtableOptions(values="text")
 
 
-def a_refused_row(size: int) -> Refused:
+def a_refused_row(size: int) -> RefusedChange:
     """Return a row with a value of so many bytes that is no text."""
     images = outputs(options=TEXT).images
     assert images is not None
     cells = {"f": {b"q": [CellVersion(5, b"\xff" * size)]}}
     found = images.image(b"row", cells, Trigger.of(a_record(b"row")), 7)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedChange)
     return found
 
 
-def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[Refused]:
+def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[RefusedChange]:
     """Return the entries of a call on a row whose key is no text, with values of so many bytes."""
     entries = outputs(images=False, entries=True).entries
     assert entries is not None
@@ -46,7 +46,7 @@ def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[Refused]:
     return refused
 
 
-async def letters_of(*refused: Refused) -> Sequence[DeadLetter]:
+async def letters_of(*refused: RefusedChange) -> Sequence[DeadLetter]:
     letters = FakeLetters()
     await SettingAside(letters, VirtualClock()).keep(refused)
     return letters.kept

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Saved, Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position, RangeToken
 from services.bigtable_reader.core.times import Microseconds
 
@@ -25,12 +25,14 @@ def a_snapshot(*parts: SnapshotPart, whole: bool = True) -> Snapshot:
     return Snapshot(run=3, requested_at=NOON, parts=parts, whole=whole)
 
 
-def a_survey(left: Saved, right: Saved, readers: str = "one two") -> Survey:
+def a_survey(left: Saved, right: Saved, readers: str = "one two") -> BigtablePartitionSurvey:
     pieces = [
         Piece(id=PieceId(name), range=keys, position=Position((RangeToken(keys, "t"),)), floor=0, low_watermark=NOON)
         for name, keys in (("left", LEFT), ("right", RIGHT))
     ]
-    return Survey(tuple(pieces), {pieces[0].id: left, pieces[1].id: right}, frozenset(readers.split()), NOON)
+    return BigtablePartitionSurvey(
+        tuple(pieces), {pieces[0].id: left, pieces[1].id: right}, frozenset(readers.split()), NOON
+    )
 
 
 def read_by(owner: str, *, above: int = 1, reached: int = 0) -> Saved:
@@ -62,7 +64,9 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "older version"),
     ],
 )
-def test_why_it_waits_is_said_with_the_cure(survey: Survey, end: int | None, why: str, fix: str) -> None:
+def test_why_it_waits_is_said_with_the_cure(
+    survey: BigtablePartitionSurvey, end: int | None, why: str, fix: str
+) -> None:
     at = None if end is None else Microseconds(NOON + end)
     found = hindrance(a_snapshot(*BOTH), survey, at)
     assert found is not None

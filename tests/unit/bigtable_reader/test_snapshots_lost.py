@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
-from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress
 from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.core.times import Microseconds
@@ -33,7 +33,7 @@ async def half_read_and_lost(automatic: bool) -> SnapshotWorld:
     assert part is not None
     now = VirtualClock().now()
     await store.save([PartProgress(part, run, b"b", now, 2, read_since=now)], release=True)
-    await FakeResyncStore(world.partitions).mark(Kind.TOPIC_LOST, now, run)
+    await FakeResyncStore(world.partitions).mark(BigtableResyncKind.TOPIC_LOST, now, run)
     return world
 
 
@@ -67,7 +67,7 @@ AT_THE_END = Microseconds(EPOCH + 120_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToAnEnd(Options):
+class ToAnEnd(BigtableReaderOptions):
     """Of a reader that reads for two minutes."""
 
     end: Microseconds | None = AT_THE_END

@@ -11,7 +11,7 @@ import pytest
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.source_rows import BigtableSourceRows
 from services.bigtable_reader.commands.snapshot import key_of
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, SetCell
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
@@ -58,10 +58,10 @@ class World:
             MirroredRows(images, [ALL_KEYS]), to_row_key, scan, rows, self._survey, self._publisher
         )
 
-    async def _survey(self) -> tuple[Survey, int]:
+    async def _survey(self) -> tuple[BigtablePartitionSurvey, int]:
         await asyncio.sleep(0)
         piece = a_partition(floor=self.floor).piece
-        return Survey((piece,), {}, frozenset(), EPOCH, self.paused_since), 1
+        return BigtablePartitionSurvey((piece,), {}, frozenset(), EPOCH, self.paused_since), 1
 
     @asynccontextmanager
     async def _publisher(self) -> AsyncIterator[FakePublisher]:

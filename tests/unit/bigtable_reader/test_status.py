@@ -8,10 +8,14 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.app.status.metrics import ReaderMetrics
+from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
 from services.bigtable_reader.app.status.status import document, exit_code, lines
-from services.bigtable_reader.core.schema.resync import Finding, Kind, Mark
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Saved, Survey
+from services.bigtable_reader.core.schema.resync import (
+    BigtableResyncCause,
+    BigtableResyncKind,
+    BigtableResyncRequest,
+)
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
 from services.bigtable_reader.core.stream.records import KeyRange, Position, RangeToken
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
@@ -33,8 +37,10 @@ def a_piece(name: str, range_: KeyRange, *, position: bool = True, target: KeyRa
     )
 
 
-def a_survey(*pieces: Piece, readers: str = "", **saved: Saved) -> Survey:
-    return Survey(pieces, {PieceId(name): one for name, one in saved.items()}, frozenset(readers.split()))
+def a_survey(*pieces: Piece, readers: str = "", **saved: Saved) -> BigtablePartitionSurvey:
+    return BigtablePartitionSurvey(
+        pieces, {PieceId(name): one for name, one in saved.items()}, frozenset(readers.split())
+    )
 
 
 def running(owner: str, *, behind: int = 0) -> Saved:
@@ -101,7 +107,7 @@ def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() ->
         c=Saved("one", 1, "CLOSING", NOON, False),
     )
     registry = CollectorRegistry()
-    ReaderMetrics(registry, MicrosecondClock()).surveyed(survey, NOON, timedelta(0))
+    BigtablePrometheusMetrics(registry, MicrosecondClock()).surveyed(survey, NOON, timedelta(0))
 
     assert document("s", survey, DAY, NOON)["unread"] == ["[, b)", "[d, end)"]
     assert registry.get_sample_value("millrace_reader_unread_ranges") == 2
@@ -121,13 +127,18 @@ def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behi
 
 def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_and_is_no_success() -> None:
     findings = (
-        Finding(kind=Kind.FAMILIES_DROPPED, found_at=Microseconds(NOON + 1_000_000), run=1, families=("f", "g")),
-        Finding(kind=Kind.ROUTED_ELSEWHERE, found_at=NOON, run=1),
-        Finding(kind=Kind.WATCHED_MORE, found_at=NOON, run=1, options=("families",)),
+        BigtableResyncCause(
+            kind=BigtableResyncKind.FAMILIES_DROPPED,
+            found_at=Microseconds(NOON + 1_000_000),
+            run=1,
+            families=("f", "g"),
+        ),
+        BigtableResyncCause(kind=BigtableResyncKind.ROUTED_ELSEWHERE, found_at=NOON, run=1),
+        BigtableResyncCause(kind=BigtableResyncKind.WATCHED_MORE, found_at=NOON, run=1, options=("families",)),
     )
     survey = a_survey(a_piece("a", KeyRange(b"", b"")), readers="one", a=running("one"))
     well = document("s", survey, DAY, NOON)
-    shown = document("s", replace(survey, mark=Mark("weather", findings)), DAY, NOON)
+    shown = document("s", replace(survey, mark=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
     assert (well["needs_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
     told = list(lines(shown))
@@ -138,8 +149,8 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_an
     assert told[at + 4].startswith("  -> readers have had different tables files")
     assert "`python -m services.bigtable_reader snapshot`" in told[at + 4]
     registry = CollectorRegistry()
-    metrics = ReaderMetrics(registry, MicrosecondClock())
-    for mark, value in ((Mark("weather", findings), 1), (None, 0)):
+    metrics = BigtablePrometheusMetrics(registry, MicrosecondClock())
+    for mark, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
         metrics.surveyed(replace(survey, mark=mark), NOON, timedelta(0))
         name = "millrace_reader_tables_needing_resync"
         assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
-from services.bigtable_reader.core.schema.resync import Kind, compared, healed
-from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, compared, healed
+from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.records import ALL_KEYS
@@ -36,7 +36,7 @@ class Looking(FakeCatalog):
         self._looks = iter(looks)
         self.over = asyncio.Event()
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> InspectedTable:
         look = next(self._looks, None)
         if look is None:
             self.over.set()
@@ -155,7 +155,7 @@ def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -
 
     table = PartitionTable(VirtualClock().now)
     assert watched(nothing, kept=table) == ([], [])
-    assert table.seen == Seen(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
+    assert table.seen == InspectedTable(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
 
     said, learnt = watched(dropped, nothing, kept=table)
 
@@ -262,7 +262,7 @@ def test_a_dropped_family_marks_the_table_whoever_looked_before() -> None:
     snapshots = SnapshotTable(snapshot=Snapshot(run=3, requested_at=EPOCH, parts=(), whole=True))
     watched(without("f"), nothing, kept=table, snapshots=snapshots)
 
-    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 3)]
+    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 3)]
 
 
 def test_what_two_readers_see_is_found_once() -> None:
@@ -275,7 +275,7 @@ def test_what_two_readers_see_is_found_once() -> None:
 
     said, _learnt = watched(nothing, seen_by_another, nothing, kept=table, snapshots=snapshots)
 
-    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
     assert [line["event"] for line in said] == ["families_dropped"], "each says it"
 
 
@@ -287,7 +287,7 @@ def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
 
     watched(nothing, without("f"), asked_for, with_also("f"), without("f"), kept=table, snapshots=snapshots)
 
-    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 1)]
+    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
 
 
 def test_what_an_older_version_has_remembered_without_a_mark_is_found_all_the_same() -> None:
@@ -298,7 +298,7 @@ def test_what_an_older_version_has_remembered_without_a_mark_is_found_all_the_sa
 
     watched(without("f"), nothing, kept=table)
 
-    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
 
 
 def test_a_table_of_an_older_version_is_compared_with_what_that_has_seen() -> None:
@@ -308,7 +308,7 @@ def test_a_table_of_an_older_version_is_compared_with_what_that_has_seen() -> No
 
     watched(without("f"), nothing, kept=table)
 
-    assert found_of(table) == [(Kind.FAMILIES_DROPPED, ("f",), 0)]
+    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
 
 
 def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> None:
@@ -338,7 +338,10 @@ def test_a_stream_that_is_disabled_and_a_profile_that_moves_mark_the_table_befor
     def disabled(_catalog: Looking) -> None:
         raise StreamGoneError("it has none")
 
-    for what, kind in ((moved, Kind.ROUTED_ELSEWHERE), (disabled, Kind.STREAM_DISABLED)):
+    for what, kind in (
+        (moved, BigtableResyncKind.ROUTED_ELSEWHERE),
+        (disabled, BigtableResyncKind.STREAM_DISABLED),
+    ):
         table = PartitionTable(VirtualClock().now)
         with pytest.raises(MisconfiguredError):
             watched(nothing, what, kept=table)
@@ -357,4 +360,6 @@ def test_a_family_that_is_back_is_noticed_by_one_who_never_missed_it() -> None:
 
     watched(nothing, dropped_and_healed_elsewhere, without("f"), kept=table)
 
-    assert [(kind, families) for kind, families, _run in found_of(table)] == [(Kind.FAMILIES_DROPPED, ("f",))]
+    assert [(kind, families) for kind, families, _run in found_of(table)] == [
+        (BigtableResyncKind.FAMILIES_DROPPED, ("f",))
+    ]

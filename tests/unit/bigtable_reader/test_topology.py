@@ -11,9 +11,9 @@ from services.bigtable_reader.core.stream.partitions import Piece, PieceId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, Child, KeyRange, Position, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
-    Patience,
+    KeyRangeTopology,
+    MergeTimeouts,
     Successor,
-    Topology,
     begin,
     end,
     merge,
@@ -29,7 +29,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 NOON = Microseconds(1_700_000_000 * SECOND)
 LONG_AGO = Microseconds(0)
-PATIENCE = Patience()
+PATIENCE = MergeTimeouts()
 
 
 def us(time: int) -> Microseconds:
@@ -45,16 +45,18 @@ def child(part: str, partition: str | None = None, named: str = "t") -> Child:
     return Child(RangeToken(span(*part.split("-")), named), span(*(partition or part).split("-")))
 
 
-def begun(*ranges: str) -> Topology:
+def begun(*ranges: str) -> KeyRangeTopology:
     return begin([span(*one.split("-")) for one in ranges], life="x", start=NOON, floor=5)
 
 
-def at(topology: Topology, key: str) -> Piece:
+def at(topology: KeyRangeTopology, key: str) -> Piece:
     (piece,) = [piece for piece in topology.pieces if key.encode() in piece.range]
     return piece
 
 
-def closed(topology: Topology, key: str, *children: Child, ceiling: int = 100, read: int = 0) -> Topology:
+def closed(
+    topology: KeyRangeTopology, key: str, *children: Child, ceiling: int = 100, read: int = 0
+) -> KeyRangeTopology:
     """End the piece that holds a key, and put together what is complete."""
     piece = at(topology, key)
     ended = end(topology, piece.id, Ending(successors(piece.range, children), ceiling, us(piece.low_watermark + read)))
@@ -63,7 +65,7 @@ def closed(topology: Topology, key: str, *children: Child, ceiling: int = 100, r
     return ended.topology if merged is None else merged.topology
 
 
-def shape(topology: Topology) -> list[str]:
+def shape(topology: KeyRangeTopology) -> list[str]:
     """Return each piece as `range tokens -> target`."""
     return [_shown(p.range, () if p.position is None else p.position.tokens, p.target) for p in topology.pieces]
 
@@ -281,7 +283,7 @@ def test_what_is_reconciled_again_is_counted() -> None:
 # Many at once
 
 
-def many(number: int) -> Topology:
+def many(number: int) -> KeyRangeTopology:
     bounds = [b"", *(b"%04d" % n for n in range(1, number)), b""]
     return begin([KeyRange(*two) for two in pairwise(bounds)], life="x", start=NOON, floor=5)
 
@@ -348,4 +350,4 @@ def test_pieces_whose_tokens_or_targets_are_not_theirs_are_refused(
 ) -> None:
     piece = Piece(id=PieceId("p"), range=ALL_KEYS, position=position, floor=0, low_watermark=NOON, target=target)
     with pytest.raises(ValueError, match="piece p"):
-        Topology(life="x", version=1, start=NOON, pieces=(piece,))
+        KeyRangeTopology(life="x", version=1, start=NOON, pieces=(piece,))

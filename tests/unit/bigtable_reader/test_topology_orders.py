@@ -10,8 +10,8 @@ from services.bigtable_reader.core.stream.partitions import Piece
 from services.bigtable_reader.core.stream.records import Child, KeyRange, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
-    Patience,
-    Topology,
+    KeyRangeTopology,
+    MergeTimeouts,
     begin,
     end,
     merge,
@@ -23,7 +23,7 @@ from tests.seeds import examples
 
 NOON = Microseconds(1_700_000_000_000_000)
 LONG_AGO = Microseconds(0)
-PATIENCE = Patience()
+PATIENCE = MergeTimeouts()
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 """Where ranges begin and end; each is also the first key of a part of the key space that is never cut."""
 
@@ -44,7 +44,7 @@ def _has_readable(machine: "Pieces") -> bool:
 class Pieces(RuleBasedStateMachine):
     """Splits, merges, chains of both, and children lists that are partial or contradict themselves."""
 
-    topology: Topology
+    topology: KeyRangeTopology
 
     @initialize(cuts=st.sets(st.sampled_from(KEYS[1:])))
     def begins(self, cuts: set[bytes]) -> None:
@@ -141,7 +141,7 @@ class Pieces(RuleBasedStateMachine):
             self.become(merged.topology)
             assert merge(merged.topology) is None
 
-    def become(self, topology: Topology) -> None:
+    def become(self, topology: KeyRangeTopology) -> None:
         assert topology.version > self.topology.version
         self.topology = topology
 

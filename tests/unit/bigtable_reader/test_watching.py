@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.core.schema.resync import Kind
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.schema.watching import (
     Watching,
     check_the_same_is_watched,
@@ -129,7 +129,9 @@ def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_what_is
         reader = a_reader(world)
         await asyncio.sleep(30)
         assert world.mark is not None
-        assert [(one.kind, one.options) for one in world.mark.findings] == [(Kind.WATCHED_MORE, (option,))]
+        assert [(one.kind, one.options) for one in world.mark.findings] == [
+            (BigtableResyncKind.WATCHED_MORE, (option,))
+        ]
         await world.request()
         await world.wait_until_snapshots_are_over()
         assert not world.is_marked()
@@ -167,7 +169,7 @@ def test_a_start_that_only_narrows_marks_nothing() -> None:
 def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_is_complete() -> None:
     async def scenario() -> None:
         world = await a_world(ALL)
-        await FakeResyncStore(world.partitions).mark(Kind.ROUTED_ELSEWHERE, EPOCH, world.run)
+        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
         world.watches = BigtableOptions(key_prefixes=("a",))
         reader = a_reader(world)
         await asyncio.sleep(30)

@@ -12,8 +12,8 @@ import msgspec
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
-from services.bigtable_reader.app.stream.held import Options
-from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableStores, Reader, SourceTable
+from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.stream.records import DeleteCells, DeleteFamily, Entry, KeyRange, SetCell
 from services.bigtable_reader.core.times import Microseconds
@@ -44,7 +44,7 @@ CUTS = (b"b", b"c", b"d")
 MakeSnapshots = Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
 
 
-class Trusting(Options):
+class Trusting(BigtableReaderOptions):
     """Of a reader that goes on when its lease is over: what it publishes then has to lose by its stamps alone."""
 
     @property
@@ -62,7 +62,7 @@ class Living:
     """The partition table's own way: it may be out of reach while all else is not."""
     stop: Stop
     task: "asyncio.Task[None]"
-    reader: Reader
+    reader: BigtableReader
 
 
 @dataclass
@@ -98,7 +98,7 @@ class World:
         life: Life | None = None,
         slowest: float | None = None,
         wrong_by: timedelta | None = None,
-        kind: type[Options] | None = None,
+        kind: type[BigtableReaderOptions] | None = None,
         health: Health | None = None,
     ) -> Living:
         """Start a reader, whose clock is wrong, on a way that is slow; some never notice that a lease is over."""
@@ -116,11 +116,11 @@ class World:
             await way.passable()
             await to_store.step()
 
-        kind = kind or self.chance.choice((Options, Trusting))
+        kind = kind or self.chance.choice((BigtableReaderOptions, Trusting))
         publisher = FakePublisher(self.topic, way)
         skew = timedelta(seconds=self.chance.uniform(-60, 60)) if wrong_by is None else wrong_by
         stop = Stop()
-        reader = Reader(
+        reader = BigtableReader(
             SourceTable(
                 stream=FakeChangeStream(self.table, way),
                 rows=FakeRows(self.table, way),
@@ -137,7 +137,9 @@ class World:
                 publisher=publisher, letters=self.letters, subscriptions=self.subscriptions, outputs=self._outputs()
             ),
             Monitoring(self.metrics, health or Health()),
-            (kind or self.chance.choice((Options, Trusting)))(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
+            (kind or self.chance.choice((BigtableReaderOptions, Trusting)))(
+                owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
+            ),
             snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
         )
         living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)

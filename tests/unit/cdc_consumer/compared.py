@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
-from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
-from services.cdc_consumer.ports import FoundMirror, Progress
+from services.cdc_consumer.ports import FoundMirror, MirrorProgress
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import TransientError
@@ -131,9 +131,9 @@ class World:
         applied = [self.applied.get(key, "") for key in keys]
         return rows.set_column(place, "_millrace_sequence", pa.array(applied, pa.string()))
 
-    def progress(self, until: str) -> Progress:
+    def progress(self, until: str) -> MirrorProgress:
         past = [one for one in self.applied.values() if len(one) == len(until) and one <= until]
-        return Progress(max(past, default=""), repr(sorted(self.applied.items())))
+        return MirrorProgress(max(past, default=""), repr(sorted(self.applied.items())))
 
 
 class Mirrors:
@@ -153,13 +153,13 @@ class Mirrors:
     def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
         return self.world.rows_of(table, [key for key in keys.column("id").to_pylist() if key in self.world.mirror])
 
-    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
         return self.world.progress(until)
 
 
 def reconciled(
     world: World, directory: Path, *, settle: int = 30, repair: bool = False, buckets: int | None = None
-) -> Comparison:
+) -> TableDifferences:
     """Compare a world's table, in time that passes only where somebody waits."""
 
     class Clock:
@@ -188,6 +188,6 @@ def reconciled(
     ).reconcile(HEADER.table)
 
 
-def kinds(result: Comparison) -> dict[int, str]:
+def kinds(result: TableDifferences) -> dict[int, str]:
     """Return how which rows differ."""
     return {json.loads(one.key)[0]: one.kind.value for one in result.differences}

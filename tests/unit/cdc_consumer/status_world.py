@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -31,7 +31,7 @@ class World:
 
     def start(self) -> None:
         """Be another process."""
-        self.held = Held(self.clock)
+        self.held = OldestMessages(self.clock)
         self.status = ConsumerStatus(
             self.clock, self.read, lambda mirror: self.marked.append(mirror.table), self.kept, self.held
         )

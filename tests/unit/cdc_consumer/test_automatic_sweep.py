@@ -10,7 +10,7 @@ import pytest
 
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_part
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept
-from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
@@ -250,7 +250,9 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
 def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_published_before() -> None:
     clock = SetClock()
     mirrors = [Mirror("planes", 1, complete_since=SINCE)]
-    status = ConsumerStatus(clock, lambda _datasets: mirrors, lambda _mirror: None, held=Held(clock, lately=AFTER))
+    status = ConsumerStatus(
+        clock, lambda _datasets: mirrors, lambda _mirror: None, held=OldestMessages(clock, lately=AFTER)
+    )
     automatic = AutomaticSweep(
         status, lambda _mirror: Swept(SINCE, left=0), clock, after=AFTER, keep_messages_for=timedelta(days=7)
     )

@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from services.cdc_consumer.adapters.bigquery.errors import append_error, beyond_limits, rest_errors
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
-from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrors
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
@@ -395,7 +395,7 @@ def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: 
     with pytest.raises(MisconfiguredError, match=told):
         BigQueryMirrorRows(client, "p", "d", Stop()).find("planes")
     with pytest.raises(MisconfiguredError, match=told):
-        BigQueryMirrors(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))
+        BigQueryMirrorTables(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))
 
 
 def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
@@ -434,7 +434,7 @@ def test_no_name_in_the_query_of_some_rows_can_be_a_columns_of_the_mirror() -> N
 
     client: Any = Asked()
     table = Mirrored(a_header(), PLANES, PLANES.columns)
-    found = BigQueryMirrors(client, "p", "d").look(table, FoundMirror("p.d.planes"), pa.table({"id": [1, 2]}))
+    found = BigQueryMirrorTables(client, "p", "d").look(table, FoundMirror("p.d.planes"), pa.table({"id": [1, 2]}))
 
     assert len(found) == 0
     named = re.findall(r"UNNEST\([^@]*@last\)\) AS (\w+)", asked[0])

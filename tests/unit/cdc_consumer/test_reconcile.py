@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.reconcile.comparison import Comparison
+from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.reconcile_report import document, exit_code, lines
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -152,19 +152,19 @@ def test_json_is_compared_by_value() -> None:
 def test_a_table_that_cannot_be_compared_says_nothing_of_the_others_until_a_stop() -> None:
     stop = Stop()
 
-    def compare(table: str) -> Comparison:
+    def compare(table: str) -> TableDifferences:
         if table == "away":
             raise TransientError("UNAVAILABLE")
         if table == "wrong":
             raise MisconfiguredError("no such table")
-        return Comparison(table)
+        return TableDifferences(table)
 
     found = dict(compared(compare, ["one", "away", "wrong", "two"], stop))
     assert found == {
-        "one": Comparison("one"),
+        "one": TableDifferences("one"),
         "away": "UNAVAILABLE; ask again",
         "wrong": "no such table",
-        "two": Comparison("two"),
+        "two": TableDifferences("two"),
     }
     stop.request()
     with pytest.raises(TransientError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.app.stream.trouble import RetryBudgets
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.reasons import Reason
@@ -54,7 +54,7 @@ class World:
 
     effects: Effects = field(default_factory=Effects)
     stop: Stop = field(default_factory=Stop)
-    patience: Patience = field(default_factory=lambda: Patience(table=AT_ONCE, between_calls=AT_ONCE))
+    patience: RetryBudgets = field(default_factory=lambda: RetryBudgets(table=AT_ONCE, between_calls=AT_ONCE))
     tables_file: str = ""
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class World:
     def wait(self, table: str = "", why: str = "") -> None:
         self.waits += 1
 
-    def start_anew(self, patience: Patience | None = None) -> None:
+    def start_anew(self, patience: RetryBudgets | None = None) -> None:
         """Be another process."""
         self.memory = Memory(patience or self.patience, plan=self.plan)
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from services.dead_letter.core.letters import LetterId
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
-from services.dead_letter.web.tools import Tools
+from services.dead_letter.web.tools import WebTools
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
@@ -58,7 +58,7 @@ class Api:
             "clock": self.world.clock,
             "stop": self.stop,
         }
-        self.tools = Tools(**(tools | more))
+        self.tools = WebTools(**(tools | more))
         self.app = application(self.tools)
 
     def get(self, path: str, **options: Any) -> Answered:

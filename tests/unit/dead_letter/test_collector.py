@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.app.collector import Collector
 from services.dead_letter.app.metrics import CollectorMetrics
-from services.dead_letter.core.letters import Arrival, LetterId, State, Stats
+from services.dead_letter.core.letters import Arrival, DeadLetterStats, LetterId, State
 from services.dead_letter.core.received import to_arrival
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import Kept
@@ -331,6 +331,6 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
 def test_before_anything_is_known_nothing_is_old() -> None:
     world = World()
     assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
-    world.metrics.show(Stats(by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0))
+    world.metrics.show(DeadLetterStats(by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0))
     assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
     assert world.metrics.document()["oldest_open"] is None

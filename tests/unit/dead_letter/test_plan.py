@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dead_letter.core.letters import ReplayId, State, StoredLetter
-from services.dead_letter.core.plan import Planned, Terms, Verdict, is_newer, judge
-from services.dead_letter.core.rows import Content, RowOf, content_of
+from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, is_newer, judge
+from services.dead_letter.core.rows import DeadLetterContent, RowOf, content_of
 from shared.contracts.change_batch import Change, Header, Op, encode_batch
 from shared.contracts.change_batch import Content as WireContent
 from shared.contracts.change_sequence import four_sections
@@ -40,14 +40,16 @@ def committed(at: str, op: Op = "UPSERT") -> Change:
     return msgspec.structs.replace(a_change(op=op), commit_timestamp=at)
 
 
-def judged(letter: StoredLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS) -> Planned:
+def judged(
+    letter: StoredLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
+) -> PlannedReplay:
     held = {} if applied is None else {ROW: str(four_sections(applied))}
     return judge(letter, content_of(letter.letter), held, now, terms)
 
 
 def test_a_letter_says_of_which_row_it_is_and_how_old() -> None:
-    assert content_of(a_letter()) == Content(ROW, str(four_sections(1)), COMMIT // 1_000)
-    assert content_of(a_letter(a_change(op="DELETE"))) == Content(ROW, str(four_sections(1)), None)
+    assert content_of(a_letter()) == DeadLetterContent(ROW, str(four_sections(1)), COMMIT // 1_000)
+    assert content_of(a_letter(a_change(op="DELETE"))) == DeadLetterContent(ROW, str(four_sections(1)), None)
 
 
 @pytest.mark.parametrize("content", ["changes", "images"])
@@ -57,7 +59,7 @@ def test_a_whole_message_is_of_no_one_row_and_as_old_as_its_oldest_upsert(conten
     changes = [committed(new), committed(old), committed("1999-01-01T00:00:00Z", op="DELETE")]
     letter = a_letter(data=encode_batch(header, changes), sequence="", key="")
 
-    assert content_of(letter) == Content(None, "", parse_timestamp(old) // 1_000)
+    assert content_of(letter) == DeadLetterContent(None, "", parse_timestamp(old) // 1_000)
 
 
 def test_a_message_of_one_change_that_was_not_applied_in_time_is_superseded_like_any_other() -> None:
@@ -67,11 +69,11 @@ def test_a_message_of_one_change_that_was_not_applied_in_time_is_superseded_like
 
 
 def test_entries_of_a_change_log_are_neither_superseded_nor_too_old() -> None:
-    assert content_of(a_letter(header=header_of("entries"))) == Content()
+    assert content_of(a_letter(header=header_of("entries"))) == DeadLetterContent()
 
 
 def test_what_cannot_be_read_is_sent_as_it_is() -> None:
-    assert content_of(junk()) == Content(understood=False)
+    assert content_of(junk()) == DeadLetterContent(understood=False)
     assert judged(stored(junk()), now=Nanoseconds(LATE * 2)).verdict is Verdict.SEND
 
 
@@ -81,7 +83,7 @@ def test_of_what_nobody_here_understands_it_is_said_that_it_comes_back() -> None
 
 
 def test_a_letter_is_sent_unless_something_speaks_against_it() -> None:
-    assert judged(stored()) == Planned(stored(), Verdict.SEND)
+    assert judged(stored()) == PlannedReplay(stored(), Verdict.SEND)
 
 
 @pytest.mark.parametrize(("applied", "verdict"), [(6, Verdict.SUPERSEDED), (5, Verdict.SEND), (4, Verdict.SEND)])

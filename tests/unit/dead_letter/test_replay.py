@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.dead_letter.app.replay.replay import LEASE, Outcome
 from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
-from services.dead_letter.core.plan import Planned, Verdict
+from services.dead_letter.core.plan import PlannedReplay, Verdict
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_sequence import four_sections
@@ -31,7 +31,7 @@ def world() -> World:
 
 def test_a_dry_run_changes_nothing_and_tells_what_would_be(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
-    told: list[Planned] = []
+    told: list[PlannedReplay] = []
     outcome = world.replay(execute=False, tell=lambda judged, _so_far: told.extend(judged))
 
     assert outcome.verdicts == {Verdict.SEND: 4}

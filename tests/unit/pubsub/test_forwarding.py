@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from shared.pubsub.topology import Topology, still_to_grant
+from shared.pubsub.topology import PubsubTopology, still_to_grant
 
 GCLOUD = """#!/bin/sh
 if [ "$1" = projects ]; then echo "7 of $3" | tr -d ' '; else echo "$@"; fi
@@ -15,7 +15,7 @@ def test_what_set_up_tells_grants_pubsubs_own_agent_what_forwarding_takes(tmp_pa
     gcloud.write_text(GCLOUD)
     gcloud.chmod(0o755)
     told = still_to_grant(
-        Topology(
+        PubsubTopology(
             topic="projects/p/topics/changes",
             subscription="projects/mine/subscriptions/consumer",
             dead_letter_topic="projects/theirs/topics/dead",

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.packer import REQUEST_BYTES, Limits, Oversized, Packer, Receipt, Request
+from shared.pubsub.packer import REQUEST_BYTES, Oversized, PackedRequest, Packer, PackerLimits, Receipt
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PublishRequest
 from tests.builders import a_change, a_header
 
 KEYS = ("planes/0", "planes/1", "flüge/2")
 HEADERS = (a_header("planes"), a_header("flüge"), a_header("planes"))  # the third is equal to the first, not the same
-SMALL = Limits(
+SMALL = PackerLimits(
     changes_per_message=3, bytes_per_message=5_000, messages_per_request=3, bytes_per_request=14_000, requests=2
 )
 TOPIC = "projects/p/topics/t"
@@ -42,7 +42,7 @@ class Packing(RuleBasedStateMachine):
         self.numbers = iter(range(1, 1_000_000))
         self.added: dict[str, list[str]] = defaultdict(list)
         self.published: dict[str, list[str]] = defaultdict(list)
-        self.under_way: dict[str, Request] = {}
+        self.under_way: dict[str, PackedRequest] = {}
         self.waiting_for: dict[Receipt, set[str]] = {}
         self.made: dict[str, Change] = {}
         self.unsettled: dict[str, Oversized] = {}
@@ -132,7 +132,7 @@ class Packing(RuleBasedStateMachine):
         for receipt in finished:
             del self.waiting_for[receipt]
 
-    def check_limits(self, request: Request) -> None:
+    def check_limits(self, request: PackedRequest) -> None:
         assert 1 <= len(request.messages) <= SMALL.messages_per_request
         for message in request.messages:
             assert len(message.changes) <= SMALL.changes_per_message
@@ -229,8 +229,8 @@ def test_a_key_that_has_rested_while_its_request_was_under_way_goes_on_at_once()
     assert [one.ordering_key for one in packer.requests()] == ["k"]
 
 
-@pytest.mark.parametrize("limits", [Limits(changes_per_message=3), Limits(bytes_per_message=900)])
-def test_a_full_message_rests_no_longer(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [PackerLimits(changes_per_message=3), PackerLimits(bytes_per_message=900)])
+def test_a_full_message_rests_no_longer(limits: PackerLimits) -> None:
     packer = Packer(limits, resting=True)
     packer.add(a_header(), [("k", a_change(1))])
     list(packer.requests())
@@ -260,7 +260,7 @@ def test_who_is_in_a_hurry_rests_no_more() -> None:
 
 
 def test_one_change_per_message_still_fills_a_request() -> None:
-    packer = Packer(Limits(changes_per_message=1))
+    packer = Packer(PackerLimits(changes_per_message=1))
     packer.add(a_header(), [("k", a_change(number)) for number in range(1_500)])
 
     (request,) = packer.requests()
@@ -285,7 +285,7 @@ def test_another_column_list_cuts_the_batch() -> None:
 
 
 def test_a_change_over_the_soft_limit_travels_alone_and_over_the_hard_limit_not_at_all() -> None:
-    packer = Packer(Limits(bytes_per_message=1_000))
+    packer = Packer(PackerLimits(bytes_per_message=1_000))
     receipt, oversized = packer.add(
         a_header(), [("k", a_change(1)), ("k", sized(2, 8_900_000)), ("k", sized(3, REQUEST_BYTES)), ("k", a_change(4))]
     )

@@ -20,7 +20,7 @@ from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import NOT_READY_AFTER
-from shared.pubsub.packer import Limits
+from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
@@ -140,7 +140,7 @@ async def test_an_announcement_is_a_batch_without_changes() -> None:
 
 @in_a_loop
 async def test_what_failed_transiently_goes_again_before_anything_later_of_its_key() -> None:
-    world = World(limits=Limits(changes_per_message=1, messages_per_request=1))
+    world = World(limits=PackerLimits(changes_per_message=1, messages_per_request=1))
     world.channel.failures = [UNAVAILABLE, UNAVAILABLE]
     async with world.publisher as publisher:
         futures = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in range(5)]

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from services.spanner_reader.core.stream.changes import spanner_sequence
-from services.spanner_reader.core.stream.partitions import Partition
-from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.core.stream.partitions import SpannerPartition
+from services.spanner_reader.core.stream.records import (
+    DataChangeRecord,
+    Mod,
+    PartitionToken,
+    SpannerStreamQuery,
+    StreamRecord,
+)
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
@@ -76,7 +82,7 @@ class LiveStream:
         self._life = life
         self._lag = lag
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for."""
         records = self._database.records[query.token]
         for place in range(1 << 30):
@@ -106,7 +112,7 @@ class PausingWorld:
         self.world = World(Script({}), Table(self.database.clock), catalog=FakeCatalog(*tables))
         start = at("09:00:00")
         for token in TOKENS:
-            self.world.table.rows[token] = Partition(token=token, start=start, watermark=start)
+            self.world.table.rows[token] = SpannerPartition(token=token, start=start, watermark=start)
         self.pauses = FakePauseStore(self.world.pauses)
         self.shapes = FakeShapeStore(self.world.shapes)
 

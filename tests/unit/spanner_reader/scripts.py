@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.spanner_reader.app.schema.schema_watch import WatchedTables
-from services.spanner_reader.app.stream.held import Options
-from services.spanner_reader.app.stream.reader import Reader, SpannerOutput, SpannerStores, WatchedDatabase
+from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
     ChildPartitionsRecord,
-    ColumnType,
     DataChangeRecord,
     Mod,
     PartitionToken,
+    SpannerColumnType,
 )
-from services.spanner_reader.ports import ChangeStream, PauseStore, WatchedTable
+from services.spanner_reader.ports import DatabaseChangeStream, PauseStore, WatchedTable
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.reading.supervisor import Monitoring
@@ -33,8 +33,8 @@ from tests.fakes.subscriptions import FakeSubscriptions
 
 LEASE = timedelta(seconds=30)
 COLUMNS = (
-    ColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
-    ColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=2),
+    SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
+    SpannerColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=2),
 )
 
 
@@ -107,12 +107,12 @@ class World:
         table_options: Callable[[str], TableOptions] | None = None,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
         health: Health | None = None,
-        stream: ChangeStream | None = None,
+        stream: DatabaseChangeStream | None = None,
         pauses: PauseStore | None = None,
-    ) -> Reader:
+    ) -> SpannerReader:
         """Return a new reader in this world."""
         life = life or Life()
-        return Reader(
+        return SpannerReader(
             WatchedDatabase(stream=stream or FakeChangeStream(self.script, life), catalog=self.catalog),
             SpannerStores(
                 partitions=store or FakePartitionStore(self.table, owner, lease, life),
@@ -126,7 +126,7 @@ class World:
                 tables=WatchedTables(included, table_options),
             ),
             Monitoring(self.metrics, health or Health()),
-            Options(
+            SpannerReaderOptions(
                 owner=owner,
                 lease=lease,
                 heartbeat=timedelta(seconds=10),
@@ -143,7 +143,7 @@ class World:
 
 
 @asynccontextmanager
-async def running(reader: Reader) -> AsyncIterator[None]:
+async def running(reader: SpannerReader) -> AsyncIterator[None]:
     """Run a reader in the background; at the end of the block it is asked to stop, and whatever it raised is raised."""
     stop = Stop()
     task = asyncio.create_task(reader.run(stop))

@@ -10,7 +10,7 @@ from services.spanner_reader.core.stream.changes import (
     require_whole_rows,
     spanner_sequence,
 )
-from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError
@@ -20,9 +20,9 @@ from tests.unit.spanner_reader.scripts import COLUMNS, a_record
 
 COMMIT = parse_timestamp("2022-09-27T12:30:00.123456Z")
 ACCOUNT_COLUMNS = (
-    ColumnType("AccountId", '{"code": "STRING"}', is_primary_key=True, ordinal_position=1),
-    ColumnType("LastUpdate", '{"code": "TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
-    ColumnType("Balance", '{"code": "INT"}', is_primary_key=False, ordinal_position=3),
+    SpannerColumnType("AccountId", '{"code": "STRING"}', is_primary_key=True, ordinal_position=1),
+    SpannerColumnType("LastUpdate", '{"code": "TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
+    SpannerColumnType("Balance", '{"code": "INT"}', is_primary_key=False, ordinal_position=3),
 )
 
 
@@ -225,9 +225,9 @@ def test_a_type_has_its_googlesql_name(text: str, name: str) -> None:
 
 def test_the_schema_orders_key_columns_and_ordinals_only_where_it_cannot() -> None:
     columns = (
-        ColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
-        ColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=3),
-        ColumnType("Base", '{"code":"STRING"}', is_primary_key=True, ordinal_position=2),
+        SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1),
+        SpannerColumnType("Name", '{"code":"STRING"}', is_primary_key=False, ordinal_position=3),
+        SpannerColumnType("Base", '{"code":"STRING"}', is_primary_key=True, ordinal_position=2),
     )
     record = replace(a_record(COMMIT), column_types=columns, mods=(Mod('{"Id":"1","Base":"b"}', "{}", None),))
     assert maker(Singers=("Base", "Id")).changes(record)[0].primary_key == ("Base", "Id")
@@ -241,7 +241,7 @@ def test_a_header_is_made_once_for_each_column_list_and_anew_when_the_schema_is_
     first, _ = make.changes(a_record(COMMIT))
     again, _ = make.changes(replace(a_record(COMMIT), column_types=tuple(replace(c) for c in COLUMNS)))
     assert again is first
-    more = (*COLUMNS, ColumnType("New", '{"code":"BOOL"}', is_primary_key=False, ordinal_position=3))
+    more = (*COLUMNS, SpannerColumnType("New", '{"code":"BOOL"}', is_primary_key=False, ordinal_position=3))
     wider, _ = make.changes(replace(a_record(COMMIT), column_types=more))
     assert [c.name for c in wider.columns] == ["Id", "Name", "New"]
     assert not make.knows("Singers")

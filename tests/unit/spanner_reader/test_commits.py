@@ -18,11 +18,11 @@ from google.cloud.spanner_v1 import (
 )
 from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
 
-from services.spanner_reader.adapters.spanner.connection import Channels, Database, row
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, row
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State
+from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import PartitionToken
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 from tests.fakes.virtual_time import run_in_virtual_time
@@ -30,8 +30,14 @@ from tests.fakes.virtual_time import run_in_virtual_time
 START = parse_timestamp("2026-11-21T09:00:00Z")
 TIME = format_timestamp(START)
 PARENT, CHILD = PartitionToken("parent"), PartitionToken("child")
-RUNNING = Partition(
-    token=PARENT, start=START, watermark=START, state=State.RUNNING, owner="reader", lease_until=START, fencing=1
+RUNNING = SpannerPartition(
+    token=PARENT,
+    start=START,
+    watermark=START,
+    state=PartitionState.RUNNING,
+    owner="reader",
+    lease_until=START,
+    fencing=1,
 )
 
 
@@ -103,15 +109,15 @@ BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "tr
 
 def in_a_store(spanner: FakeSpanner, work: Callable[[SpannerPartitionStore], Awaitable[object]]) -> None:
     async def scenario() -> None:
-        channels = cast("Channels", SimpleNamespace(client=spanner, streaming=None, admin=None))
-        database = Database("projects/p/instances/i/databases/d", channels)
+        channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
+        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
         lease = timedelta(seconds=30)
         await work(SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=lease))
 
     run_in_virtual_time(scenario())
 
 
-def a_row(partition: Partition) -> Sequence[Any]:
+def a_row(partition: SpannerPartition) -> Sequence[Any]:
     """Return a partition as the partition table's query has it."""
     watermark, state = format_timestamp(partition.watermark), partition.state.value
     return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), TIME]
@@ -129,13 +135,13 @@ def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit()
 def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
     spanner = FakeSpanner(a_row(RUNNING))
     children = [NewPartition(CHILD, frozenset({PARENT}), START)]
-    in_a_store(spanner, lambda store: store.finish(Progress(RUNNING, START), children))
+    in_a_store(spanner, lambda store: store.finish(SpannerProgress(RUNNING, START), children))
 
     finished: set[str] = set()
     stored: set[str] = set()
     for commit in spanner.commits:
         for mutation in commit.mutations:
-            finished |= {one[0] for one in mutation.update.values if State.FINISHED.value in list(one)}
+            finished |= {one[0] for one in mutation.update.values if PartitionState.FINISHED.value in list(one)}
             stored |= {one[0] for one in mutation.insert.values}
         assert not finished or stored == {CHILD}, "a crash after this commit would lose the child"
     assert finished == {PARENT}

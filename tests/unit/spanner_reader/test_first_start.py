@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from services.spanner_reader.app.stream.first_start import first_start
-from services.spanner_reader.core.schema.shapes import Kind
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError
@@ -125,7 +125,7 @@ def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
         elif everything:
             assert marked == [], "all of it is in the stream"
         else:
-            assert marked == [Kind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
+            assert marked == [SpannerResyncKind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
 
 
 def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:

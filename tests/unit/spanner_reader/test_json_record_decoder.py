@@ -16,12 +16,12 @@ from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartition,
     ChildPartitionsRecord,
-    ColumnType,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
     PartitionToken,
-    StreamQuery,
+    SpannerColumnType,
+    SpannerStreamQuery,
     StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -75,9 +75,9 @@ def test_a_data_change_record_keeps_its_values_as_the_text_they_are() -> None:
         is_last_record_in_transaction_in_partition=False,
         table="shop.everything",
         column_types=(
-            ColumnType("id", '{"code":"INT64"}', True, 1),
-            ColumnType("n", '{"code":"NUMERIC","type_annotation":"PG_NUMERIC"}', False, 2),
-            ColumnType("an", record.column_types[2].type, False, 3),
+            SpannerColumnType("id", '{"code":"INT64"}', True, 1),
+            SpannerColumnType("n", '{"code":"NUMERIC","type_annotation":"PG_NUMERIC"}', False, 2),
+            SpannerColumnType("an", record.column_types[2].type, False, 3),
         ),
         mods=(Mod('{"id":"1"}', '{"an":["1.50", "NaN"],"n":"1.50"}', "{}"), Mod('{"id":"2"}', None, None)),
         mod_type="INSERT",
@@ -143,7 +143,7 @@ def test_records_in_another_form_are_refused(document: str) -> None:
 def test_the_query_is_the_function_of_the_streams_name_with_four_bound_parameters() -> None:
     """S3 L38-44 (A35), in the PostgreSQL dialect."""
     start, end = parse_timestamp("2022-05-01T09:00:00Z"), parse_timestamp("2022-05-01T09:30:00.000000001Z")
-    query = StreamQuery(PartitionToken("t"), start, end, 10_000)
+    query = SpannerStreamQuery(PartitionToken("t"), start, end, 10_000)
     statement = change_stream_query("SingersNameStream", query, Dialect.POSTGRESQL)
 
     assert statement.sql == 'SELECT * FROM "spanner"."read_json_SingersNameStream"($1, $2, $3, $4, null)'
@@ -153,5 +153,5 @@ def test_the_query_is_the_function_of_the_streams_name_with_four_bound_parameter
         "p3": ("t", TypeCode.STRING),
         "p4": ("10000", TypeCode.INT64),
     }
-    first = change_stream_query("s", StreamQuery(ROOT, start, None, 1_000), Dialect.POSTGRESQL).parameters
+    first = change_stream_query("s", SpannerStreamQuery(ROOT, start, None, 1_000), Dialect.POSTGRESQL).parameters
     assert (first["p2"].value, first["p3"].value) == (None, None)

@@ -13,9 +13,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, claimable, is_due
+from services.spanner_reader.core.stream.partitions import (
+    NewPartition,
+    PartitionState,
+    SpannerPartition,
+    claimable,
+    is_due,
+)
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_reader import FakePartitionStore, Table
 
@@ -35,7 +41,7 @@ class Lineage(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.table = Table()
         self.stores = {owner: FakePartitionStore(self.table, owner, LEASE) for owner in ("one", "two", "three")}
-        self.believes: dict[str, dict[PartitionToken, Partition]] = {owner: {} for owner in self.stores}
+        self.believes: dict[str, dict[PartitionToken, SpannerPartition]] = {owner: {} for owner in self.stores}
         """What each reader believes to hold; a zombie believes too much."""
         self.ends: dict[PartitionToken, list[NewPartition]] = {}
         """The child records of partitions that Spanner has ended, whether or not anybody has read so far."""
@@ -106,7 +112,7 @@ class Lineage(RuleBasedStateMachine):
         held = self.believes[owner][token]
         row = self.table.rows.get(token)
         ours = row is not None and row.owner == owner and row.fencing == held.fencing
-        added = self.now(self.stores[owner].finish(Progress(held, held.watermark), self.ends[token]))
+        added = self.now(self.stores[owner].finish(SpannerProgress(held, held.watermark), self.ends[token]))
         assert (added is not None) == ours
         if ours:
             self.done.add(token)
@@ -115,7 +121,7 @@ class Lineage(RuleBasedStateMachine):
 
     @rule(owner=OWNERS)
     def save(self, owner: str) -> None:
-        progress = [Progress(held, held.watermark) for held in self.believes[owner].values()]
+        progress = [SpannerProgress(held, held.watermark) for held in self.believes[owner].values()]
         for token in self.now(self.stores[owner].advance(progress)):
             del self.believes[owner][token]
 
@@ -139,7 +145,7 @@ class Lineage(RuleBasedStateMachine):
             return  # not started
         rows = {token: self.table.row(token) for token in self.table.rows}
         known = {child.token for token in self.done for child in self.ends[token]} | {ROOT}
-        unfinished = {token for token, row in rows.items() if row.state is not State.FINISHED}
+        unfinished = {token for token, row in rows.items() if row.state is not PartitionState.FINISHED}
         assert unfinished == known - self.done  # a forgotten one never comes back, an unfinished one never goes
         for token in unfinished:
             assert is_due(rows[token], None) == (self.parents[token] <= self.done)

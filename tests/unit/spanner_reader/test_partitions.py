@@ -4,9 +4,9 @@ import pytest
 
 from services.spanner_reader.core.stream.partitions import (
     NewPartition,
-    Partition,
+    PartitionState,
     Reshaping,
-    State,
+    SpannerPartition,
     claimable,
     has_reached,
     low_watermark,
@@ -19,11 +19,13 @@ A, B, C = PartitionToken("a"), PartitionToken("b"), PartitionToken("c")
 NOW = Nanoseconds(1_000)
 
 
-def a_partition(token: PartitionToken = A, **values: object) -> Partition:
-    return replace(Partition(token=token, start=Nanoseconds(10), watermark=Nanoseconds(10)), **values)  # type: ignore[arg-type]
+def a_partition(token: PartitionToken = A, **values: object) -> SpannerPartition:
+    return replace(SpannerPartition(token=token, start=Nanoseconds(10), watermark=Nanoseconds(10)), **values)  # type: ignore[arg-type]
 
 
-def claims(*partitions: Partition, end: int | None = None, holding: tuple[PartitionToken, ...] = ()) -> list[str]:
+def claims(
+    *partitions: SpannerPartition, end: int | None = None, holding: tuple[PartitionToken, ...] = ()
+) -> list[str]:
     found = claimable(partitions, owner="me", holding=holding, now=NOW, end=None if end is None else Nanoseconds(end))
     return [partition.token for partition in found]
 
@@ -33,11 +35,11 @@ def test_a_partition_is_due_when_all_its_parents_are_finished() -> None:
     assert claims(a_partition(C, parents=both, finished_parents=frozenset({A}))) == []
     assert claims(a_partition(C, parents=both, finished_parents=both)) == [C]
     assert claims(a_partition(C)) == [C]  # the first partitions have none
-    assert claims(a_partition(C, state=State.FINISHED)) == []
+    assert claims(a_partition(C, state=PartitionState.FINISHED)) == []
 
 
-@pytest.mark.parametrize("state", [State.CREATED, State.SCHEDULED, State.RUNNING])
-def test_a_lease_keeps_others_away_until_it_ends(state: State) -> None:
+@pytest.mark.parametrize("state", [PartitionState.CREATED, PartitionState.SCHEDULED, PartitionState.RUNNING])
+def test_a_lease_keeps_others_away_until_it_ends(state: PartitionState) -> None:
     held = a_partition(state=state, owner="other", lease_until=NOW)
     assert claims(held) == []
     assert claims(replace(held, lease_until=Nanoseconds(NOW - 1))) == [A]

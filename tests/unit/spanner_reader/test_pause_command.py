@@ -4,7 +4,7 @@ import asyncio
 import io
 
 from services.spanner_reader.commands.pause import resume
-from services.spanner_reader.core.schema.shapes import Look, TableShape
+from services.spanner_reader.core.schema.shapes import SchemaInspection, TableShape
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.spanner_schema import Shapes
@@ -12,7 +12,7 @@ from tests.fakes.spanner_schema import Shapes
 
 def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
     async def scenario() -> None:
-        look = Look(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
+        look = SchemaInspection(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
         pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
 
         async def command(*arguments: str) -> tuple[int, str]:

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.stream.partitions import Partition, State
-from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition
+from services.spanner_reader.core.stream.records import (
+    ROOT,
+    HeartbeatRecord,
+    PartitionToken,
+    SpannerStreamQuery,
+    StreamRecord,
+)
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -59,10 +65,10 @@ def test_the_worked_example_reads_a_merged_partition_once_and_after_both_parents
         async with running(world.reader()):
             await until(lambda: {T1, T2, T3} <= world.script.open_queries)  # in parallel
             world.script.gates[first].set()
-            await until(lambda: world.table.rows[first].state is State.FINISHED)
+            await until(lambda: world.table.rows[first].state is PartitionState.FINISHED)
             await turns()
             assert asked(world, T4) == []  # one parent is not enough
-            assert world.table.rows[T4].state is State.CREATED
+            assert world.table.rows[T4].state is PartitionState.CREATED
             world.script.gates[second].set()
             await until(lambda: len(world.topic.changes) == 6)
             await until(lambda: T4 in world.script.open_queries)
@@ -91,7 +97,7 @@ def test_the_worked_example_with_a_restart_between_the_two_parents(
         async with running(world.reader(owner="one")):
             await until(lambda: {T1, T2, T3} <= world.script.open_queries)
             world.script.gates[first].set()
-            await until(lambda: world.table.rows[first].state is State.FINISHED)
+            await until(lambda: world.table.rows[first].state is PartitionState.FINISHED)
         assert asked(world, T4) == []
         async with running(world.reader(owner="two")):
             await until(lambda: {T1, second} <= world.script.open_queries)
@@ -128,11 +134,11 @@ def test_a_partition_is_finished_only_after_everything_of_it_is_confirmed() -> N
         async with running(world.reader(publisher=publisher)):
             await until(lambda: len(publisher.waiting) == 2)  # the announcement and the record
             await turns()
-            assert world.table.rows[ROOT].state is not State.FINISHED
+            assert world.table.rows[ROOT].state is not PartitionState.FINISHED
             assert T1 not in world.table.rows
             for future in list(publisher.waiting):
                 publisher.confirm(future)
-            await until(lambda: world.table.rows[ROOT].state is State.FINISHED)
+            await until(lambda: world.table.rows[ROOT].state is PartitionState.FINISHED)
             assert T1 in world.table.rows
 
     run(scenario)
@@ -254,7 +260,7 @@ def test_a_reader_whose_lease_was_taken_stops_publishing() -> None:
             gate.set()
             await turns()
         assert world.table.rows[ROOT].owner == "other"
-        assert world.table.rows[ROOT].state is not State.FINISHED
+        assert world.table.rows[ROOT].state is not PartitionState.FINISHED
         assert T1 not in world.table.rows
 
     run(scenario)
@@ -280,7 +286,7 @@ def test_leases_are_renewed_and_watermarks_saved_while_reading() -> None:
         await world.add_root(START)
         async with running(world.reader(lease=timedelta(milliseconds=60))):
             await until(lambda: world.table.rows[ROOT].watermark == FIRST)
-            assert world.table.rows[ROOT].state is State.RUNNING
+            assert world.table.rows[ROOT].state is PartitionState.RUNNING
             lease = world.table.rows[ROOT].lease_until
             world.table.clock.step(timedelta(milliseconds=50))
             await until(lambda: world.table.rows[ROOT].lease_until != lease)
@@ -398,7 +404,7 @@ class RefusingStream(FakeChangeStream):
         super().__init__(script)
         self._too_old = too_old
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Refuse the query."""
         self._script.queries.append(query)
         if len(self._script.queries) > 20:
@@ -415,7 +421,7 @@ def test_a_start_that_is_refused_though_the_retention_covers_it_is_reported_and_
         world = World(Script({T1: []}))
         world.catalog.retention = timedelta(days=7)
         world.table.clock.time = at("12:00:00")
-        world.table.rows[T1] = Partition(token=T1, start=FIRST, watermark=at("10:00:00"))
+        world.table.rows[T1] = SpannerPartition(token=T1, start=FIRST, watermark=at("10:00:00"))
         with pytest.raises(StartTooOldError):
             await asyncio.wait_for(world.reader(stream=RefusingStream(world.script, FIRST)).run(Stop()), 5)
         assert asked(world, T1) == [at("10:00:00"), FIRST]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import (
     ROOT,
     ChildPartitionsRecord,
@@ -82,7 +82,7 @@ def check_nothing_is_lost(world: World) -> None:
     published = set(world.topic.sequences())
     for token, row in world.table.rows.items():
         records = world.script.records[token]
-        finished = row.state is State.FINISHED
+        finished = row.state is PartitionState.FINISHED
         missing = sequences_of(records, None if finished else row.watermark) - published
         assert not missing, f"{token} is {row.state} at {format_timestamp(row.watermark)} without {missing}"
         for record in records:
@@ -127,7 +127,7 @@ def check_all_arrived(world: World, records: Records, end: Nanoseconds) -> None:
     assert set(world.topic.sequences()) == wanted
     assert world.table.rows.keys() == records.keys()
     for row in world.table.rows.values():
-        assert row.state is State.FINISHED or row.watermark > end
+        assert row.state is PartitionState.FINISHED or row.watermark > end
     check_children_follow_their_parents(records, world.topic)
 
 

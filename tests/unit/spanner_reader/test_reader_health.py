@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from services.spanner_reader.core.stream.partitions import Survey
+from services.spanner_reader.core.stream.partitions import SpannerPartitionSurvey
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord
 from shared.contracts.errors import TransientError
 from shared.runtime.health import Health
@@ -21,7 +21,7 @@ class Moody(FakePartitionStore):
 
     away = hangs = False
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SpannerPartitionSurvey:
         """Look at all partitions, in the right mood."""
         if self.hangs:
             await asyncio.sleep(1e9)

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.app.stream.reader import Reader
-from services.spanner_reader.core.schema.shapes import Kind
-from services.spanner_reader.core.stream.partitions import Partition, State, fair_share
+from services.spanner_reader.app.stream.reader import SpannerReader
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind
+from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition, fair_share
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
@@ -35,7 +35,7 @@ def a_wide_world(*tokens: PartitionToken) -> World:
 
 
 @asynccontextmanager
-async def running(reader: Reader) -> AsyncIterator["asyncio.Task[None]"]:
+async def running(reader: SpannerReader) -> AsyncIterator["asyncio.Task[None]"]:
     stop = Stop()
     task = asyncio.create_task(reader.run(stop))
     try:
@@ -54,15 +54,17 @@ async def until(condition: Callable[[], bool]) -> None:
 def held_by(world: World) -> Counter[str | None]:
     """Return how many live leases each owner has."""
     rows = world.table.rows.values()
-    return Counter(row.owner for row in rows if row.lease_until is not None and row.state is not State.FINISHED)
+    return Counter(
+        row.owner for row in rows if row.lease_until is not None and row.state is not PartitionState.FINISHED
+    )
 
 
 @pytest.mark.parametrize(
     ("due", "readers", "share"), [(0, 1, 0), (1, 1, 1), (1, 3, 1), (4, 2, 2), (5, 2, 3), (6, 4, 2), (7, 0, 7)]
 )
 def test_a_fair_share_leaves_no_partition_without_a_reader(due: int, readers: int, share: int) -> None:
-    partitions = [Partition(token=PartitionToken(f"p{n}"), start=START, watermark=START) for n in range(due)]
-    waiting = Partition(token=PartitionToken("child"), start=START, watermark=START, parents=frozenset({T1}))
+    partitions = [SpannerPartition(token=PartitionToken(f"p{n}"), start=START, watermark=START) for n in range(due)]
+    waiting = SpannerPartition(token=PartitionToken("child"), start=START, watermark=START, parents=frozenset({T1}))
     names = {f"reader {number}" for number in range(readers)}
     assert fair_share([*partitions, waiting], readers=names, end=None) == share
     assert share * max(1, readers) >= due
@@ -123,7 +125,9 @@ class SlowToRenew(FakePartitionStore):
         self.gate.set()
         self.renewing = asyncio.Event()
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         if not release and not self.gate.is_set():
             self.renewing.set()
             await self.gate.wait()
@@ -240,7 +244,7 @@ def test_what_the_topic_has_lost_is_marked_before_the_reader_ends_and_is_known_a
         async with running(world.reader(owner="next")):
             await until(lambda: bool(world.metrics.marks) == lost)
         assert [(mark.table, [one.kind for one in mark.findings]) for mark in world.metrics.marks] == (
-            [("Singers", [Kind.TABLE_LOST])] if lost else []
+            [("Singers", [SpannerResyncKind.TABLE_LOST])] if lost else []
         )
         for mark in world.metrics.marks:
             assert mark.since < START - 6 * DAY  # what a deleted subscription still held is lost, too
@@ -267,7 +271,7 @@ def test_what_is_finished_is_forgotten_once_nothing_depends_on_it() -> None:
         world = a_wide_world(T1)
         await world.add_root(START)
         async with running(world.reader(owner="one")):
-            await until(lambda: world.table.rows[ROOT].state is State.FINISHED)
+            await until(lambda: world.table.rows[ROOT].state is PartitionState.FINISHED)
         world.table.clock.step(timedelta(days=2))
         async with running(world.reader(owner="two")):
             await until(lambda: ROOT not in world.table.rows)

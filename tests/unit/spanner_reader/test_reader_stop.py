@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.stream.partitions import State
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
@@ -36,7 +36,9 @@ class Refusing(FakePartitionStore):
 
     until = 0.0
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases (or give them back)."""
         if release and asyncio.get_running_loop().time() < self.until:
             raise TransientError("ABORTED")
@@ -46,7 +48,9 @@ class Refusing(FakePartitionStore):
 class Unwritable(FakePartitionStore):
     """A store that refuses to release any lease."""
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases; MisconfiguredError where they are released."""
         if release:
             raise MisconfiguredError("permission denied on the partition table")
@@ -160,7 +164,7 @@ def test_what_was_confirmed_is_saved_at_a_stop_though_the_first_attempts_are_abo
         await task
         for token in TOKENS:
             row = world.table.rows[token]
-            assert (row.state, row.watermark, row.lease_until) == (State.RUNNING, READ, None)
+            assert (row.state, row.watermark, row.lease_until) == (PartitionState.RUNNING, READ, None)
         assert world.table.readers == {}
 
     run_in_virtual_time(scenario())

@@ -12,7 +12,7 @@ from services.spanner_reader.core.stream.records import (
     DataChangeRecord,
     HeartbeatRecord,
     PartitionToken,
-    StreamQuery,
+    SpannerStreamQuery,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
@@ -177,7 +177,7 @@ def test_a_query_that_ends_inside_a_row_has_not_ended_well() -> None:
 
 def test_the_query_has_named_arguments_and_four_bound_parameters() -> None:
     start, end = parse_timestamp("2022-05-01T09:00:00.123456789Z"), parse_timestamp("2022-05-01T10:00:00Z")
-    statement = change_stream_query("SingersNameStream", StreamQuery(PartitionToken("t"), start, end, 10_000))
+    statement = change_stream_query("SingersNameStream", SpannerStreamQuery(PartitionToken("t"), start, end, 10_000))
     assert statement.sql == (
         "SELECT ChangeRecord FROM READ_SingersNameStream ("
         "start_timestamp => @start_timestamp, end_timestamp => @end_timestamp, "
@@ -189,7 +189,7 @@ def test_the_query_has_named_arguments_and_four_bound_parameters() -> None:
         "partition_token": ("t", "STRING"),
         "heartbeat_milliseconds": ("10000", "INT64"),
     }
-    first = change_stream_query("s", StreamQuery(ROOT, start, None, 1_000)).parameters
+    first = change_stream_query("s", SpannerStreamQuery(ROOT, start, None, 1_000)).parameters
     assert first["partition_token"].value is None
     assert first["end_timestamp"].value is None
 
@@ -197,4 +197,4 @@ def test_the_query_has_named_arguments_and_four_bound_parameters() -> None:
 @pytest.mark.parametrize("milliseconds", [999, 300_001])
 def test_a_heartbeat_that_spanner_refuses_is_no_query(milliseconds: int) -> None:
     with pytest.raises(ValueError, match="1000 to 300000"):
-        StreamQuery(ROOT, Nanoseconds(1), None, milliseconds)
+        SpannerStreamQuery(ROOT, Nanoseconds(1), None, milliseconds)

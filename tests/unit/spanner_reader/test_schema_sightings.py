@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
-from services.spanner_reader.core.schema.shapes import Kind
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import ROOT, ColumnType
+from services.spanner_reader.core.stream.records import ROOT, SpannerColumnType
 from services.spanner_reader.ports import CatalogLook
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.publishing import ConfirmedPublishing
@@ -35,7 +35,7 @@ def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_lo
         async with running(world.reader()):  # a look a minute
             await until(lambda: bool(world.shapes.marks))
             await until(lambda: len(world.topic.changes) == 3)
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
         assert world.catalog.asked == 2  # at the start, and once for the list, however often it comes
 
     run(scenario)
@@ -53,7 +53,7 @@ def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable
         FakeMetrics(),
     )
 
-    def saw(committed: str, *columns: ColumnType) -> "asyncio.Future[None] | None":
+    def saw(committed: str, *columns: SpannerColumnType) -> "asyncio.Future[None] | None":
         record = replace(a_record(at(committed)), column_types=columns)
         return watch.saw(changes.changes(record)[0], record)
 
@@ -62,7 +62,7 @@ def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable
 
 @pytest.mark.parametrize("began_with", [COLUMNS, (*COLUMNS, BORN)])
 def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_known(
-    began_with: Sequence[ColumnType],
+    began_with: Sequence[SpannerColumnType],
 ) -> None:
     async def scenario() -> None:
         """The column comes, or is there from the start; it goes, a record is written, and it comes again."""
@@ -135,7 +135,7 @@ def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_the_reco
         async with running(world.reader(owner="next")):
             await until(lambda: bool(world.shapes.marks))
             await until(lambda: world.metrics.low_watermark == FIRST + 1)
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
     run(scenario)
 
@@ -149,7 +149,7 @@ def test_records_from_before_the_first_look_are_compared_and_partitions_that_tak
         async with running(world.reader()):
             await until(lambda: bool(world.shapes.marks))
             await until(lambda: len(world.topic.changes) == 40)
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
         assert world.catalog.asked <= 5
 
     run(scenario)

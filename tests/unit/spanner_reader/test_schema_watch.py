@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.spanner_reader.app.schema.schema_watch import remember_refused
-from services.spanner_reader.core.schema.shapes import Kind, Look, Sighting
+from services.spanner_reader.core.schema.shapes import SchemaInspection, Sighting, SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
-from services.spanner_reader.ports import CatalogLook, Compared
+from services.spanner_reader.ports import CatalogLook, SchemaFindings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
@@ -52,7 +52,7 @@ def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() 
                 await until(lambda: bool(world.metrics.marks))
                 asked = world.catalog.asked
                 await until(lambda: world.catalog.asked > asked + 5)
-        assert kinds(world) == {"Albums": [(Kind.TABLE_WATCHED, ())]}
+        assert kinds(world) == {"Albums": [(SpannerResyncKind.TABLE_WATCHED, ())]}
         assert [mark.table for mark in world.metrics.marks] == ["Albums"]
         (line,) = [line for line in logs if line["event"] == "table_needs_resync"]
         assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
@@ -75,7 +75,7 @@ def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and
 
         with pytest.raises(MisconfiguredError, match="exclude_ttl_deletes"):
             await stopped_by_a_look()
-        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
         stopped = world.catalog.time
 
         with pytest.raises(MisconfiguredError):  # and as long as it is so
@@ -87,7 +87,7 @@ def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and
             await until(lambda: world.catalog.time > cured + 5_000)
         (mark,) = world.shapes.marks.values()
         assert mark.since < stopped < mark.sync_after == cured  # what was left out until the first look without
-        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
 
     run(scenario)
 
@@ -102,7 +102,7 @@ def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_the_tables
         with capture_logs() as logs:
             store = FakeShapeStore(world.shapes)
             await remember_refused(store, lambda _table: True, TablesFile().options, await world.catalog.look())
-        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
         assert [line["event"] for line in logs] == ["table_needs_resync"]
         assert " sweep Singers --before" in logs[0]["fix"]
 
@@ -119,7 +119,7 @@ def test_a_start_that_is_refused_does_not_take_a_history_for_a_mirror_that_began
         world.catalog.exclusions = frozenset({"exclude_delete"})
         store = FakeShapeStore(world.shapes)
         await remember_refused(store, file.included, file.options, await world.catalog.look())
-        assert kinds(world) == {"Singers": [(Kind.TABLE_EXCLUDED, ())]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
 
     run(scenario)
 
@@ -151,10 +151,10 @@ def test_ddl_of_a_time_when_no_reader_ran_is_found_at_the_start() -> None:
         world.catalog.tables = [with_columns(COLUMNS[0], replace(COLUMNS[1], type='{"code":"INT64"}'))]
         async with running(world.reader(owner="another")):
             await until(lambda: bool(world.shapes.marks))
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
         async with running(world.reader(owner="a third")):
             await until(lambda: bool(world.metrics.marks))  # shown again by whoever starts
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
 
     run(scenario)
 
@@ -176,7 +176,7 @@ def test_a_column_added_again_with_another_type_is_published_as_it_comes_and_mar
         types = [[column.type for column in header.columns] for header in world.topic.headers]
         assert types[0] == ["INT64", "STRING"]
         assert types[-1] == ["INT64", "DATE"]
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
 
     run(scenario)
 
@@ -196,7 +196,7 @@ def test_tables_left_out_by_the_file_are_neither_announced_nor_published_and_cou
         assert [change.key for change in world.topic.changes] == ['{"Id":"2"}']
         async with running(world.reader()):  # taken in later: what was left out never came
             await until(lambda: bool(world.shapes.marks))
-        assert kinds(world) == {"tmp_1": [(Kind.TABLE_WATCHED, ())]}
+        assert kinds(world) == {"tmp_1": [(SpannerResyncKind.TABLE_WATCHED, ())]}
 
     run(scenario)
 
@@ -213,7 +213,7 @@ def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_is_marked() ->
         assert kinds(world) == {}
         async with running(world.reader(owner="a third", table_options=TablesFile().options)):
             await until(lambda: bool(world.shapes.marks))
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_WATCHED, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_WATCHED, ("Name",))]}
 
     run(scenario)
 
@@ -248,7 +248,7 @@ def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgott
         world.catalog.look = once_then_away  # type: ignore[method-assign]
         async with running(reader):
             await until(lambda: bool(world.shapes.marks))  # a second later, and not a minute
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_AGAIN, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
     run(scenario)
 
@@ -276,7 +276,7 @@ class AnswerLost(FakeShapeStore):
 
     lost = False
 
-    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
         compared = await super().compare(look, sightings)
         if not self.lost:
             self.lost = True
@@ -297,6 +297,6 @@ def test_wherever_it_is_killed_the_next_reader_knows_what_was_done_to_the_table(
                 await asyncio.sleep(0.1)
         async with running(world.reader(owner="next", look=SOON)):
             await until(lambda: bool(world.metrics.marks))
-        assert kinds(world) == {"Singers": [(Kind.COLUMN_RETYPED, ("Name",))]}
+        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
 
     run(scenario)

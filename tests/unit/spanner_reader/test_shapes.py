@@ -9,11 +9,11 @@ from services.spanner_reader.core.schema.file_words import excluding
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
-    Finding,
-    Kind,
-    Look,
-    Mark,
+    SchemaInspection,
     Sighting,
+    SpannerResyncCause,
+    SpannerResyncKind,
+    SpannerResyncRequest,
     TableShape,
     compare,
     synced,
@@ -27,15 +27,17 @@ NAME, BORN = ColumnShape("Name", "STRING"), ColumnShape("Born", "DATE")
 SINGERS = TableShape((ID, NAME, BORN))
 
 
-def found(old: Look, new: Look, *sightings: Sighting) -> Mapping[tuple[str, str], Sequence[str]]:
+def found(
+    old: SchemaInspection, new: SchemaInspection, *sightings: Sighting
+) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return kinds and columns by table, after the first look has been remembered."""
     findings = compare(compare(None, old).remembered, new, sightings).findings
     assert all((one.after, one.before) == (THEN, NOW) for one in findings)
     return {(one.table, one.kind.value): one.columns for one in findings}
 
 
-def a_look(at: Nanoseconds = NOW, *, everything: bool = False, **tables: TableShape) -> Look:
-    return Look(at, everything, tables)
+def a_look(at: Nanoseconds = NOW, *, everything: bool = False, **tables: TableShape) -> SchemaInspection:
+    return SchemaInspection(at, everything, tables)
 
 
 def of_singers(now: TableShape, before: TableShape = SINGERS) -> Mapping[str, Sequence[str]]:
@@ -60,7 +62,10 @@ def test_what_the_stream_kept_out_between_two_looks_is_said_of_every_table_that_
     ttl, none = frozenset({"exclude_ttl_deletes"}), frozenset[str]()
     for before, now in ((none, ttl), (ttl, ttl), (ttl, none), (none, none)):
         tables = {"Singers": SINGERS, "Albums": SINGERS, "Others": replace(SINGERS, watched=False)}
-        old, new = Look(THEN, False, tables, exclusions=before), Look(NOW, False, tables, exclusions=now)
+        old, new = (
+            SchemaInspection(THEN, False, tables, exclusions=before),
+            SchemaInspection(NOW, False, tables, exclusions=now),
+        )
         both = {(name, "table_changes_excluded_by_the_stream"): () for name in ("Albums", "Singers")}
         assert found(old, new) == (both if before or now else {})
         assert compare(old, new).remembered.exclusions == now
@@ -69,24 +74,32 @@ def test_what_the_stream_kept_out_between_two_looks_is_said_of_every_table_that_
 @pytest.mark.parametrize(
     ("columns", "kind", "named"),
     [
-        ((ID, NAME, BORN, ColumnShape("Age", "INT64", has_default=True)), Kind.COLUMN_DEFAULTED, ("Age",)),
-        ((ID, NAME, BORN, ColumnShape("Age", "INT64", nullable=False)), Kind.COLUMN_DEFAULTED, ("Age",)),
-        ((ID, BORN, NAME), Kind.COLUMN_AGAIN, ("Name",)),
-        ((ID, NAME, ColumnShape("Age", "INT64"), BORN), Kind.COLUMN_AGAIN, ("Born",)),
-        ((ID, NAME, replace(BORN, type="TIMESTAMP")), Kind.COLUMN_RETYPED, ("Born",)),
-        ((replace(ID, type="STRING"), NAME, BORN), Kind.TABLE_AGAIN, ()),
-        ((ID, replace(NAME, is_key=True), BORN), Kind.TABLE_AGAIN, ()),
+        (
+            (ID, NAME, BORN, ColumnShape("Age", "INT64", has_default=True)),
+            SpannerResyncKind.COLUMN_DEFAULTED,
+            ("Age",),
+        ),
+        (
+            (ID, NAME, BORN, ColumnShape("Age", "INT64", nullable=False)),
+            SpannerResyncKind.COLUMN_DEFAULTED,
+            ("Age",),
+        ),
+        ((ID, BORN, NAME), SpannerResyncKind.COLUMN_AGAIN, ("Name",)),
+        ((ID, NAME, ColumnShape("Age", "INT64"), BORN), SpannerResyncKind.COLUMN_AGAIN, ("Born",)),
+        ((ID, NAME, replace(BORN, type="TIMESTAMP")), SpannerResyncKind.COLUMN_RETYPED, ("Born",)),
+        ((replace(ID, type="STRING"), NAME, BORN), SpannerResyncKind.TABLE_AGAIN, ()),
+        ((ID, replace(NAME, is_key=True), BORN), SpannerResyncKind.TABLE_AGAIN, ()),
     ],
 )
 def test_columns_that_change_data_without_records(
-    columns: tuple[ColumnShape, ...], kind: Kind, named: Sequence[str]
+    columns: tuple[ColumnShape, ...], kind: SpannerResyncKind, named: Sequence[str]
 ) -> None:
     assert of_singers(TableShape(columns)) == {kind: named}
 
 
 def test_a_column_that_the_stream_takes_up_later_needs_its_old_values() -> None:
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
-    assert of_singers(SINGERS, hidden) == {Kind.COLUMN_WATCHED: ("Born",)}
+    assert of_singers(SINGERS, hidden) == {SpannerResyncKind.COLUMN_WATCHED: ("Born",)}
     assert of_singers(hidden) == {}
 
 
@@ -95,19 +108,19 @@ def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whateve
     without = compare(first, a_look(Nanoseconds(1_500), Singers=TableShape((ID, NAME))))
     assert without.findings == ()
     again = compare(without.remembered, a_look(NOW, Singers=SINGERS)).findings
-    assert [(one.kind, one.columns, one.after) for one in again] == [(Kind.COLUMN_AGAIN, ("Born",), 1_500)]
+    assert [(one.kind, one.columns, one.after) for one in again] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_500)]
 
 
 def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
     old, new = a_look(THEN, Singers=SINGERS), a_look(Singers=SINGERS)
     without = (ID, NAME)
     assert found(old, new, Sighting("Singers", without, Nanoseconds(1_500))) == {
-        ("Singers", Kind.COLUMN_AGAIN): ("Born",)
+        ("Singers", SpannerResyncKind.COLUMN_AGAIN): ("Born",)
     }
     assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
     assert found(old, new, Sighting("Singers", (*without, BORN), Nanoseconds(1_500))) == {}
     other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), Nanoseconds(1_500))
-    assert found(old, new, other_key) == {("Singers", Kind.TABLE_AGAIN): ()}
+    assert found(old, new, other_key) == {("Singers", SpannerResyncKind.TABLE_AGAIN): ()}
 
 
 @pytest.mark.parametrize(("committed", "is_found"), [(1_099, False), (1_100, False), (1_101, True), (1_350, True)])
@@ -121,7 +134,7 @@ def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_b
     late = Sighting("Singers", (ID, NAME), Nanoseconds(committed))
     comparison = compare(remembered, a_look(Singers=SINGERS), [late])
     found = [(one.kind, one.columns, one.after, one.before) for one in comparison.findings]
-    assert found == ([(Kind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
+    assert found == ([(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
     again = compare(comparison.remembered, a_look(Nanoseconds(3_000), Singers=SINGERS), [late])
     assert again.findings == (), "a snapshot from after the look that found it has it all"
 
@@ -136,10 +149,10 @@ def test_a_column_that_only_records_have_shown_was_added_again_where_a_look_has_
     gone = compare(remembered.remembered, a_look(Nanoseconds(1_500), Singers=without), [shown])
     assert gone.findings == ()
     again = compare(gone.remembered, a_look(Singers=SINGERS))
-    assert [(one.kind, one.columns) for one in again.findings] == [(Kind.COLUMN_AGAIN, ("Born",))]
+    assert [(one.kind, one.columns) for one in again.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
     lacking = Sighting("Singers", (ID, NAME), Nanoseconds(1_300))
     at_once = compare(remembered.remembered, a_look(Singers=SINGERS), [lacking, shown])
-    assert [(one.kind, one.columns) for one in at_once.findings] == [(Kind.COLUMN_AGAIN, ("Born",))]
+    assert [(one.kind, one.columns) for one in at_once.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
 
 
 def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_past() -> None:
@@ -163,13 +176,13 @@ def test_what_was_remembered_without_times_is_as_old_as_the_look_that_remembered
 def test_a_new_table_is_whole_only_where_the_stream_watches_everything_all_along() -> None:
     for before, after in ((True, True), (True, False), (False, True), (False, False)):
         old, new = a_look(THEN, everything=before), a_look(everything=after, Singers=SINGERS)
-        expected = {} if before and after else {("Singers", Kind.TABLE_WATCHED): ()}
+        expected = {} if before and after else {("Singers", SpannerResyncKind.TABLE_WATCHED): ()}
         assert found(old, new) == expected
 
 
 def test_a_new_table_with_the_key_of_one_that_vanished_may_be_that_one_with_its_rows() -> None:
     old = a_look(THEN, everything=True, Singers=SINGERS)
-    assert found(old, a_look(everything=True, Artists=SINGERS)) == {("Artists", Kind.TABLE_RENAMED): ()}
+    assert found(old, a_look(everything=True, Artists=SINGERS)) == {("Artists", SpannerResyncKind.TABLE_RENAMED): ()}
     other = TableShape((replace(ID, type="STRING"),))
     assert found(old, a_look(everything=True, Artists=other)) == {}
 
@@ -179,7 +192,7 @@ def test_a_table_taken_out_of_the_stream_is_named_and_needs_a_resync_when_it_com
     out = compare(first, a_look(Nanoseconds(1_500), Singers=replace(SINGERS, watched=False)))
     assert (out.left, out.findings) == (("Singers",), ())
     back = compare(out.remembered, a_look(NOW, Singers=SINGERS))
-    assert [one.kind for one in back.findings] == [Kind.TABLE_WATCHED]
+    assert [one.kind for one in back.findings] == [SpannerResyncKind.TABLE_WATCHED]
 
 
 def test_of_tables_outside_the_stream_nothing_is_remembered_but_what_a_mirror_may_still_hold() -> None:
@@ -192,8 +205,8 @@ def test_of_tables_outside_the_stream_nothing_is_remembered_but_what_a_mirror_ma
     other_key = TableShape((replace(ID, type="STRING"),))
     back = compare(out, a_look(Singers=other_key, Albums=SINGERS))
     assert [(one.table, one.kind) for one in back.findings] == [
-        ("Albums", Kind.TABLE_WATCHED),
-        ("Singers", Kind.TABLE_AGAIN),
+        ("Albums", SpannerResyncKind.TABLE_WATCHED),
+        ("Singers", SpannerResyncKind.TABLE_AGAIN),
     ]
     left_out = replace(SINGERS, watched=False, left_out=True)
     assert set(compare(first, a_look(Albums=left_out, Singers=SINGERS)).remembered.tables) == {"Singers", "Albums"}
@@ -205,7 +218,7 @@ def test_a_table_that_neither_the_file_nor_the_stream_has_is_not_remembered_and_
     assert set(compare(None, shown).remembered.tables) == {"Albums"}
 
     stored = replace(outside, left_out=True)  # as earlier versions have stored it
-    assert of_singers(SINGERS, before=stored) == {Kind.TABLE_WATCHED: ()}
+    assert of_singers(SINGERS, before=stored) == {SpannerResyncKind.TABLE_WATCHED: ()}
 
 
 def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -> None:
@@ -214,7 +227,7 @@ def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -
     assert (gone.left, gone.findings) == (("Singers",), ())
     assert compare(gone.remembered, a_look(NOW, everything=True)).left == ()  # once
     again = compare(gone.remembered, a_look(NOW, everything=True, Singers=SINGERS))
-    assert [one.kind for one in again.findings] == [Kind.TABLE_AGAIN]
+    assert [one.kind for one in again.findings] == [SpannerResyncKind.TABLE_AGAIN]
 
 
 def test_a_table_that_went_while_it_was_left_out_is_remembered_all_the_same() -> None:
@@ -223,7 +236,7 @@ def test_a_table_that_went_while_it_was_left_out_is_remembered_all_the_same() ->
         remembered = compare(remembered, look).remembered
     remembered = compare(remembered, a_look(Nanoseconds(1_500), everything=True)).remembered
     again = compare(remembered, a_look(NOW, everything=True, Singers=SINGERS))
-    assert [one.kind for one in again.findings] == [Kind.TABLE_AGAIN]
+    assert [one.kind for one in again.findings] == [SpannerResyncKind.TABLE_AGAIN]
 
 
 def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
@@ -236,9 +249,11 @@ def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
 
 
 def test_a_mark_says_since_when_and_from_when_a_copy_mends_it() -> None:
-    one = Finding("T", Kind.COLUMN_AGAIN, Nanoseconds(10), Nanoseconds(20), ("a",))
-    two = Finding("T", Kind.TABLE_AGAIN, Nanoseconds(30), Nanoseconds(40))
-    mark = Mark("T", (one,)).with_more([two, replace(one, after=Nanoseconds(50), before=Nanoseconds(60))])
+    one = SpannerResyncCause("T", SpannerResyncKind.COLUMN_AGAIN, Nanoseconds(10), Nanoseconds(20), ("a",))
+    two = SpannerResyncCause("T", SpannerResyncKind.TABLE_AGAIN, Nanoseconds(30), Nanoseconds(40))
+    mark = SpannerResyncRequest("T", (one,)).with_more(
+        [two, replace(one, after=Nanoseconds(50), before=Nanoseconds(60))]
+    )
     assert len(mark.findings) == 2
     assert (mark.since, mark.sync_after) == (10, 60)
 
@@ -246,16 +261,22 @@ def test_a_mark_says_since_when_and_from_when_a_copy_mends_it() -> None:
 def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_changes_of_it_any_more() -> None:
     hidden = excluding(a_look(THEN, everything=True, Singers=SINGERS), lambda _table: False)
     (found,) = compare(compare(None, hidden).remembered, a_look(everything=True, Singers=SINGERS)).findings
-    assert (found.kind, found.before, found.dropped_until) == (Kind.TABLE_WATCHED, NOW, NOW + DROPPED_UNSEEN)
-    mark = Mark("Singers", (found,)).with_more([replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)])
+    assert (found.kind, found.before, found.dropped_until) == (
+        SpannerResyncKind.TABLE_WATCHED,
+        NOW,
+        NOW + DROPPED_UNSEEN,
+    )
+    mark = SpannerResyncRequest("Singers", (found,)).with_more(
+        [replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)]
+    )
     assert mark.sync_after == NOW + DROPPED_UNSEEN
     unwatched = a_look(THEN, Singers=replace(SINGERS, watched=False))
     (taken_up,) = compare(compare(None, unwatched).remembered, a_look(Singers=SINGERS)).findings
-    assert Mark("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
+    assert SpannerResyncRequest("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"
 
 
 def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_the_rows_again() -> None:
-    def saying(at: Nanoseconds, text: str) -> Look:
+    def saying(at: Nanoseconds, text: str) -> SchemaInspection:
         file = read_tables_file(text)
         return excluding(a_look(at, everything=True, Singers=SINGERS), file.included, file.options)
 
@@ -264,9 +285,13 @@ def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_
 
     ignoring, history = "[tables.Singers]\nignored_columns = ['BORN']", "[tables.Singers]\nmode = 'history'"
     assert changed("", "") == changed("", ignoring) == changed(ignoring, ignoring) == {}
-    assert changed(ignoring, "") == {Kind.COLUMN_WATCHED: ("Born",)}
+    assert changed(ignoring, "") == {SpannerResyncKind.COLUMN_WATCHED: ("Born",)}
     assert changed("", history) == changed(history, history) == {}
-    assert changed(history, "") == changed(history, history.replace("history", "both")) == {Kind.TABLE_WATCHED: ()}
+    assert (
+        changed(history, "")
+        == changed(history, history.replace("history", "both"))
+        == {SpannerResyncKind.TABLE_WATCHED: ()}
+    )
 
 
 def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
@@ -287,18 +312,24 @@ AGE, WITH_DEFAULT = ColumnShape("Age", "INT64"), ColumnShape("Age", "INT64", has
         ((ID, NAME, BORN), [(ID, NAME, BORN)], {}),
         ((ID, NAME, BORN, AGE), [(ID, NAME, BORN)], {}),
         ((ID, NAME), [(ID, NAME, BORN)], {}),
-        ((ID, NAME, BORN, WITH_DEFAULT), [(ID, NAME, BORN)], {Kind.COLUMN_DEFAULTED: ("Age",)}),
+        ((ID, NAME, BORN, WITH_DEFAULT), [(ID, NAME, BORN)], {SpannerResyncKind.COLUMN_DEFAULTED: ("Age",)}),
         ((ID, NAME, BORN, WITH_DEFAULT), [(ID, NAME, BORN, AGE)], {}),
-        ((ID, NAME, WITH_DEFAULT), [(ID, NAME), (ID, NAME, AGE)], {Kind.COLUMN_DEFAULTED: ("Age",)}),
-        ((ID, BORN, NAME), [(ID, NAME, BORN)], {Kind.COLUMN_AGAIN: ("Name",)}),
-        ((ID, NAME, BORN), [(ID, NAME, BORN), (ID, NAME)], {Kind.COLUMN_AGAIN: ("Born",)}),
-        ((ID, NAME, BORN), [(ID, NAME, replace(BORN, type="STRING"))], {Kind.COLUMN_RETYPED: ("Born",)}),
+        ((ID, NAME, WITH_DEFAULT), [(ID, NAME), (ID, NAME, AGE)], {SpannerResyncKind.COLUMN_DEFAULTED: ("Age",)}),
+        ((ID, BORN, NAME), [(ID, NAME, BORN)], {SpannerResyncKind.COLUMN_AGAIN: ("Name",)}),
+        ((ID, NAME, BORN), [(ID, NAME, BORN), (ID, NAME)], {SpannerResyncKind.COLUMN_AGAIN: ("Born",)}),
+        (
+            (ID, NAME, BORN),
+            [(ID, NAME, replace(BORN, type="STRING"))],
+            {SpannerResyncKind.COLUMN_RETYPED: ("Born",)},
+        ),
         ((ID, NAME, BORN), [(ID, NAME, AGE), (ID, NAME)], {}),
-        ((ID, NAME, BORN), [(replace(ID, type="STRING"), NAME)], {Kind.TABLE_AGAIN: ()}),
+        ((ID, NAME, BORN), [(replace(ID, type="STRING"), NAME)], {SpannerResyncKind.TABLE_AGAIN: ()}),
     ],
 )
 def test_records_from_before_the_first_look_tell_what_has_changed_until_then(
-    now: Sequence[ColumnShape], columns: Sequence[Sequence[ColumnShape]], expected: Mapping[Kind, Sequence[str]]
+    now: Sequence[ColumnShape],
+    columns: Sequence[Sequence[ColumnShape]],
+    expected: Mapping[SpannerResyncKind, Sequence[str]],
 ) -> None:
     assert before_the_first_look(TableShape(tuple(now)), *columns) == expected
 
@@ -306,7 +337,7 @@ def test_records_from_before_the_first_look_tell_what_has_changed_until_then(
 def test_where_the_stream_names_columns_one_that_was_in_no_record_was_not_watched() -> None:
     some = TableShape((ID, replace(NAME, watched=False), BORN, AGE))
     assert before_the_first_look(some, (ID, BORN, AGE), everything=False) == {}
-    assert before_the_first_look(some, (ID, BORN), everything=False) == {Kind.COLUMN_WATCHED: ("Age",)}
+    assert before_the_first_look(some, (ID, BORN), everything=False) == {SpannerResyncKind.COLUMN_WATCHED: ("Age",)}
 
 
 def test_records_of_later_on_are_not_compared_so_nor_those_of_tables_that_are_gone_or_left_out() -> None:

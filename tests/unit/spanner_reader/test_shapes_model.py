@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
-    Look,
+    SchemaInspection,
     Sighting,
     TableShape,
     added_again,
@@ -46,8 +46,8 @@ class Model:
         columns = tuple(replace(c, watched=c.is_key or some is None or c.name in some) for c in table.columns)
         return TableShape(columns, watched)
 
-    def look(self, at: int) -> Look:
-        return Look(Nanoseconds(at), self.everything, {name: self.shape(name) for name in self.tables})
+    def look(self, at: int) -> SchemaInspection:
+        return SchemaInspection(Nanoseconds(at), self.everything, {name: self.shape(name) for name in self.tables})
 
     def do(self, operation: str, name: str, column: str, key: int) -> None:
         table = self.tables.get(name)

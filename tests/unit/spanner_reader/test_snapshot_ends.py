@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.schema.shapes import Finding, Kind, Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
     RangeState,
@@ -249,8 +249,10 @@ def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_be
         assert ago + heard_after + min(took, timedelta(days=1)) < SAFE_AGE
 
 
-def a_mark(before: int) -> Mark:
-    return Mark("Planes", (Finding("Planes", Kind.TABLE_AGAIN, START, Nanoseconds(before)),))
+def a_mark(before: int) -> SpannerResyncRequest:
+    return SpannerResyncRequest(
+        "Planes", (SpannerResyncCause("Planes", SpannerResyncKind.TABLE_AGAIN, START, Nanoseconds(before)),)
+    )
 
 
 @pytest.mark.parametrize(("later", "healed"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])

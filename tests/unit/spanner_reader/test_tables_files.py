@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.schema.shapes import DROPPED_UNSEEN, Kind
+from services.spanner_reader.core.schema.shapes import DROPPED_UNSEEN, SpannerResyncKind
 from services.spanner_reader.ports import CatalogLook
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
@@ -76,7 +76,7 @@ class Rollout:
         self.start("new file", lambda _table: True)
         await asyncio.sleep(20)
         kinds = [found.kind for mark in self.pausing.world.shapes.all_marks for found in mark.findings]
-        assert kinds == [Kind.TABLE_WATCHED]
+        assert kinds == [SpannerResyncKind.TABLE_WATCHED]
         return old
 
     def write(self, what: str) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
+from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
 START = Nanoseconds(1_000)
@@ -12,7 +12,7 @@ def at(offset: int) -> Nanoseconds:
 
 
 def test_the_watermark_is_the_time_of_the_longest_confirmed_prefix() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = SpannerConfirmedPrefix(START)
     places = [prefix.add(at(n)) for n in (1, 2, 3)]
     prefix.confirm(places[1])
     prefix.confirm(places[2])
@@ -25,7 +25,7 @@ def test_the_watermark_is_the_time_of_the_longest_confirmed_prefix() -> None:
 
 def test_a_heartbeat_counts_only_when_all_data_before_it_are_confirmed() -> None:
     heartbeat = parse_timestamp("2022-09-27T12:35:00.312486Z")
-    prefix = ConfirmedPrefix(START)
+    prefix = SpannerConfirmedPrefix(START)
     place = prefix.add(at(1))
     prefix.add_confirmed(heartbeat)
     assert prefix.watermark == START
@@ -34,13 +34,13 @@ def test_a_heartbeat_counts_only_when_all_data_before_it_are_confirmed() -> None
 
 
 def test_a_heartbeat_on_a_quiet_partition_counts_at_once() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = SpannerConfirmedPrefix(START)
     prefix.add_confirmed(at(5))
     assert prefix.watermark == at(5)
 
 
 def test_confirming_twice_and_repeating_earlier_records_move_nothing_back() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = SpannerConfirmedPrefix(START)
     first = prefix.add(at(9))
     prefix.confirm(first)
     repeated = prefix.add(at(2))
@@ -59,7 +59,7 @@ def test_confirming_twice_and_repeating_earlier_records_move_nothing_back() -> N
 def test_whatever_is_confirmed_in_whatever_order_everything_up_to_the_watermark_is(
     steps: list[tuple[str, int]],
 ) -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = SpannerConfirmedPrefix(START)
     times: list[Nanoseconds] = []
     confirmed: set[int] = set()
     now, before = START, START

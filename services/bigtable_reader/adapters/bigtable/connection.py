@@ -87,7 +87,7 @@ class _Connection:
         self.streams = 0
 
 
-class Channels:
+class BigtableChannels:
     """The connections that everything here shares; to an emulator if one is named."""
 
     def __init__(self, emulator_host: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from google.cloud.bigtable_v2.types import ReadRowsRequest, ReadRowsResponse
 
-from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Method, Table
 from services.bigtable_reader.core.changes.images import CellVersion, RowCells
 from shared.contracts.errors import TransientError
 
@@ -34,7 +34,7 @@ class BrokenRowError(ValueError):
 
 
 async def read_rows(
-    channels: Channels,
+    channels: BigtableChannels,
     table: Table,
     request: Any,
     timeout: float = TIMEOUT,  # noqa: ASYNC109  the deadline travels with the call

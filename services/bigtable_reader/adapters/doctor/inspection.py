@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog, Profile, TableLook, enabling
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, single_cluster
@@ -51,7 +51,7 @@ _NOT_THERE: Final = grpc.StatusCode.NOT_FOUND.name
 
 
 async def inspect(
-    channels: Channels,
+    channels: BigtableChannels,
     table: Table,
     partition_table: Table,
     options: BigtableOptions,
@@ -102,7 +102,7 @@ async def inspect(
     yield Finding(Level.OK, "costs", COSTS)
 
 
-async def inspect_cluster(channels: Channels, table: Table, rows: PartitionRows) -> Finding | None:
+async def inspect_cluster(channels: BigtableChannels, table: Table, rows: PartitionRows) -> Finding | None:
     """Compare the cluster that the app profile routes to with the one that the positions are of; None: of none yet.
 
     Every start does so too, and refuses another.
@@ -193,7 +193,7 @@ def _declared(options: BigtableOptions) -> list[str]:
     return sorted({column.family for column in options.columns})
 
 
-async def _profile(channels: Channels, table: Table, check: str, *, transactional: bool) -> Finding:
+async def _profile(channels: BigtableChannels, table: Table, check: str, *, transactional: bool) -> Finding:
     try:
         found = await BigtableCatalog(channels, table).profile()
     except MisconfiguredError as error:

@@ -11,10 +11,10 @@ from google.cloud.bigtable_admin_v2.types import AppProfile as AdminAppProfile
 from google.cloud.bigtable_admin_v2.types import GetAppProfileRequest, GetTableRequest
 from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 
-from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
-from services.bigtable_reader.core.schema.seen import ANY, Seen
+from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError
 
@@ -50,13 +50,13 @@ class Profile:
 class BigtableCatalog:
     """Looks at one table and at the app profile that it is reached through."""
 
-    def __init__(self, channels: Channels, table: Table) -> None:
+    def __init__(self, channels: BigtableChannels, table: Table) -> None:
         self._channels = channels
         self._table = table
         self._said = False
         """Whether it was said that the app profile is not seen."""
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> InspectedTable:
         """Return what the change stream never tells; StreamGoneError where there is none. MisconfiguredError."""
         look = await self.look()
         if look.retention is None:
@@ -70,7 +70,7 @@ class BigtableCatalog:
         except MisconfiguredError as error:
             self._say_unseen(error)
             routed_to = None
-        return Seen(look.families, look.clusters, look.retention.total_seconds(), routed_to)
+        return InspectedTable(look.families, look.clusters, look.retention.total_seconds(), routed_to)
 
     def _say_unseen(self, error: MisconfiguredError) -> None:
         """Say once that nobody may look at the app profile. One that is gone shows at the next call."""

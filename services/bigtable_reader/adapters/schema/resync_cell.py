@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.core.schema import resync as core
-from services.bigtable_reader.core.schema.resync import Kind, Mark, Resync
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, Resync
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -31,7 +31,7 @@ class BigtableResyncStore:
     def __init__(self, rows: PartitionRows) -> None:
         self._rows = rows
 
-    async def read(self) -> Mark | None:
+    async def read(self) -> BigtableResyncRequest | None:
         """Return what was found; None where nothing is to be mended."""
         found = await self._rows.topology()
         return None if found is None else found.mark
@@ -51,7 +51,7 @@ class BigtableResyncStore:
             with_notes=True,
         )
 
-    async def mark(self, kind: Kind, now: Microseconds, run: int) -> None:
+    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table, or note that it is to be marked."""
         try:
             await self._change(lambda before, _notes: core.marked(before, kind, now, run))
@@ -70,7 +70,7 @@ class BigtableResyncStore:
         """Take away what a snapshot has mended; return whether anything was."""
         return await self._change(lambda before, _notes: core.healed(before, run, watching))
 
-    async def synced(self, mark: Mark) -> bool:
+    async def synced(self, mark: BigtableResyncRequest) -> bool:
         """Take away what a mark has shown; return whether anything of it was left."""
         return await self._change(lambda before, _notes: core.synced(before, mark))
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 import grpc
 from google.cloud.bigtable_v2.types import SampleRowKeysRequest, SampleRowKeysResponse
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks
 from services.bigtable_reader.adapters.stream.rows import CELL_BYTES, ArrivingRows, rows_filter
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import Row
 from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.ports import Page, ReadRefusedError, Sample
+from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.packer import REQUEST_BYTES
 
@@ -30,7 +30,7 @@ class BigtableScan:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: BigtableChannels,
         table: Table,
         watched: Watched | None = None,
         *,
@@ -50,7 +50,7 @@ class BigtableScan:
         """Of a row of the last page, on average: the next page asks for as many rows as fit, and is not cancelled."""
         self._largest_row = largest_row
 
-    async def page(self, keys: KeyRange, most: int) -> Page:
+    async def page(self, keys: KeyRange, most: int) -> ScannedPage:
         """Return the first rows of a range that exist, so many at most."""
         most = max(1, min(most, int(self._most_bytes * _FULL / max(1.0, self._row_bytes))))
         request = self._request(keys, most)
@@ -67,7 +67,7 @@ class BigtableScan:
                     rows += await arriving.take(answer)
                     last = rows[-1][0] if rows else last
                     if arriving.stopped:
-                        return Page(rows, last)
+                        return ScannedPage(rows, last)
                     had_room = room > 0
                     room -= answer.ByteSize() + CELL_BYTES * len(answer.chunks)
                     if rows:
@@ -75,25 +75,25 @@ class BigtableScan:
                     # Without a row too it tells how far it is, where rows are many that have none of the families.
                     last = max(last or b"", bytes(answer.last_scanned_row_key)) or None
                     if room <= 0 and last is not None:
-                        return Page(rows, last)
+                        return ScannedPage(rows, last)
                     if room <= 0 and had_room:  # the first row is not whole
                         await resources.enter_async_context(self._channels.large_row)
             arriving.end()
         except BrokenRowError as error:
             if last is None:
                 raise TransientError(f"ReadRows on {self._table.name}: {error}") from error
-            return Page(rows, last)
+            return ScannedPage(rows, last)
         except TransientError:
             if last is None:
                 raise
-            return Page(rows, last)  # what has come has come: the rest is asked for again
+            return ScannedPage(rows, last)  # what has come has come: the rest is asked for again
         except MisconfiguredError as error:
             if not _is_refused(error):
                 raise
             if last is None:
                 raise ReadRefusedError(str(error)) from error
-            return Page(rows, last)
-        return Page(rows, last if len(rows) == most else None)
+            return ScannedPage(rows, last)
+        return ScannedPage(rows, last if len(rows) == most else None)
 
     async def first_key(self, keys: KeyRange) -> bytes | None:
         """Return the key of the first row of a range, however large it is; None where there is none."""

@@ -24,11 +24,11 @@ from google.cloud.bigtable_v2.types import (
     ReadChangeStreamResponse,
 )
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
-from services.bigtable_reader.core.stream.records import CloseStream, KeyRange, StreamQuery, StreamRecord
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, CloseStream, KeyRange, StreamRecord
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -66,7 +66,9 @@ _OF_THE_STREAM: Final = ("not enabled", "disabled", "no change stream", "does no
 class BigtableChangeStream:
     """The change stream of one table, read through one app profile."""
 
-    def __init__(self, channels: Channels, table: Table, *, keep: Kept = "all", most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, channels: BigtableChannels, table: Table, *, keep: Kept = "all", most_bytes: int = MOST_BYTES
+    ) -> None:
         """Take what is kept of the entries of changes, and how many bytes of one change are held at most."""
         self._channels = channels
         self._table = table
@@ -88,7 +90,7 @@ class BigtableChangeStream:
             raise TransientError(f"the partitions of {self._table.id} as they are now: none was named")
         return found
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    async def read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a range in the order of the stream, many at a time; see the port for what ends it."""
         log = structlog.get_logger()
         # A healthy stream says something at every heartbeat; one that does not has lost its connection unnoticed.
@@ -133,7 +135,7 @@ class BigtableChangeStream:
         except MisconfiguredError as error:
             raise self._refused(error, query, opened=opened) from error
 
-    def _refused(self, error: MisconfiguredError, query: StreamQuery, *, opened: bool) -> Exception:
+    def _refused(self, error: MisconfiguredError, query: BigtableStreamQuery, *, opened: bool) -> Exception:
         """Return what a refusal means."""
         code, _message = _status(error)
         if code is None:  # our own
@@ -192,7 +194,7 @@ _POSITION_LOST: Final = (
 )
 
 
-def _request(table: Table, query: StreamQuery) -> Any:
+def _request(table: Table, query: BigtableStreamQuery) -> Any:
     request = _READ.request(table_name=table.name, app_profile_id=table.app_profile)
     _set_range(request.partition.row_range, query.range)
     if query.position.start is not None:
@@ -237,7 +239,7 @@ def _says(error: BaseException, *words: str) -> bool:
     return any(word in message for word in words)
 
 
-def _asked_for(query: StreamQuery) -> str:
+def _asked_for(query: BigtableStreamQuery) -> str:
     if query.position.start is not None:
         return f"from {query.position.start} microseconds since 1970"
     return f"from {len(query.position.tokens)} continuation token(s)"

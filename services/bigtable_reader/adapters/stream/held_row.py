@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final
 
-from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, LeaseState, PartitionRow
+from services.bigtable_reader.adapters.stream.partition_cells import Lease, LeaseState, PartitionContent, PartitionRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.stream.partitions import PieceId, Progress
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, PieceId
 from services.bigtable_reader.core.stream.topology import Ending, Successor
 from shared.contracts.errors import TransientError
 
@@ -41,7 +41,7 @@ class HeldRow:
         return self._row.content.ending
 
     async def save(
-        self, progress: Progress, state: LeaseState, successors: tuple[Successor, ...] | None = None
+        self, progress: BigtableProgress, state: LeaseState, successors: tuple[Successor, ...] | None = None
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
@@ -57,12 +57,14 @@ class HeldRow:
                     return True
         raise TransientError(f"partition {self.name} was written by late requests, again and again")
 
-    async def _write(self, progress: Progress, state: LeaseState, successors: tuple[Successor, ...] | None) -> bool:
+    async def _write(
+        self, progress: BigtableProgress, state: LeaseState, successors: tuple[Successor, ...] | None
+    ) -> bool:
         before = self._row
         low_watermark = max(before.content.low_watermark, progress.low_watermark)
         floor = max(before.content.floor, progress.floor)
         ceiling = max(before.content.ceiling if state == "RUNNING" else floor, progress.ceiling)
-        content = Content(
+        content = PartitionContent(
             owner=before.content.owner,
             position=progress.position,
             low_watermark=low_watermark,

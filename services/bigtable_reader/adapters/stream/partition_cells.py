@@ -26,10 +26,10 @@ import msgspec
 
 from services.bigtable_reader.adapters.bigtable.row_chunks import Cell
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
-from services.bigtable_reader.core.schema.resync import Mark, Resync, mark_of
+from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, mark_of
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
 from services.bigtable_reader.core.stream.records import Position
-from services.bigtable_reader.core.stream.topology import Ending, Topology
+from services.bigtable_reader.core.stream.topology import Ending, KeyRangeTopology
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
@@ -69,7 +69,7 @@ class Lease(msgspec.Struct, frozen=True):
         return Lease(self.fence, self.renewals + 1, self.claim, state)
 
 
-class Content(msgspec.Struct, frozen=True):
+class PartitionContent(msgspec.Struct, frozen=True):
     """What is saved of a partition. ``floor``: every stamp that is made after this was written is above it."""
 
     owner: str
@@ -94,7 +94,7 @@ class PartitionRow:
     """What a partition's row says."""
 
     lease: Lease
-    content: Content
+    content: PartitionContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class TopologyRow:
 
     version: bytes
     table: str
-    topology: Topology
+    topology: KeyRangeTopology
     born: Mapping[PieceId, Microseconds]
     paused_since: Microseconds | None = None
     resync: tuple[bytes, Resync] | None = None
     notes: Mapping[str, Microseconds] = field(default_factory=dict)
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> BigtableResyncRequest | None:
         """Return what needs all rows to be read again; None where nothing does."""
         return None if self.resync is None else mark_of(self.table, self.resync[1])
 
@@ -147,7 +147,7 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
         pieces = {
             cell.qualifier: msgspec.json.decode(cell.value, type=Piece) for cell in cells if cell.family == "piece"
         }
-        topology = Topology(
+        topology = KeyRangeTopology(
             life=life.life,
             version=int(version.split()[0]),
             start=life.start,
@@ -176,7 +176,7 @@ def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
         lease = msgspec.convert(
             {"fence": int(fence), "renewals": int(renewals), "claim": claim, "state": state}, type=Lease
         )
-        return PartitionRow(lease, msgspec.json.decode(found[SAVED], type=Content))
+        return PartitionRow(lease, msgspec.json.decode(found[SAVED], type=PartitionContent))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise MisconfiguredError(_not_ours(key, error)) from error
 

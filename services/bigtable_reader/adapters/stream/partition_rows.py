@@ -21,7 +21,7 @@ from google.cloud.bigtable_v2.types import (
     MutateRowResponse,
 )
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, Cell, read_rows
 from services.bigtable_reader.adapters.stream.partition_cells import (
     ABOUT,
@@ -37,8 +37,8 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
     VERSION,
     About,
     Column,
-    Content,
     Lease,
+    PartitionContent,
     PartitionRow,
     Presence,
     Scan,
@@ -48,9 +48,9 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
     topology_of,
 )
 from services.bigtable_reader.core.schema.resync import Resync
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
-from services.bigtable_reader.core.stream.topology import Topology
+from services.bigtable_reader.core.stream.topology import KeyRangeTopology
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
@@ -71,7 +71,7 @@ _PAGE_TIMEOUT: Final = 60.0
 class PartitionRows:
     """The rows of one change stream. TransientError of a write leaves open whether it was done, or will be."""
 
-    def __init__(self, channels: Channels, table: Table, stream: str) -> None:
+    def __init__(self, channels: BigtableChannels, table: Table, stream: str) -> None:
         if not stream or "#" in stream:
             raise MisconfiguredError(f"CHANGE_STREAM_NAME is {stream!r}: name the stream, without #")
         self.stream = stream
@@ -127,7 +127,7 @@ class PartitionRows:
             for cell in cells:
                 try:
                     if (cell.family, cell.qualifier) == SAVED:
-                        highest = max(highest, msgspec.json.decode(cell.value, type=Content).ceiling)
+                        highest = max(highest, msgspec.json.decode(cell.value, type=PartitionContent).ceiling)
                     elif cell.family == "piece":
                         highest = max(highest, msgspec.json.decode(cell.value, type=Piece).floor)
                 except msgspec.MsgspecError as error:
@@ -153,7 +153,12 @@ class PartitionRows:
         return {one: {row: at for row, at in seen.items() if row.startswith(f"{one}#")} for one in streams}
 
     async def write_topology(
-        self, before: TopologyRow | None, topology: Topology, table: str, mark: str, resync: Resync | None = None
+        self,
+        before: TopologyRow | None,
+        topology: KeyRangeTopology,
+        table: str,
+        mark: str,
+        resync: Resync | None = None,
     ) -> bool:
         """Write pieces in the place of others, if those are still what is there; return whether they were.
 
@@ -174,15 +179,15 @@ class PartitionRows:
         ]
         return await self._write(self._topology, VERSION, None if before is None else before.version, mutations)
 
-    async def seen(self) -> Seen | None:
+    async def seen(self) -> InspectedTable | None:
         """Return what was last seen of the source table; None where nothing was, or nothing that can be read."""
         for cell in await self._row(self._topology):
             if (cell.family, cell.qualifier) == SEEN:
                 with contextlib.suppress(msgspec.MsgspecError):
-                    return msgspec.json.decode(cell.value, type=Seen)
+                    return msgspec.json.decode(cell.value, type=InspectedTable)
         return None
 
-    async def write_seen(self, before: TopologyRow, seen: Seen) -> bool:
+    async def write_seen(self, before: TopologyRow, seen: InspectedTable) -> bool:
         """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 

@@ -10,7 +10,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
     BigtableTableAdminGrpcAsyncIOTransport,
 )
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from services.bigtable_reader.adapters.stream.partition_cells import FAMILIES
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
@@ -21,7 +21,7 @@ _SOON: Final = 30
 """Seconds until a table that was made is there for everybody."""
 
 
-async def partition_table_exists(channels: Channels, table: Table) -> bool:
+async def partition_table_exists(channels: BigtableChannels, table: Table) -> bool:
     """Tell whether there is a table of that name. TransientError, MisconfiguredError."""
     with bigtable_errors(f"partition table {table.name}"):
         try:
@@ -31,7 +31,7 @@ async def partition_table_exists(channels: Channels, table: Table) -> bool:
     return True
 
 
-async def create_partition_table(channels: Channels, rows: PartitionRows) -> None:
+async def create_partition_table(channels: BigtableChannels, rows: PartitionRows) -> None:
     """Make the table unless it is there; the right to make tables is needed only then.
 
     MisconfiguredError if a table of that name is something else, or has a rule that deletes cells by their age.
@@ -47,7 +47,7 @@ async def create_partition_table(channels: Channels, rows: PartitionRows) -> Non
     await _until_readable(rows)
 
 
-def _admin(channels: Channels) -> BigtableTableAdminAsyncClient:
+def _admin(channels: BigtableChannels) -> BigtableTableAdminAsyncClient:
     return BigtableTableAdminAsyncClient(transport=BigtableTableAdminGrpcAsyncIOTransport(channel=channels.admin))
 
 

@@ -16,19 +16,32 @@ import structlog
 from msgspec.structs import replace
 
 from services.bigtable_reader.adapters.stream.held_row import HeldRow
-from services.bigtable_reader.adapters.stream.partition_cells import Content, Lease, PartitionRow, Scan, TopologyRow
+from services.bigtable_reader.adapters.stream.partition_cells import (
+    Lease,
+    PartitionContent,
+    PartitionRow,
+    Scan,
+    TopologyRow,
+)
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.stream.piece_row import PieceRow, Tended
+from services.bigtable_reader.adapters.stream.piece_row import PieceRow
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
 from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
-from services.bigtable_reader.core.schema.resync import Kind, marked
-from services.bigtable_reader.core.schema.seen import Seen
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, marked
+from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream import topology as shape
-from services.bigtable_reader.core.stream.partitions import Partition, Piece, PieceId, Progress, Saved, Survey
+from services.bigtable_reader.core.stream.partitions import (
+    BigtablePartition,
+    BigtablePartitionSurvey,
+    BigtableProgress,
+    Piece,
+    PieceId,
+    Saved,
+)
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
-from services.bigtable_reader.core.stream.topology import Ending, Patience, Reshaped, Successor
+from services.bigtable_reader.core.stream.topology import Ending, MergeTimeouts, Reshaped, Successor
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import PositionLostError
+from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _AT_ONCE: Final = 50
@@ -54,7 +67,7 @@ class BigtablePartitionStore:
         owner: str,
         lease: timedelta,
         retention: timedelta,
-        patience: Patience | None = None,
+        patience: MergeTimeouts | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows = rows
@@ -62,7 +75,7 @@ class BigtablePartitionStore:
         self._owner = owner
         self._lease = lease.total_seconds()
         self._retention = retention // _MICROSECOND
-        self._patience = patience or Patience()
+        self._patience = patience or MergeTimeouts()
         self._log = structlog.get_logger().bind(change_stream=rows.stream)
         self._scan: Scan | None = None
         self._untended: Scan | None = None
@@ -80,15 +93,15 @@ class BigtablePartitionStore:
             return False
         await self._look()
         former = await self._require_nobody_elsewhere()
-        resync = marked(None, Kind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
+        resync = marked(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
         begun = await self._pieces.begin(ranges, start, self._now, resync)
         await self._pieces.known()  # if another was first, it may be another table's
         return begun
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> BigtablePartitionSurvey:
         """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
         scan = self._untended = await self._look()
-        return Survey(
+        return BigtablePartitionSurvey(
             () if scan.topology is None else scan.topology.topology.pieces,
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
@@ -97,7 +110,7 @@ class BigtablePartitionStore:
             None if scan.topology is None else scan.topology.mark,
         )
 
-    async def view(self, at: Microseconds) -> Survey:
+    async def view(self, at: Microseconds) -> BigtablePartitionSurvey:
         """Return the same without being counted, or writing anything: what there is to show at a time.
 
         Who is present, and so who has what, is told by that clock.
@@ -109,7 +122,7 @@ class BigtablePartitionStore:
         readers = frozenset(owner for owner, one in scan.readers.items() if one.at >= since)
         rows = {name: saved(row, free=row.lease.state == "RELEASED") for name, row in scan.partitions.items()}
         left = {name: row for name, row in rows.items() if row.owner not in readers and row.state == "RUNNING"}
-        return Survey(
+        return BigtablePartitionSurvey(
             () if scan.topology is None else scan.topology.topology.pieces,
             rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
             readers,
@@ -118,11 +131,11 @@ class BigtablePartitionStore:
             None if scan.topology is None else scan.topology.mark,
         )
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[Partition]:
+    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor."""
         scan = self._scan or await self._look()
         answers = await self._each([piece for piece in pieces if piece.is_readable], lambda p: self._claim(p, scan))
-        claimed = [answer for answer in answers if isinstance(answer, Partition)]
+        claimed = [answer for answer in answers if isinstance(answer, BigtablePartition)]
         _raise_first(answers, transient=not claimed)
         if not claimed:
             return []
@@ -135,10 +148,10 @@ class BigtablePartitionStore:
                     await self._rows.delete_partition(held.name, held.lease)
         return [partition for partition in claimed if partition.piece.id in there]
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
 
-        async def save(one: Progress) -> bool:
+        async def save(one: BigtableProgress) -> bool:
             held = self._ours(one.partition)
             if held is None:
                 return self._has_ended(one.partition)
@@ -156,17 +169,17 @@ class BigtablePartitionStore:
         _raise_first(answers)
         return frozenset(one.partition.piece.id for one, kept in zip(progress, answers, strict=True) if not kept)
 
-    async def close(self, progress: Progress, children: Sequence[Child]) -> bool:
+    async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
         return await self._end(progress, shape.successors(progress.partition.piece.range, children))
 
-    async def wait_for(self, progress: Progress, target: KeyRange) -> bool:
+    async def wait_for(self, progress: BigtableProgress, target: KeyRange) -> bool:
         """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
         return await self._end(progress, (shape.waiting(progress, target),))
 
-    async def _end(self, progress: Progress, successors: tuple[Successor, ...]) -> bool:
+    async def _end(self, progress: BigtableProgress, successors: tuple[Successor, ...]) -> bool:
         partition = progress.partition
         held = self._ours(partition)
         if held is None:
@@ -190,7 +203,7 @@ class BigtablePartitionStore:
             await self._tend(scan, scan.topology)
         return self._pieces.done()
 
-    async def restart_from_time(self, partition: Partition) -> Partition | None:
+    async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
         piece = partition.piece
         if not piece.reconciled:
@@ -204,17 +217,17 @@ class BigtablePartitionStore:
         except ValueError as error:
             raise PositionLostError(self._lost(f"{piece.range}: {error}")) from error
         restarted = replace(partition, position=Position(start=start))
-        progress = Progress(partition, restarted.position, partition.low_watermark, partition.ceiling)
+        progress = BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)
         if await self.advance([progress]):
             return None
         self._log.warning("restarted_from_time", piece=piece.id, range=str(piece.range), start=start)
         return restarted
 
-    async def seen(self) -> Seen | None:
+    async def seen(self) -> InspectedTable | None:
         """Return what was last seen of the source table; None where nothing was."""
         return await self._rows.seen()
 
-    async def remember(self, seen: Seen) -> None:
+    async def remember(self, seen: InspectedTable) -> None:
         """Keep it for the next reader; what is read from a time from now on is within the retention that was seen."""
         if seen.retention is not None:
             self._retention = int(seen.retention * 1_000_000)
@@ -273,7 +286,7 @@ class BigtablePartitionStore:
             return True
         return self._leases.stood(name, lease.encoded()) >= self._lease
 
-    async def _claim(self, piece: Piece, scan: Scan) -> Partition | None:
+    async def _claim(self, piece: Piece, scan: Scan) -> BigtablePartition | None:
         before = scan.partitions.get(piece.id)
         if piece.position is None or (before is not None and not self._is_free(piece.id, before.lease)):
             return None
@@ -281,7 +294,7 @@ class BigtablePartitionStore:
         _remember(self._claims, claim)
         lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
         ceiling = max(piece.floor, 0 if before is None else before.content.ceiling)
-        content = Content(
+        content = PartitionContent(
             owner=self._owner,
             position=piece.position if before is None else before.content.position,
             low_watermark=piece.low_watermark if before is None else before.content.low_watermark,
@@ -292,7 +305,7 @@ class BigtablePartitionStore:
         if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
             return None
         self._held[piece.id] = HeldRow(self._rows, piece.id, row)
-        return Partition(
+        return BigtablePartition(
             piece=piece,
             position=content.position,
             low_watermark=content.low_watermark,
@@ -302,11 +315,11 @@ class BigtablePartitionStore:
             owner=self._owner,
         )
 
-    def _ours(self, partition: Partition) -> HeldRow | None:
+    def _ours(self, partition: BigtablePartition) -> HeldRow | None:
         held = self._held.get(partition.piece.id)
         return None if held is None or held.lease.fence != partition.fence else held
 
-    def _has_ended(self, partition: Partition) -> bool:
+    def _has_ended(self, partition: BigtablePartition) -> bool:
         return (partition.piece.id, partition.fence) in self._ended
 
     def _drop(self, held: HeldRow) -> None:

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -13,21 +12,13 @@ from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.stream.topology import Reshaped, Topology
+from services.bigtable_reader.core.stream.topology import KeyRangeTopology, Reshaped
 from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.ports import Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 10
 """How often a change is made anew because another's came first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tended:
-    """What tending, and closing, did to the pieces."""
-
-    split: int = 0
-    merged: int = 0
-    reconciled: int = 0
 
 
 class PieceRow:
@@ -118,7 +109,7 @@ class PieceRow:
         done, self._done = self._done, Tended()
         return done
 
-    def _count(self, reshaped: Reshaped, before: Topology) -> None:
+    def _count(self, reshaped: Reshaped, before: KeyRangeTopology) -> None:
         done = self._done
         self._done = Tended(
             done.split + reshaped.split, done.merged + reshaped.merged, done.reconciled + reshaped.reconciled

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from services.bigtable_reader.adapters.bigtable.connection import Channels, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.adapters.bigtable.row_chunks import READ_ROWS, BrokenRowError, RowChunks, least_bytes
 from services.bigtable_reader.core.changes.filters import Watched
@@ -38,7 +38,7 @@ class BigtableRows:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: BigtableChannels,
         table: Table,
         watched: Watched | None = None,
         *,

@@ -12,9 +12,9 @@ import structlog
 from msgspec.structs import replace
 
 from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.core.schema.resync import Kind
-from services.bigtable_reader.core.schema.seen import Seen, require_the_same_cluster
-from services.bigtable_reader.ports import Catalog, PartitionStore, StreamGoneError
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
+from services.bigtable_reader.core.schema.seen import InspectedTable, require_the_same_cluster
+from services.bigtable_reader.ports import KeyRangePartitionStore, StreamGoneError, TableCatalog
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -23,7 +23,7 @@ _PATIENCE: Final = timedelta(seconds=20)
 """For the mark of a stream that is gone: whoever starts next finds it again, unless it is enabled by then."""
 
 
-async def still_there(catalog: Catalog, known: Seen | None, marks: Marks | None) -> Seen:
+async def still_there(catalog: TableCatalog, known: InspectedTable | None, marks: Marks | None) -> InspectedTable:
     """Return what the table is like now; ``known``: what it was like. TransientError.
 
     MisconfiguredError where its stream is not there any more, or is read from another cluster: it is marked then.
@@ -31,7 +31,7 @@ async def still_there(catalog: Catalog, known: Seen | None, marks: Marks | None)
     try:
         found = await catalog.seen()
     except StreamGoneError:  # nothing says that positions are refused when it has one again
-        await _mark(marks, Kind.STREAM_DISABLED)
+        await _mark(marks, BigtableResyncKind.STREAM_DISABLED)
         raise
     if known is None:
         return found
@@ -41,7 +41,7 @@ async def still_there(catalog: Catalog, known: Seen | None, marks: Marks | None)
         require_the_same_cluster(known.routed_to, found.routed_to)
     except MisconfiguredError:  # rows may have been read back where their changes had not arrived
         try:
-            await _mark(marks, Kind.ROUTED_ELSEWHERE)
+            await _mark(marks, BigtableResyncKind.ROUTED_ELSEWHERE)
         except TransientError as error:  # the next start finds it again; no more is to be read meanwhile
             structlog.get_logger().warning("mark_not_written", error=str(error))
         raise
@@ -49,7 +49,7 @@ async def still_there(catalog: Catalog, known: Seen | None, marks: Marks | None)
 
 
 async def look_before_the_end(
-    error: MisconfiguredError, catalog: Catalog, store: PartitionStore, marks: Marks | None, stop: Stop
+    error: MisconfiguredError, catalog: TableCatalog, store: KeyRangePartitionStore, marks: Marks | None, stop: Stop
 ) -> None:
     """Mark the table if what ends a reader, or keeps it from starting, follows from what a look would find.
 
@@ -58,7 +58,7 @@ async def look_before_the_end(
     log = structlog.get_logger()
     try:
         if isinstance(error, StreamGoneError):  # whatever a look says: it may have one again by now
-            await retried(stop, lambda: _mark(marks, Kind.STREAM_DISABLED), _PATIENCE)
+            await retried(stop, lambda: _mark(marks, BigtableResyncKind.STREAM_DISABLED), _PATIENCE)
             return
         try:
             known = await store.seen()
@@ -70,7 +70,9 @@ async def look_before_the_end(
         log.warning("table_not_looked_at", error=str(failed))
 
 
-async def mark_if_resumed(store: PartitionStore, check_topic: Callable[[], Awaitable[None]], marks: Marks) -> None:
+async def mark_if_resumed(
+    store: KeyRangePartitionStore, check_topic: Callable[[], Awaitable[None]], marks: Marks
+) -> None:
     """Mark the table whose topic a start finds to lose messages, if changes were read into it before. TransientError.
 
     ``check_topic`` raises MisconfiguredError of a topic that is not the stream's, which has lost nothing of it.
@@ -81,10 +83,10 @@ async def mark_if_resumed(store: PartitionStore, check_topic: Callable[[], Await
         return
     if survey.pieces:
         await check_topic()
-        await _mark(marks, Kind.TOPIC_LOST)
+        await _mark(marks, BigtableResyncKind.TOPIC_LOST)
 
 
-async def _mark(marks: Marks | None, kind: Kind) -> None:
+async def _mark(marks: Marks | None, kind: BigtableResyncKind) -> None:
     """Mark the table. What refuses that is no cause to say less of why nothing is read."""
     if marks is None:
         return

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection
 import structlog
 
 from services.bigtable_reader.app.stall_watch import shown
-from services.bigtable_reader.core.schema.resync import Kind, Mark, cure
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, cure
 from services.bigtable_reader.core.schema.watching import Watching
-from services.bigtable_reader.ports import Clock, ResyncStore, SnapshotStore
+from services.bigtable_reader.ports import ResyncStore, TableSnapshotStore, VersionClock
 
 
 class Marks:
@@ -16,9 +16,9 @@ class Marks:
     def __init__(
         self,
         store: ResyncStore,
-        snapshots: SnapshotStore,
+        snapshots: TableSnapshotStore,
         is_watched: Callable[[str], bool],
-        clock: Clock,
+        clock: VersionClock,
         watching: Watching,
     ) -> None:
         """Take what it needs; ``is_watched`` says which families the mirror has."""
@@ -36,7 +36,7 @@ class Marks:
         run = await self._run()
         await self._store.compare(known, found, self.is_watched, self._clock.now(), run, self.watching)
 
-    async def mark(self, kind: Kind) -> None:
+    async def mark(self, kind: BigtableResyncKind) -> None:
         """Mark the table, where there is a mirror: nothing heals a change log."""
         if self.watching.mirrored:
             await self._store.mark(kind, self._clock.now(), await self._run())
@@ -50,10 +50,10 @@ class MarkWatch:
     """Follows what surveys show of the mark."""
 
     def __init__(self) -> None:
-        self._known: Mark | None = None
+        self._known: BigtableResyncRequest | None = None
         self._log = structlog.get_logger()
 
-    def told(self, mark: Mark | None) -> None:
+    def told(self, mark: BigtableResyncRequest | None) -> None:
         """Take the mark as it is; None: there is none."""
         if mark == self._known:
             return

@@ -14,8 +14,8 @@ import structlog
 
 from services.bigtable_reader.app.schema.last_look import look_before_the_end, still_there
 from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.core.schema.seen import Seen
-from services.bigtable_reader.ports import Catalog, Metrics, PartitionStore
+from services.bigtable_reader.core.schema.seen import InspectedTable
+from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, TableCatalog
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 
@@ -32,9 +32,9 @@ class TableWatch:
 
     def __init__(
         self,
-        catalog: Catalog,
-        store: PartitionStore,
-        metrics: Metrics,
+        catalog: TableCatalog,
+        store: KeyRangePartitionStore,
+        metrics: BigtableReaderMetrics,
         learn: Callable[[Collection[str]], Awaitable[None]],
         report_retention: Callable[[timedelta], None],
         marks: Marks | None = None,
@@ -52,8 +52,8 @@ class TableWatch:
         self._watching = marks
         self._learnt: frozenset[str] | None = None
         """The families that this process knows; None: as they were when it started."""
-        self._known: Seen | None = None
-        self._kept: Seen | None = None
+        self._known: InspectedTable | None = None
+        self._kept: InspectedTable | None = None
         self._ended_by: MisconfiguredError | None = None
         """What a look has raised: the table is marked for it."""
         self._log = structlog.get_logger()

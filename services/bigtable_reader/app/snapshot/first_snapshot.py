@@ -4,12 +4,12 @@ import structlog
 
 from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import SnapshotStore
+from services.bigtable_reader.ports import TableSnapshotStore
 from shared.contracts.bigtable_options import BigtableOptions
 
 
 async def request_first_snapshot(
-    table: str, options: BigtableOptions, store: SnapshotStore, now: Microseconds, *, wanted: bool, mirrored: bool
+    table: str, options: BigtableOptions, store: TableSnapshotStore, now: Microseconds, *, wanted: bool, mirrored: bool
 ) -> None:
     """Ask for all rows that are watched, and say which those are; or say why not. TransientError."""
     log = structlog.get_logger().bind(table=table)

@@ -14,14 +14,14 @@ import structlog
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_source import SurveyedSnapshot
 from services.bigtable_reader.app.snapshot.snapshot_status import ANOTHER, LOST
-from services.bigtable_reader.core.schema.resync import Kind, Mark, heals
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, heals
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot
-from services.bigtable_reader.core.stream.partitions import Survey
-from services.bigtable_reader.ports import ResyncStore, SnapshotStore
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
+from services.bigtable_reader.ports import ResyncStore, TableSnapshotStore
 from shared.contracts.change_sequence import four_sections
 from shared.reading.snapshots import Publishing
 
-_AT_EACH_SURVEY: Final = {Kind.WATCHED_MORE}
+_AT_EACH_SURVEY: Final = {BigtableResyncKind.WATCHED_MORE}
 
 
 class BigtableSnapshotEnds:
@@ -32,7 +32,7 @@ class BigtableSnapshotEnds:
 
     def __init__(
         self,
-        store: SnapshotStore,
+        store: TableSnapshotStore,
         resync: ResyncStore,
         rows: MirroredRows,
         publisher: Publishing,
@@ -62,7 +62,7 @@ class BigtableSnapshotEnds:
         mark = None if survey.pieces is None else survey.pieces.mark
         return survey.snapshot is None or not self.is_to_be_announced(survey.snapshot, mark)
 
-    def is_to_be_announced(self, snapshot: Snapshot, mark: Mark | None) -> bool:
+    def is_to_be_announced(self, snapshot: Snapshot, mark: BigtableResyncRequest | None) -> bool:
         """Return whether all rows were read and confirmed, the topic has lost none, and no reader announced it."""
         lost = mark is not None and snapshot.run <= mark.lost_run
         return snapshot.untold and not lost and self._brings_all(snapshot)
@@ -101,7 +101,7 @@ class BigtableSnapshotEnds:
         await self._store.told(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
 
-    def _log_if_lost(self, snapshot: Snapshot | None, mark: Mark) -> None:
+    def _log_if_lost(self, snapshot: Snapshot | None, mark: BigtableResyncRequest) -> None:
         """Log once of a snapshot that is complete why that is not announced."""
         if snapshot is not None and snapshot.untold and self._lost_run < snapshot.run <= mark.lost_run:
             self._lost_run = snapshot.run
@@ -110,7 +110,7 @@ class BigtableSnapshotEnds:
     def _brings_all(self, snapshot: Snapshot) -> bool:
         return snapshot.is_of(self._rows.watching) and snapshot.covers(self._rows.keys)
 
-    async def _take_over(self, pieces: Survey) -> bool:
+    async def _take_over(self, pieces: BigtablePartitionSurvey) -> bool:
         """Request, once, what a reader with another tables file did: the reader that starts last has the right one."""
         taken_over = await self._store.take_over(self._rows.keys, pieces.now)
         if taken_over:
@@ -118,7 +118,7 @@ class BigtableSnapshotEnds:
         self._taken_over = True
         return taken_over
 
-    async def _request(self, snapshot: Snapshot | None, pieces: Survey) -> None:
+    async def _request(self, snapshot: Snapshot | None, pieces: BigtablePartitionSurvey) -> None:
         """Request what heals; where readers differ, which each survey finds, only once the latest one is read."""
         mark = await self._resync.read()  # the survey was a moment ago
         ours = [] if mark is None else [one for one in mark.findings if heals(one, self._rows.watching)]

@@ -16,8 +16,8 @@ part, as the partition table had it before the reading began. Why that is right,
 - It wins over what was published before it was requested, which is what heals: a part of a snapshot that was requested
   while the stream ran is *above* all upper limits as they were after that, and no older version of any key is above
   these: so what has a lower number than all parts did not exist. Its reading waits until minimums have come so far, and
-  the owners of pieces are asked to raise them (`Leases.raise_floors`): versions need only rise. An initial snapshot
-  need not wait: the first pieces begin above all former lives of the stream.
+  the owners of pieces are asked to raise them (`BigtablePartitionLeases.raise_floors`): versions need only rise. An
+  initial snapshot need not wait: the first pieces begin above all former lives of the stream.
 - Of two readings under one minimum the later snapshot wins, and of one snapshot the later claim (`SnapshotPlace`): no
   order of arrival decides, neither here nor between a row and an image with version F itself, which is older.
 
@@ -40,7 +40,7 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_status import WAITS
 from services.bigtable_reader.core.changes.images import Row
-from services.bigtable_reader.core.changes.refused import Made, Refused
+from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
     PartState,
@@ -56,10 +56,10 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     too_old,
     within,
 )
-from services.bigtable_reader.core.stream.partitions import Survey
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import Metrics, ReadRefusedError, SnapshotStore, TableScan
+from services.bigtable_reader.ports import BigtableReaderMetrics, ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.confirmed_keys import ConfirmedKeys, TakenRows
 from shared.reading.snapshots import (
@@ -108,10 +108,10 @@ class SurveyedSnapshot:
     """The latest snapshot (None: there never was one), and the pieces of the stream (None: not surveyed yet)."""
 
     snapshot: Snapshot | None
-    pieces: Survey | None
+    pieces: BigtablePartitionSurvey | None
 
     @property
-    def running(self) -> Survey | None:
+    def running(self) -> BigtablePartitionSurvey | None:
         """Return the pieces if the stream has any and is not paused."""
         return None if self.pieces is None or not self.pieces.pieces or self.is_paused else self.pieces
 
@@ -126,12 +126,12 @@ class BigtableSnapshotSource:
 
     def __init__(
         self,
-        store: SnapshotStore,
+        store: TableSnapshotStore,
         scan: TableScan,
         rows: MirroredRows,
         set_aside: SettingAside,
         raise_floors: Callable[[KeyRange, int], None],
-        metrics: Metrics,
+        metrics: BigtableReaderMetrics,
     ) -> None:
         """``raise_floors`` raises the minimum version of the pieces that this reader owns."""
         self._store = store
@@ -140,14 +140,14 @@ class BigtableSnapshotSource:
         self._set_aside = set_aside
         self._raise_floors = raise_floors
         self._metrics = metrics
-        self._pieces: Survey | None = None
+        self._pieces: BigtablePartitionSurvey | None = None
         self._asked_at = 0.0
         self._surveyed = asyncio.Event()
         self._due: Sequence[SnapshotPart] = ()
         self._left = 0
         self._log = structlog.get_logger().bind(table=rows.table)
 
-    def surveyed(self, pieces: Survey, asked_at: float) -> None:
+    def surveyed(self, pieces: BigtablePartitionSurvey, asked_at: float) -> None:
         """Take a survey of the partition table that began then, by the event loop's clock.
 
         It shows under which numbers may be published what is read from now on.
@@ -306,11 +306,11 @@ class BigtableSnapshotSource:
         await publisher.wait_for_room(len(rows))
         if self._pieces is None or too_old(place.read_at, self._pieces.now):
             return False
-        refused: list[Refused] = []
+        refused: list[RefusedChange] = []
         made: dict[int, list[Made]] = {}
         for row_key, cells in rows:
             image = self._rows.images.row(row_key, cells, place)
-            if isinstance(image, Refused):
+            if isinstance(image, RefusedChange):
                 refused.append(image)
             elif image.change.op == "UPSERT":  # or it has cells only in families that are not watched
                 made.setdefault(id(image.header), []).append(image)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, common, floor_under
-from services.bigtable_reader.core.stream.partitions import Survey, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import has_reached, unread
 from services.bigtable_reader.core.times import Microseconds
@@ -34,7 +34,7 @@ LOST: Final = "the topic lost messages since it was asked for, and rows of it ma
 ANOTHER: Final = "take another one: `snapshot`; RESYNC=automatic does"
 
 
-def hindrance(found: Snapshot, survey: Survey, end: Microseconds | None) -> Hindrance | None:
+def hindrance(found: Snapshot, survey: BigtablePartitionSurvey, end: Microseconds | None) -> Hindrance | None:
     """Return why some of what is left to read is not read now; ``end``: up to where the stream is read."""
     left = [(part, keys) for part in found.unfinished if (keys := part.left) is not None]
     if not left:
@@ -50,7 +50,7 @@ def hindrance(found: Snapshot, survey: Survey, end: Microseconds | None) -> Hind
     return None if any(part.owner in survey.readers for part, _keys in left) else _UNTAKEN
 
 
-def _unread(keys: Sequence[KeyRange], survey: Survey, end: Microseconds | None) -> Hindrance:
+def _unread(keys: Sequence[KeyRange], survey: BigtablePartitionSurvey, end: Microseconds | None) -> Hindrance:
     named = ", ".join(map(str, sorted(keys)))
     over = [piece.range for piece in survey.pieces if has_reached(piece, survey, end)]
     if any(common(one, other) is not None for one in over for other in keys):
@@ -62,7 +62,7 @@ def _unread(keys: Sequence[KeyRange], survey: Survey, end: Microseconds | None) 
 
 
 def summaries(
-    table: str, found: Snapshot | None, survey: Survey, end: Microseconds | None = None
+    table: str, found: Snapshot | None, survey: BigtablePartitionSurvey, end: Microseconds | None = None
 ) -> Sequence[Mapping[str, Any]]:
     """Return how far the latest snapshot is; nothing where there never was one."""
     if found is None:

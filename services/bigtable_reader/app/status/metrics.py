@@ -9,12 +9,12 @@ from typing import Final, assert_never, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.bigtable_reader.app.status.status import STATES, needs_resync, state
-from services.bigtable_reader.core.schema.resync import Kind
-from services.bigtable_reader.core.stream.partitions import Survey, uncovered
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
 from services.bigtable_reader.core.stream.records import ChangeKind, CloseStream, DataChange, Heartbeat, StreamRecord
 from services.bigtable_reader.core.stream.sharing import unread
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import Clock
+from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
 from shared.runtime.metrics import PublishingMetrics
@@ -22,10 +22,10 @@ from shared.runtime.metrics import PublishingMetrics
 _SECOND: Final = 1_000_000
 
 
-class ReaderMetrics:
+class BigtablePrometheusMetrics:
     """Counts what was read and published, and shows how far all pieces of the key space have come."""
 
-    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+    def __init__(self, registry: CollectorRegistry, clock: VersionClock) -> None:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._clock = clock
@@ -80,7 +80,7 @@ class ReaderMetrics:
             "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
         )
-        self._kinds: set[str] = set(Kind)
+        self._kinds: set[str] = set(BigtableResyncKind)
         self._newest = 0
         self._surveyed: Mapping[str, object] = {}
 
@@ -141,7 +141,7 @@ class ReaderMetrics:
         """Show that the topic does not keep what is published to it."""
         self._loses.set(1)
 
-    def surveyed(self, survey: Survey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
+    def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Show how many pieces are in which state, how far all have come, and since when that stands still."""
         states = Counting(state(piece, survey) for piece in survey.pieces)
         for name in STATES:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summary_lines
 from services.bigtable_reader.core.schema.resync import cure
-from services.bigtable_reader.core.stream.partitions import Piece, Survey, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, overlapping, uncovered
 from services.bigtable_reader.core.stream.sharing import low_watermark, unread
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -25,7 +25,7 @@ STATES: Final = (READY, RUNNING, CLOSING, WAITING)
 _SECOND: Final = 1_000_000
 
 
-def state(piece: Piece, survey: Survey) -> str:
+def state(piece: Piece, survey: BigtablePartitionSurvey) -> str:
     """Return the state of a piece, as it is shown."""
     saved = survey.saved.get(piece.id)
     if not piece.is_readable:
@@ -37,7 +37,7 @@ def state(piece: Piece, survey: Survey) -> str:
 
 def document(
     source: str,
-    survey: Survey,
+    survey: BigtablePartitionSurvey,
     retention: timedelta | None,
     now: Microseconds,
     snapshots: Sequence[Mapping[str, Any]] = (),
@@ -74,7 +74,7 @@ def document(
     }
 
 
-def needs_resync(survey: Survey) -> Sequence[Mapping[str, Any]]:
+def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]:
     """Return the table if rows of its mirror may be wrong: since when, why, and what mends it."""
     if (mark := survey.mark) is None:
         return []

@@ -7,9 +7,9 @@ from typing import Final
 import structlog
 
 from services.bigtable_reader.core.stream.partitions import Resume, begins
-from services.bigtable_reader.core.stream.records import KeyRange, Position, StreamQuery
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, KeyRange, Position
 from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import ChangeStream, PartitionStore, PositionLostError
+from services.bigtable_reader.ports import KeyRangePartitionStore, PositionLostError, TableChangeStream
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retried
@@ -22,8 +22,8 @@ _PROBE_MILLISECONDS: Final = 1_000
 
 
 async def begin(
-    stream: ChangeStream,
-    store: PartitionStore,
+    stream: TableChangeStream,
+    store: KeyRangePartitionStore,
     stop: Stop,
     *,
     name: str,
@@ -56,7 +56,7 @@ async def begin(
 
 
 async def _first_start(
-    stream: ChangeStream, range_: KeyRange, now: Microseconds, asked: Microseconds | None
+    stream: TableChangeStream, range_: KeyRange, now: Microseconds, asked: Microseconds | None
 ) -> Microseconds:
     """Return where a first start begins, after a look whether the stream can be read from there.
 
@@ -71,7 +71,7 @@ async def _first_start(
     candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]
     for start in candidates:
         try:
-            await _probe(stream, StreamQuery(range_, Position(start=start), None, _PROBE_MILLISECONDS))
+            await _probe(stream, BigtableStreamQuery(range_, Position(start=start), None, _PROBE_MILLISECONDS))
         except PositionLostError as error:
             if start == candidates[-1]:
                 raise MisconfiguredError(
@@ -83,7 +83,7 @@ async def _first_start(
     raise AssertionError("the last candidate is an answer or an error")
 
 
-async def _probe(stream: ChangeStream, query: StreamQuery) -> None:
+async def _probe(stream: TableChangeStream, query: BigtableStreamQuery) -> None:
     """Read until something comes: a record, a heartbeat, or an end."""
     async with aclosing(stream.read(query)) as portions:
         async for _records in portions:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from services.bigtable_reader.core.stream.partitions import Partition, Progress
-from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
+from services.bigtable_reader.core.stream.partitions import BigtablePartition, BigtableProgress
+from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
 from services.bigtable_reader.core.stream.records import Position
 from services.bigtable_reader.core.stream.stamps import Stamps
 from services.bigtable_reader.core.times import Microseconds
@@ -20,7 +20,7 @@ _MARGIN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ReaderOptions):
+class BigtableReaderOptions(ReaderOptions):
     """How a reader reads."""
 
     end: Microseconds | None = None
@@ -38,13 +38,13 @@ class Options(ReaderOptions):
         return self.lease - self.lease / _MARGIN
 
 
-class Held(OwnedPartition):
+class BigtableOwnedPartition(OwnedPartition):
     """A partition that this reader has the lease of."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: BigtablePartition) -> None:
         super().__init__()
         self.partition = partition
-        self.prefix = ConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
+        self.prefix = BigtableConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
         self.stamps = Stamps(partition.floor, partition.ceiling)
         self.least_floor = 0
         """No stamp up to it is to be made any more, as soon as the ceiling is above it."""
@@ -81,9 +81,11 @@ class Held(OwnedPartition):
         self._expired = self._expired or asyncio.get_running_loop().time() >= self.trusted_until
         return not self.over and not self._expired
 
-    def progress(self, ceiling: int) -> Progress:
+    def progress(self, ceiling: int) -> BigtableProgress:
         """Return how far it has been read and confirmed."""
-        return Progress(self.partition, self.prefix.position, self.prefix.low_watermark, ceiling, self.stamps.last)
+        return BigtableProgress(
+            self.partition, self.prefix.position, self.prefix.low_watermark, ceiling, self.stamps.last
+        )
 
     def confirm(self, places: Iterable[Place]) -> None:
         """Say that one more part of each of these records is confirmed."""

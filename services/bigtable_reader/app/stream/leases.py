@@ -4,28 +4,33 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import ClassVar, Final
 
-from services.bigtable_reader.app.stream.held import Held, Options
-from services.bigtable_reader.core.stream.partitions import Progress, overlapping
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, overlapping
 from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.ports import Clock, Metrics, PartitionStore
+from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, VersionClock
 from shared.reading.leases import PartitionLeases
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Leases(PartitionLeases[Held, Progress]):
+class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtableProgress]):
     """Saves positions with the leases, and raises the ceilings of stamps."""
 
     not_saved: ClassVar[str] = "positions_not_saved"
 
     def __init__(
-        self, store: PartitionStore, clock: Clock, metrics: Metrics, options: Options, is_durable: Callable[[], bool]
+        self,
+        store: KeyRangePartitionStore,
+        clock: VersionClock,
+        metrics: BigtableReaderMetrics,
+        options: BigtableReaderOptions,
+        is_durable: Callable[[], bool],
     ) -> None:
         super().__init__(store, metrics, options, is_durable)
         self._clock = clock
         self._ahead = options.reserve // _MICROSECOND
 
-    def take(self, owned: Held, asked_at: float) -> None:
+    def take(self, owned: BigtableOwnedPartition, asked_at: float) -> None:
         """Own a partition by a lease that was asked for then; no stamp can be made before a ceiling is saved."""
         super().take(owned, asked_at)
         self.renew_now()
@@ -39,18 +44,18 @@ class Leases(PartitionLeases[Held, Progress]):
                 one.stamps.rise(floor)
                 self.renew_now()
 
-    def _to_save(self, owned: Sequence[Held]) -> Sequence[Progress]:
+    def _to_save(self, owned: Sequence[BigtableOwnedPartition]) -> Sequence[BigtableProgress]:
         now, ahead = self._clock.now(), self._ahead
         for one in owned:  # what is read from now on may be published under the time, though nothing changes
             if now < one.stamps.ceiling:
                 one.stamps.rise(now)
         return [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in owned]
 
-    def _to_release(self, owned: Held, *, durable: bool) -> Progress:
+    def _to_release(self, owned: BigtableOwnedPartition, *, durable: bool) -> BigtableProgress:
         last = owned.stamps.last  # no stamp is made for it here any more
         if durable:
             return owned.progress(last)
-        return Progress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)
+        return BigtableProgress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)
 
-    def _renewed(self, owned: Held, saved: Progress) -> None:
+    def _renewed(self, owned: BigtableOwnedPartition, saved: BigtableProgress) -> None:
         owned.raise_ceiling(saved.ceiling)

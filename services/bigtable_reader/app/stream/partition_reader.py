@@ -14,21 +14,21 @@ import structlog
 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.stall_watch import shown
-from services.bigtable_reader.app.stream.held import Held, Options
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.changes.refused import Refused
-from services.bigtable_reader.core.stream.progress import ConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import Child, CloseStream, DataChange, Heartbeat, StreamQuery
+from services.bigtable_reader.core.changes.refused import RefusedChange
+from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, Child, CloseStream, DataChange, Heartbeat
 from services.bigtable_reader.core.stream.topology import partition_around
 from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import (
-    ChangeStream,
-    Clock,
-    Metrics,
-    PartitionStore,
+    BigtableReaderMetrics,
+    KeyRangePartitionStore,
     PositionLostError,
+    TableChangeStream,
+    VersionClock,
 )
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -51,7 +51,7 @@ class DataChangePublisher:
         outputs: Outputs,
         read_back: ReadBack | None,
         set_aside: SettingAside,
-        clock: Clock,
+        clock: VersionClock,
         renew: Callable[[], None],
     ) -> None:
         """``renew`` asks for the leases to be renewed now, and the ceilings raised."""
@@ -63,7 +63,7 @@ class DataChangePublisher:
         self._renew = renew
         self._log = structlog.get_logger()
 
-    async def publish(self, held: Held, records: Sequence[DataChange], stop: Stop) -> None:
+    async def publish(self, held: BigtableOwnedPartition, records: Sequence[DataChange], stop: Stop) -> None:
         """Publish what is made of records, all of it together; their places are confirmed when it is."""
         if not records:
             return
@@ -75,7 +75,7 @@ class DataChangePublisher:
         add = held.prefix.add
         lines: list[tuple[str, Change]] = []
         of_lines: list[Place] = []
-        refused: list[Refused] = []
+        refused: list[RefusedChange] = []
         of_refused: list[Place] = []
         for record, asks in zip(records, asking, strict=True):
             made, failed = entries.changes(record) if entries is not None else ((), ())
@@ -95,7 +95,7 @@ class DataChangePublisher:
         if read_back is not None:
             await read_back.room()
 
-    async def _stamps(self, held: Held, count: int) -> Sequence[int]:
+    async def _stamps(self, held: BigtableOwnedPartition, count: int) -> Sequence[int]:
         """Return so many stamps, which rise."""
         stamps: list[int] = []
         while len(stamps) < count:
@@ -114,16 +114,16 @@ class DataChangePublisher:
         return stamps
 
 
-class PartitionReader:
+class BigtablePartitionReader:
     """Reads one partition after the other, each in a task of its caller's."""
 
     def __init__(
         self,
-        stream: ChangeStream,
-        store: PartitionStore,
+        stream: TableChangeStream,
+        store: KeyRangePartitionStore,
         records: DataChangePublisher,
-        metrics: Metrics,
-        options: Options,
+        metrics: BigtableReaderMetrics,
+        options: BigtableReaderOptions,
     ) -> None:
         self._stream = stream
         self._store = store
@@ -132,9 +132,9 @@ class PartitionReader:
         self._options = options
         self._log = structlog.get_logger()
 
-    async def read(self, held: Held, stop: Stop) -> None:
+    async def read(self, held: BigtableOwnedPartition, stop: Stop) -> None:
         """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
-        query = StreamQuery(
+        query = BigtableStreamQuery(
             held.partition.piece.range,
             held.prefix.read,
             self._options.end,
@@ -167,7 +167,7 @@ class PartitionReader:
 
     # Ends
 
-    async def _closed(self, held: Held, record: CloseStream, stop: Stop) -> None:
+    async def _closed(self, held: BigtableOwnedPartition, record: CloseStream, stop: Stop) -> None:
         """Record the end of a partition, after everything before it is confirmed."""
         end = self._options.end
         if record.code == _OUT_OF_RANGE and record.children:
@@ -186,10 +186,10 @@ class PartitionReader:
             self._log.warning("stream_closed", **held.log_fields, code=record.code, message=record.message)
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
 
-    async def _close(self, held: Held, children: Sequence[Child]) -> Literal[True] | None:
+    async def _close(self, held: BigtableOwnedPartition, children: Sequence[Child]) -> Literal[True] | None:
         return await self._store.close(held.progress(held.stamps.last), children) or None
 
-    async def _give_up_position(self, held: Held, error: PositionLostError, stop: Stop) -> None:
+    async def _give_up_position(self, held: BigtableOwnedPartition, error: PositionLostError, stop: Stop) -> None:
         """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose.
 
         What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
@@ -219,10 +219,10 @@ class PartitionReader:
                 return
             self._log.warning("partition_restarted_from_a_time", **held.log_fields, error=str(error))
             held.partition = restarted
-            held.prefix = ConfirmedPrefix(piece.range, restarted.position, held.prefix.low_watermark)
+            held.prefix = BigtableConfirmedPrefix(piece.range, restarted.position, held.prefix.low_watermark)
             return
         raise MisconfiguredError(_choices(held, error)) from error
 
 
-def _choices(held: Held, error: PositionLostError) -> str:
+def _choices(held: BigtableOwnedPartition, error: PositionLostError) -> str:
     return f"{error}\nOf this partition everything up to {shown(held.prefix.low_watermark)} was published."

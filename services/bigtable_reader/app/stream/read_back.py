@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import Held
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
-from services.bigtable_reader.core.changes.refused import Refused
+from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.progress import Place
-from services.bigtable_reader.ports import Metrics, ReadRefusedError, Rows
+from services.bigtable_reader.ports import BigtableReaderMetrics, CurrentRows, ReadRefusedError
 from shared.contracts.change_batch import Change, Header
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.retries import retried, retrying_async
@@ -54,7 +54,7 @@ _LIMITS: Final = ReadBackLimits()
 class _Waiting(msgspec.Struct, eq=False):
     """A row to be read back: the newest of the records that ask for it, and the places of all of them."""
 
-    held: Held
+    held: BigtableOwnedPartition
     row_key: bytes
     trigger: Trigger
     stamp: int
@@ -70,11 +70,11 @@ class ReadBack:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: CurrentRows,
         images: ImageMaker,
         publishing: ConfirmedPublishing,
         set_aside: SettingAside,
-        metrics: Metrics,
+        metrics: BigtableReaderMetrics,
         limits: ReadBackLimits = _LIMITS,
     ) -> None:
         self._rows = rows
@@ -96,7 +96,9 @@ class ReadBack:
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
 
-    def ask(self, held: Held, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop) -> None:
+    def ask(
+        self, held: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop
+    ) -> None:
         """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
         row = (id(held), row_key)
         waiting = self._waiting.get(row)
@@ -219,14 +221,14 @@ class ReadBack:
         """Make the images of rows and hand them to the publisher."""
         self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
         images: dict[int, tuple[Header, list[tuple[str, Change]], list[_Waiting]]] = {}
-        refused: list[Refused] = []
+        refused: list[RefusedChange] = []
         set_aside: list[_Waiting] = []
         ours, make = _ours(batch), self._images.image
         for waiting in batch:
             if waiting.held not in ours:  # the lease is over: whoever has it now reads the row again
                 continue
             image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.stamp)
-            if isinstance(image, Refused):
+            if isinstance(image, RefusedChange):
                 refused.append(image)
                 set_aside.append(waiting)
             else:
@@ -254,6 +256,6 @@ class ReadBack:
             held.confirm([place for waiting in some for place in waiting.places])
 
 
-def _ours(batch: Sequence[_Waiting]) -> Collection[Held]:
+def _ours(batch: Sequence[_Waiting]) -> Collection[BigtableOwnedPartition]:
     """Return the partitions of some rows for which something may still be published: asked of each once."""
     return {held for held in {waiting.held for waiting in batch} if held.ours}

@@ -19,34 +19,32 @@ from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
-from services.bigtable_reader.app.stream.held import Held, Options
-from services.bigtable_reader.app.stream.leases import Leases
-from services.bigtable_reader.app.stream.partition_reader import DataChangePublisher, PartitionReader
+from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.app.stream.leases import BigtablePartitionLeases
+from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.schema.resync import Kind
-from services.bigtable_reader.core.stream.partitions import Piece, Survey
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.ports import (
-    Catalog,
-    ChangeStream,
-    Clock,
-    Letters,
-    Metrics,
-    PartitionStore,
-    Publisher,
-    Rows,
-    Subscriptions,
+    BigtableReaderMetrics,
+    CurrentRows,
+    DeadLetterSink,
+    KeyRangePartitionStore,
+    TableCatalog,
+    TableChangeStream,
+    VersionClock,
 )
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.position_age import PositionAge
-from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.stream_pause import StreamPause
 from shared.reading.supervisor import Monitoring, Round, Supervisor
-from shared.reading.topic_watch import TopicWatch
+from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -57,17 +55,17 @@ _DRAIN: Final = timedelta(seconds=2)
 class SourceTable:
     """A Bigtable table: its change stream, its rows and families, and the clock that versions of its rows follow."""
 
-    stream: ChangeStream
-    rows: Rows
-    catalog: Catalog
-    clock: Clock
+    stream: TableChangeStream
+    rows: CurrentRows
+    catalog: TableCatalog
+    clock: VersionClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BigtableStores:
     """What the readers of one table share; ``marks``: None where there is no mirror that could be wrong."""
 
-    partitions: PartitionStore
+    partitions: KeyRangePartitionStore
     marks: Marks | None = None
 
 
@@ -75,13 +73,13 @@ class BigtableStores:
 class BigtableOutput:
     """What is published, and to which topics."""
 
-    publisher: Publisher
-    letters: Letters
-    subscriptions: Subscriptions
+    publisher: ChangePublisher
+    letters: DeadLetterSink
+    subscriptions: RetainingSubscriptions
     outputs: Outputs
 
 
-class Reader:
+class BigtableReader:
     """Reads its share of a change stream's partitions until it is told to stop."""
 
     def __init__(
@@ -89,8 +87,8 @@ class Reader:
         table: SourceTable,
         stores: BigtableStores,
         output: BigtableOutput,
-        monitoring: Monitoring[Metrics],
-        options: Options,
+        monitoring: Monitoring[BigtableReaderMetrics],
+        options: BigtableReaderOptions,
         snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
         | None = None,
     ) -> None:
@@ -104,8 +102,8 @@ class Reader:
         self._outputs = output.outputs
         self._metrics = metrics
         self._options = options
-        self._leases = Leases(self._store, clock, metrics, options, lambda: self._topic.is_durable)
-        self._supervisor: Supervisor[Piece, Held] = Supervisor(
+        self._leases = BigtablePartitionLeases(self._store, clock, metrics, options, lambda: self._topic.is_durable)
+        self._supervisor: Supervisor[Piece, BigtableOwnedPartition] = Supervisor(
             self._leases, output.publisher, monitoring.health, options
         )
         self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
@@ -116,7 +114,7 @@ class Reader:
         records = DataChangePublisher(
             self._publishing, self._outputs, self._read_back, self._set_aside, clock, self._leases.renew_now
         )
-        self._partitions = PartitionReader(table.stream, self._store, records, metrics, options)
+        self._partitions = BigtablePartitionReader(table.stream, self._store, records, metrics, options)
         self._snapshots = None
         if snapshots is not None:
             self._snapshots = snapshots(self._set_aside, self._leases.raise_floors, lambda: self._topic.is_durable)
@@ -131,12 +129,14 @@ class Reader:
             self._stalls.reached,
             metrics.topic_loses,
             new_start="CHANGE_STREAM_NAME",
-            lost=None if marks is None else lambda: retried(self._stop, lambda: marks.mark(Kind.TOPIC_LOST)),
+            lost=None
+            if marks is None
+            else lambda: retried(self._stop, lambda: marks.mark(BigtableResyncKind.TOPIC_LOST)),
         )
         self._log = structlog.get_logger()
 
     @property
-    def held(self) -> Collection[Held]:
+    def held(self) -> Collection[BigtableOwnedPartition]:
         """Return the partitions that it holds now."""
         return list(self._leases.owned.values())
 
@@ -184,7 +184,7 @@ class Reader:
         holding = {held.partition.piece.id for held in self.held}
         return Round(fair_share(survey, self._options.end), claimable(survey, holding, self._options.end), paused)
 
-    async def claim(self, due: Sequence[Piece]) -> Iterable[Held]:
+    async def claim(self, due: Sequence[Piece]) -> Iterable[BigtableOwnedPartition]:
         """Take those that are still free."""
         claimed = await self._store.claim(due)
         for partition in claimed:
@@ -195,9 +195,9 @@ class Reader:
                 low_watermark=shown(partition.low_watermark),
                 fence=partition.fence,
             )
-        return [Held(partition) for partition in claimed]
+        return [BigtableOwnedPartition(partition) for partition in claimed]
 
-    async def read(self, owned: Held, stop: Stop) -> None:
+    async def read(self, owned: BigtableOwnedPartition, stop: Stop) -> None:
         """Read a partition from its position until its stream ends."""
         await self._partitions.read(owned, stop)
 
@@ -241,7 +241,7 @@ class Reader:
             self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
             self._supervisor.wake()  # there are others to claim
 
-    def _show(self, survey: Survey) -> None:
+    def _show(self, survey: BigtablePartitionSurvey) -> None:
         """Show how far all have come."""
         low = low_watermark(survey, {held.partition.piece.id: held.prefix.low_watermark for held in self.held})
         paused = survey.paused_since is not None

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 import msgspec
 
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.refused import CELL_BYTES, NO_ROW, Refused, key_text, refused
+from services.bigtable_reader.core.changes.refused import CELL_BYTES, NO_ROW, RefusedChange, key_text, refused
 from services.bigtable_reader.core.stream.records import (
     Aggregated,
     DataChange,
@@ -97,7 +97,7 @@ class EntryMaker:
         """Tell whether values are part of the lines."""
         return not self._options.strip_values
 
-    def changes(self, record: DataChange) -> tuple[list[tuple[str, Change]], list[Refused]]:
+    def changes(self, record: DataChange) -> tuple[list[tuple[str, Change]], list[RefusedChange]]:
         """Return a record's lines, each with its ordering key, and what cannot be one of them."""
         wanted = self._watched.entries(record)
         if not wanted:
@@ -124,7 +124,7 @@ class EntryMaker:
         )
         begin_id, begin_sequence, end_place = head.id, head.sequence, head.place
         made: list[tuple[str, Change]] = []
-        refused: list[Refused] = []
+        refused: list[RefusedChange] = []
         for index, entry in wanted:
             try:
                 kind, fields = ("SET_CELL", self._cell(entry)) if type(entry) is SetCell else self._fields(entry)
@@ -146,7 +146,7 @@ class EntryMaker:
 
     def _refused(
         self, row_key: bytes, entry: Entry, index: int, head: _Head, key: str, error: PoisonRecordError
-    ) -> Refused:
+    ) -> RefusedChange:
         of_sequence, of_place, of_id = _texts_of(index)
         change = Change(
             "UPSERT",

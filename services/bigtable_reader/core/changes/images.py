@@ -19,7 +19,15 @@ import msgspec
 from services.bigtable_reader.core.changes.cell_values import CELL_VALUES
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.names import family_column
-from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, NO_ROW, Made, Refused, key_text, refused
+from services.bigtable_reader.core.changes.refused import (
+    CELL_BYTES,
+    LARGEST,
+    NO_ROW,
+    Made,
+    RefusedChange,
+    key_text,
+    refused,
+)
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
 from services.bigtable_reader.core.stream.records import ChangeKind, DataChange
 from services.bigtable_reader.core.times import Microseconds, instant
@@ -63,7 +71,7 @@ _TOO_LARGE: Final = (
 )
 SNAPSHOT: Final = "SNAPSHOT"
 """What a row of a snapshot has in the place of a change's kind."""
-T = TypeVar("T", bound=Made | Refused)
+T = TypeVar("T", bound=Made | RefusedChange)
 _json: Final = msgspec.json.Encoder().encode
 _FAMILY: Final = "column family "
 _SHORT: Final = 100  # bytes of a qualifier that is worth remembering
@@ -143,22 +151,22 @@ class ImageMaker:
         self._known |= frozenset(families)
         return True
 
-    def image(self, row_key: bytes, cells: Row | None, trigger: Trigger, stamp: int) -> Made | Refused:
+    def image(self, row_key: bytes, cells: Row | None, trigger: Trigger, stamp: int) -> Made | RefusedChange:
         """Return a row as it is now, or its absence (None), under the stamp of the record that asked for it."""
         sequence = f"{stamp:016X}{_NO_MORE_SECTIONS}"
         return self._image(row_key, cells, trigger.kind, sequence, instant(trigger.commit), _place(trigger))
 
-    def row(self, row_key: bytes, cells: Row | None, at: SnapshotPlace) -> Made | Refused:
+    def row(self, row_key: bytes, cells: Row | None, at: SnapshotPlace) -> Made | RefusedChange:
         """Return a row as a snapshot found it, or its absence (None); it goes under a header of its own origin."""
         return self._of_snapshot(self._image(row_key, cells, SNAPSHOT, at.sequence, instant(at.read_at), "{}"))
 
-    def unreadable_row(self, row_key: bytes, at: SnapshotPlace, why: str) -> Refused:
+    def unreadable_row(self, row_key: bytes, at: SnapshotPlace, why: str) -> RefusedChange:
         """Return the dead letter of a row that a snapshot found, and that is too large to be read."""
         return self._too_large(self.row(row_key, None, at), row_key, why)
 
     def _image(
         self, row_key: bytes, cells: Row | None, kind: str, sequence: str, commit: str, place: str
-    ) -> Made | Refused:
+    ) -> Made | RefusedChange:
         if isinstance(cells, TooLargeRow):
             absent = self._image(row_key, None, kind, sequence, commit, place)
             return self._too_large(absent, row_key, _TOO_LARGE.format(cells.bytes), cells.bytes)
@@ -181,13 +189,13 @@ class ImageMaker:
         change = Change("UPSERT", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
         return Made(self.header, self._ordering_key(key), change)
 
-    def unreadable(self, row_key: bytes, trigger: Trigger, stamp: int, why: str) -> Refused:
+    def unreadable(self, row_key: bytes, trigger: Trigger, stamp: int, why: str) -> RefusedChange:
         """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
         return self._too_large(self.image(row_key, None, trigger, stamp), row_key, why)
 
     @staticmethod
-    def _too_large(absent: Made | Refused, row_key: bytes, why: str, size: int = 0) -> Refused:
-        if isinstance(absent, Refused):
+    def _too_large(absent: Made | RefusedChange, row_key: bytes, why: str, size: int = 0) -> RefusedChange:
+        if isinstance(absent, RefusedChange):
             return absent
         change = msgspec.structs.replace(absent.change, op="UPSERT", row=NO_ROW)
         error = PoisonRecordError(Reason.TOO_LARGE, why)
@@ -268,7 +276,7 @@ class ImageMaker:
         place: str,
         kind: str,
         error: PoisonRecordError,
-    ) -> Refused:
+    ) -> RefusedChange:
         of_cells = cells or {}
         size = sum(
             len(qualifier) + len(version.value) + CELL_BYTES

@@ -30,7 +30,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     change: Change
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedChange(msgspec.Struct, frozen=True):
     """A dead letter to be: ``change`` is to be a batch of its own under ``header``, and ``content`` all that was read.
 
     ``size``: of what was read, in bytes, about. What is too large for a letter is not among its content.
@@ -68,10 +68,10 @@ def refused(
     *,
     row_key: bytes,
     size: int,
-) -> Refused:
+) -> RefusedChange:
     """Return a dead letter to be; with the row key alone where ``content`` has more bytes than there is room for."""
     kept = {"row_key": row_key, **(content if size <= LARGEST else {})}
-    return Refused(header, ordering_key, change, kept, size, error.reason, error.detail)
+    return RefusedChange(header, ordering_key, change, kept, size, error.reason, error.detail)
 
 
 def key_text(row_key: bytes) -> str:

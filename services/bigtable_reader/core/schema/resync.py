@@ -32,7 +32,7 @@ from services.bigtable_reader.core.schema.watching import Watching, watched_more
 from services.bigtable_reader.core.times import Microseconds
 
 
-class Kind(StrEnum):
+class BigtableResyncKind(StrEnum):
     """What was found."""
 
     FAMILIES_DROPPED = "families_dropped"
@@ -43,8 +43,8 @@ class Kind(StrEnum):
     TOPIC_LOST = "changes_lost_by_the_topic"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows may have changed without records. ``kind``: one of `Kind`, or of a newer version's."""
+class BigtableResyncCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows may have changed without records. ``kind``: one of `BigtableResyncKind`, or of a newer version's."""
 
     kind: str
     found_at: Microseconds
@@ -65,18 +65,18 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept. ``families``: those that the table had when it was compared last; None: it never was."""
 
     families: tuple[str, ...] | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[BigtableResyncCause, ...] = ()
     watching: Watching | None = None
     """What is watched by whoever looked last; None: an older version, which does not say it."""
     writer: str = ""
     """Another one for each write, so that no value comes back."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class BigtableResyncRequest(msgspec.Struct, frozen=True):
     """A table needs re-sync: what was found of it, oldest first."""
 
     table: str
-    findings: tuple[Finding, ...]
+    findings: tuple[BigtableResyncCause, ...]
 
     @property
     def since(self) -> Microseconds:
@@ -91,12 +91,16 @@ class Mark(msgspec.Struct, frozen=True):
     @property
     def lost_run(self) -> int:
         """Return the latest snapshot of which the topic may have lost rows, whatever of it was confirmed; 0: none."""
-        return max((finding.run for finding in self.findings if finding.kind == Kind.TOPIC_LOST), default=0)
+        return max(
+            (finding.run for finding in self.findings if finding.kind == BigtableResyncKind.TOPIC_LOST), default=0
+        )
 
 
-def mark_of(table: str, kept: Resync | None) -> Mark | None:
+def mark_of(table: str, kept: Resync | None) -> BigtableResyncRequest | None:
     """Return the mark of a table, by its full name; None where nothing is to be mended."""
-    return Mark(table.rpartition("/")[2], kept.findings) if kept is not None and kept.findings else None
+    return (
+        BigtableResyncRequest(table.rpartition("/")[2], kept.findings) if kept is not None and kept.findings else None
+    )
 
 
 # What happens to what is kept. Each returns all of it, or None for no change.
@@ -121,21 +125,24 @@ def compared(
     if not watching.mirrored:
         return None if kept == before else kept
     for kind in sorted(notes):
-        kept = _with(kept, Finding(kind=kind, found_at=now, run=run))
+        kept = _with(kept, BigtableResyncCause(kind=kind, found_at=now, run=run))
     base = kept.families if kept.families is not None else known if known is not None else found
     dropped = tuple(sorted(name for name in set(base) - set(found) if is_watched(name)))
     after = replace(kept, families=tuple(sorted(found)))
     if dropped:
-        after = _with(after, Finding(kind=Kind.FAMILIES_DROPPED, found_at=now, run=run, families=dropped))
+        after = _with(
+            after,
+            BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=now, run=run, families=dropped),
+        )
     return None if after == before else after
 
 
-def marked(before: Resync | None, kind: Kind, now: Microseconds, run: int) -> Resync:
+def marked(before: Resync | None, kind: BigtableResyncKind, now: Microseconds, run: int) -> Resync:
     """Keep a finding; the same again moves on the snapshot after which all rows have to come."""
-    return _with(before or Resync(), Finding(kind=kind, found_at=now, run=run))
+    return _with(before or Resync(), BigtableResyncCause(kind=kind, found_at=now, run=run))
 
 
-def heals(finding: Finding, watching: str) -> bool:
+def heals(finding: BigtableResyncCause, watching: str) -> bool:
     """Tell whether a snapshot of what is watched, by its digest, brings all rows that a finding means."""
     return finding.watching in ("", watching)
 
@@ -148,7 +155,7 @@ def healed(before: Resync | None, run: int, watching: str) -> Resync | None:
     return None if left == before.findings else replace(before, findings=left)
 
 
-def synced(before: Resync | None, mark: Mark) -> Resync | None:
+def synced(before: Resync | None, mark: BigtableResyncRequest) -> Resync | None:
     """Take away what a mark has shown, and nothing that was found since."""
     if before is None:
         return None
@@ -171,20 +178,24 @@ def _watched_by(kept: Resync, watching: Watching, families: Collection[str], now
         )
     after = replace(kept, watching=watching, findings=findings)
     more = () if kept.watching is None else tuple(watched_more(watching, kept.watching, families))
-    return _with(after, Finding(kind=Kind.WATCHED_MORE, found_at=now, run=run, options=more)) if more else after
+    return (
+        _with(after, BigtableResyncCause(kind=BigtableResyncKind.WATCHED_MORE, found_at=now, run=run, options=more))
+        if more
+        else after
+    )
 
 
-def _with(kept: Resync, found: Finding) -> Resync:
+def _with(kept: Resync, found: BigtableResyncCause) -> Resync:
     if kept.watching is not None:
         found = replace(found, watching=kept.watching.digest)
-    findings: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], BigtableResyncCause] = {}
     for one in (*kept.findings, found):  # among what is kept, too: once there was one for each set of families
         same = findings.get((one.kind, one.watching))
         findings[one.kind, one.watching] = one if same is None else _together(same, one)
     return replace(kept, findings=tuple(findings.values()))
 
 
-def _together(first: Finding, again: Finding) -> Finding:
+def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> BigtableResyncCause:
     return replace(
         first,
         run=max(first.run, again.run),
@@ -194,11 +205,11 @@ def _together(first: Finding, again: Finding) -> Finding:
     )
 
 
-def cure(mark: Mark) -> str:
+def cure(mark: BigtableResyncRequest) -> str:
     """Return what mends a table that needs re-sync."""
     command = "python -m services.bigtable_reader"
     first = ""
-    if any(finding.kind == Kind.WATCHED_MORE for finding in mark.findings):
+    if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in mark.findings):
         first = (
             "readers have had different tables files: let all of them have the one that is meant; a snapshot heals "
             "what its own file watches, and what only another file watched goes by `synced`. Then "

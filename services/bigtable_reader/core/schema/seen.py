@@ -11,7 +11,7 @@ ANY: Final = "any"
 """No cluster: an app profile that may route to each of them. Names of clusters have six letters at least."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class InspectedTable(msgspec.Struct, frozen=True):
     """The table's column families, and the clusters that it is replicated to (none where that is not told).
 
     ``retention``: seconds for which its change stream is kept; None where that was not looked at. ``routed_to``: the

@@ -16,7 +16,7 @@ from shared.contracts.option_values import matches_any
 from shared.contracts.tables_file import Mode
 
 
-class Column(msgspec.Struct, frozen=True, array_like=True, order=True):
+class DeclaredColumn(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A column that is declared. ``of``: the cell or the family that it holds, and how."""
 
     name: str
@@ -35,7 +35,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] = ("*",)
     excluded_families: tuple[str, ...] = ()
     excluded_columns: tuple[tuple[str, bytes], ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[DeclaredColumn, ...] = ()
     values: str = "base64"
     qualifiers: str = "text"
     versions: int = 1
@@ -110,10 +110,10 @@ def check_the_same_is_watched(mine: Watching, kept: Watching | None) -> None:
     )
 
 
-def _column(column: CellColumn | FamilyColumn) -> Column:
+def _column(column: CellColumn | FamilyColumn) -> DeclaredColumn:
     match column:
         case CellColumn():
             of = f"{column.qualifier!r} {column.type} {column.encoding} {column.timestamp}"
-            return Column(column.name, column.family, of, whole=False)
+            return DeclaredColumn(column.name, column.family, of, whole=False)
         case FamilyColumn():
-            return Column(column.name, column.family, f"{column.values} {column.qualifiers}", whole=True)
+            return DeclaredColumn(column.name, column.family, f"{column.values} {column.qualifiers}", whole=True)

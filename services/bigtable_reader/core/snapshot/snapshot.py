@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from services.bigtable_reader.core.stream.partitions import Survey, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
 from services.bigtable_reader.core.times import Microseconds
 
@@ -161,7 +161,7 @@ class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
 # What a look at the partition table says of keys
 
 
-def floor_under(survey: Survey, keys: KeyRange) -> int | None:
+def floor_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
     """Return a number above which every stamp is that is made for any of the keys after the look; None if unknown."""
     floors = []
     at: bytes | None = keys.start
@@ -177,7 +177,7 @@ def floor_under(survey: Survey, keys: KeyRange) -> int | None:
     return min(floors) if floors and covered else None
 
 
-def ceiling_over(survey: Survey, keys: KeyRange) -> int:
+def ceiling_over(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
     """Return a number that no stamp is above which was made for any of the keys before the look."""
     ceilings = [0]
     for piece in survey.pieces:
@@ -187,7 +187,7 @@ def ceiling_over(survey: Survey, keys: KeyRange) -> int:
     return max(ceilings)
 
 
-def floors_wanted(snapshot: Snapshot, survey: Survey) -> Sequence[tuple[KeyRange, int]]:
+def floors_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequence[tuple[KeyRange, int]]:
     """Return the keys that wait for their floor, and what it has to be: stamps need only rise."""
     left = [(keys, part.above) for part in snapshot.unfinished if (keys := part.left) is not None]
     return [(keys, above) for keys, above in left if (low := floor_under(survey, keys)) is not None and low < above]

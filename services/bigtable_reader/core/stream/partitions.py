@@ -9,7 +9,7 @@ from typing import Literal, NewType
 import msgspec
 
 from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
-from services.bigtable_reader.core.schema.resync import Mark
+from services.bigtable_reader.core.schema.resync import BigtableResyncRequest
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position
 from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
@@ -41,7 +41,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         return self.position is not None and self.target is None
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True):
+class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
     """A piece as its reader holds it: where to go on, above which stamp, and in the name of which fence."""
 
     piece: Piece
@@ -54,10 +54,10 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BigtableProgress(msgspec.Struct, frozen=True):
     """How far a held partition has been read and confirmed; and the ceiling that it asks for."""
 
-    partition: Partition
+    partition: BigtablePartition
     position: Position
     low_watermark: Microseconds
     ceiling: int
@@ -81,7 +81,7 @@ class Saved(msgspec.Struct, frozen=True):
     """No stamp that was made before the look is above it."""
 
 
-class Survey(msgspec.Struct, frozen=True):
+class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
     """The pieces, what is saved of those that were ever taken, and who is present."""
 
     pieces: tuple[Piece, ...]
@@ -91,11 +91,11 @@ class Survey(msgspec.Struct, frozen=True):
     """Bigtable's clock, when it was looked."""
     paused_since: Microseconds | None = None
     """By Bigtable's clock; None: it is not paused."""
-    mark: Mark | None = None
+    mark: BigtableResyncRequest | None = None
     """What needs all rows to be read again; None: nothing does."""
 
 
-def check_known(table: str, stream: str, survey: Survey) -> None:
+def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> None:
     """Raise MisconfiguredError, with the cure, where no reader has begun the stream, or it was forgotten since."""
     if survey.saved and not survey.pieces:
         raise MisconfiguredError(
@@ -112,7 +112,7 @@ Resume = Literal["new", "resume-or-new", "resume-or-fail"]
 """What a start does about pieces that are known, or not, under the name of the stream."""
 
 
-def begins(resume: Resume, survey: Survey, stream: str) -> bool:
+def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool:
     """Tell whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
     known = bool(survey.pieces)
     if known and resume == "new":

@@ -17,7 +17,7 @@ class Place(msgspec.Struct, gc=False, eq=False):
     waiting: int
 
 
-class ConfirmedPrefix:
+class BigtableConfirmedPrefix:
     """The records of one partition in the order they were read, and the position that follows from it.
 
     Heartbeats stand in the same line as data, so a heartbeat counts only once all data before it are confirmed. The low

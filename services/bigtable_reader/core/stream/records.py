@@ -149,7 +149,7 @@ class CloseStream(msgspec.Struct, frozen=True):
 StreamRecord = DataChange | Heartbeat | CloseStream
 
 
-class StreamQuery(msgspec.Struct, frozen=True):
+class BigtableStreamQuery(msgspec.Struct, frozen=True):
     """What is asked of a change stream: a key range, from where, and up to when (inclusive; None is for ever)."""
 
     range: KeyRange

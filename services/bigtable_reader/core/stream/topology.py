@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId, Progress, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, Piece, PieceId, overlapping, uncovered
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
 from services.bigtable_reader.core.times import Microseconds
 
@@ -19,7 +19,7 @@ _SAFELY_KEPT = timedelta(minutes=5)
 """What is about to leave the retention may have left it when the reading begins."""
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRangeTopology(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces, in the order of keys. ``version`` rises with every change of one ``life``; both are in pieces' names.
 
     ``start``: when this life began to read; nothing before it is asked for. ValueError for pieces that are not a whole.
@@ -64,7 +64,7 @@ class Ending(msgspec.Struct, frozen=True):
     low_watermark: Microseconds
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class MergeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long is waited for the others of a merge, and for a token; and what is read again where none came."""
 
     merge: timedelta = timedelta(minutes=2)
@@ -75,7 +75,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 class Reshaped(msgspec.Struct, frozen=True, kw_only=True):
     """What a change made of the pieces."""
 
-    topology: Topology
+    topology: KeyRangeTopology
     split: int = 0
     """Pieces that ended with more than one child inside them."""
     merged: int = 0
@@ -84,10 +84,10 @@ class Reshaped(msgspec.Struct, frozen=True, kw_only=True):
     """Pieces that had waited too long."""
 
 
-def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, floor: int) -> Topology:
+def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, floor: int) -> KeyRangeTopology:
     """Return the first pieces of a life, all to be read from a time. ValueError if the ranges are not a whole."""
     pieces = [Heir(one, Position(start=start), floor, start) for one in sorted(ranges)]
-    return Topology(life=life, version=1, start=start, pieces=_named(pieces, life, 1))
+    return KeyRangeTopology(life=life, version=1, start=start, pieces=_named(pieces, life, 1))
 
 
 def successors(whole: KeyRange, children: Sequence[Child]) -> tuple[Successor, ...]:
@@ -119,7 +119,7 @@ def partition_around(part: KeyRange, partitions: Iterable[KeyRange]) -> KeyRange
     return next((one for one in partitions if one != part and _within(part, one)), None)
 
 
-def waiting(progress: Progress, target: KeyRange) -> Successor:
+def waiting(progress: BigtableProgress, target: KeyRange) -> Successor:
     """Return a partition as the part of a target that it is. ValueError for what cannot be one, or has no tokens."""
     part = progress.partition.piece.range
     if not progress.position.tokens or part == target or not _within(part, target):
@@ -127,21 +127,21 @@ def waiting(progress: Progress, target: KeyRange) -> Successor:
     return Successor(part, progress.position.tokens, target, progress.partition.piece.again + 1)
 
 
-def end(topology: Topology, name: PieceId, ending: Ending) -> Reshaped | None:
+def end(topology: KeyRangeTopology, name: PieceId, ending: Ending) -> Reshaped | None:
     """Replace a piece by its successors; None if it is not there any more."""
     draft = _Draft(topology)
     split = draft.end(name, ending)
     return Reshaped(topology=draft.done(), split=split) if draft.gone else None
 
 
-def merge(topology: Topology) -> Reshaped | None:
+def merge(topology: KeyRangeTopology) -> Reshaped | None:
     """Put together what waits for one target and covers it; None if nothing does."""
     draft = _Draft(topology)
     merged = draft.merge()
     return Reshaped(topology=draft.done(), merged=merged) if merged else None
 
 
-def settle(topology: Topology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
+def settle(topology: KeyRangeTopology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
     """End pieces, and put together what is complete then; None if nothing of that is left to do."""
     draft = _Draft(topology)
     split = sum(draft.end(name, ending) for name, ending in endings.items())
@@ -150,7 +150,7 @@ def settle(topology: Topology, endings: Mapping[PieceId, Ending]) -> Reshaped | 
 
 
 def reconcile(
-    topology: Topology, waited: Mapping[PieceId, timedelta], patience: Patience, kept_since: Microseconds
+    topology: KeyRangeTopology, waited: Mapping[PieceId, timedelta], patience: MergeTimeouts, kept_since: Microseconds
 ) -> Reshaped | None:
     """Let what waited too long be read as it is, or from a time where it has no token; None if nothing did.
 
@@ -171,7 +171,7 @@ def reconcile(
 
 
 def restart(
-    topology: Topology, low_watermark: Microseconds, patience: Patience, kept_since: Microseconds
+    topology: KeyRangeTopology, low_watermark: Microseconds, patience: MergeTimeouts, kept_since: Microseconds
 ) -> Microseconds:
     """Return the time to read from where no token helps: all that is not known to be read, and an allowance.
 
@@ -198,7 +198,7 @@ class Heir(msgspec.Struct, frozen=True):
 class _Draft:
     """What goes of a topology and what comes, until it is replaced, and checked, once: it may have thousands."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: KeyRangeTopology) -> None:
         self._topology = topology
         self._pieces = {piece.id: piece for piece in topology.pieces}
         self._heirs: list[Heir] = []
@@ -248,7 +248,7 @@ class _Draft:
             self._heirs.append(Heir(target, Position(tokens), floor, low_watermark))
         return len(whole)
 
-    def done(self) -> Topology:
+    def done(self) -> KeyRangeTopology:
         """Return the topology that it has become. ValueError if that is not a whole."""
         version = self._topology.version + 1
         kept = [piece for piece in self._topology.pieces if piece.id not in self.gone]

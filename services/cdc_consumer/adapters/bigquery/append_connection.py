@@ -68,7 +68,7 @@ class Lost:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class AppendRequest:
     """Rows on their way, and which rows of the append they are. ``answer`` is set once, by the connection."""
 
     rows: Sequence[bytes]
@@ -106,7 +106,7 @@ class AppendConnection:
         self._window = window
         self._patience = patience
         self._changed = threading.Condition()
-        self._in_flight: deque[Request] = deque()
+        self._in_flight: deque[AppendRequest] = deque()
         self._bytes = 0
         self._ended = False
         self._refusal: Status | None = None  # why the connection itself was not taken, until a request is told
@@ -135,11 +135,11 @@ class AppendConnection:
         """Tell whether BigQuery has accepted anything here: what ends it is then no refusal of the connection."""
         return self._proven
 
-    def has_room(self, request: Request) -> bool:
+    def has_room(self, request: AppendRequest) -> bool:
         """Tell whether a request could be sent without waiting."""
         return not self._in_flight or self._bytes + len(request.data) <= self._window
 
-    def send(self, request: Request, stop: Stop) -> None:
+    def send(self, request: AppendRequest, stop: Stop) -> None:
         """Send a request, once there is room for it. On a connection that has ended its answer is `Lost` at once."""
         with self._changed:
             if not self.has_room(request) and not self._ended:
@@ -155,7 +155,7 @@ class AppendConnection:
             self._outgoing.put(request.data if self._opened else self._opening + request.data)
             self._opened = True
 
-    def wait(self, request: Request, stop: Stop) -> None:
+    def wait(self, request: AppendRequest, stop: Stop) -> None:
         """Wait until a request sent here has its answer. TransientError if asked to stop and none comes any more."""
         with self._changed:
             self._wait_for(lambda: request.answer is not None, stop)
@@ -227,7 +227,7 @@ class AppendConnection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AppendLimits:
     """Sizes and times of append streams. BigQuery takes requests of 10 MB; nothing is gained above 4 MB."""
 
     request_bytes: int = 2_000_000
@@ -245,7 +245,7 @@ class Limits:
 class ConnectionPool:
     """Opens connections and closes them where others need one more. Not for several threads at once."""
 
-    def __init__(self, channel: grpc.Channel, limits: Limits, stop: Stop, clock: Clock) -> None:
+    def __init__(self, channel: grpc.Channel, limits: AppendLimits, stop: Stop, clock: Clock) -> None:
         self._channel = channel
         self._limits = limits
         self._stop = stop

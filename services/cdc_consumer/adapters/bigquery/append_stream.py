@@ -20,10 +20,10 @@ from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.adapters.bigquery.append_connection import (
     AppendConnection,
+    AppendLimits,
+    AppendRequest,
     ConnectionPool,
-    Limits,
     Lost,
-    Request,
     opening,
 )
 from services.cdc_consumer.adapters.bigquery.errors import append_error, code_name, is_exhausted
@@ -48,13 +48,19 @@ class AppendStreams:
     """The CdcWriter on BigQuery's Storage Write API. Keep it for the process; not for several threads at once."""
 
     def __init__(
-        self, channel: grpc.Channel, project: str, dataset: str, stop: Stop, clock: Clock, limits: Limits | None = None
+        self,
+        channel: grpc.Channel,
+        project: str,
+        dataset: str,
+        stop: Stop,
+        clock: Clock,
+        limits: AppendLimits | None = None,
     ) -> None:
         self._project = project
         self._dataset = dataset
         self._stop = stop
         self._clock = clock
-        self._limits = limits or Limits()
+        self._limits = limits or AppendLimits()
         self._pool = ConnectionPool(channel, self._limits, stop, clock)
         self._streams: dict[TableDefinition, _Stream] = {}
 
@@ -73,12 +79,12 @@ class AppendStreams:
         """Return what went over all connections so far."""
         return self._pool.appends
 
-    def append(self, definition: TableDefinition, rows: pa.Table) -> "Appending":
+    def append(self, definition: TableDefinition, rows: pa.Table) -> "StreamAppend":
         """Start to append rows; as `CdcWriter.append`."""
         stream = self._stream(definition)
         stream.last_used = self._clock.now()
         self._close_unneeded(stream)
-        appending = Appending(stream, stream.encoder.encode(conform(rows, stream.encoder.definition)), self._stop)
+        appending = StreamAppend(stream, stream.encoder.encode(conform(rows, stream.encoder.definition)), self._stop)
         appending.send_what_fits()
         return appending
 
@@ -121,7 +127,7 @@ class AppendStreams:
 class _Stream:
     """A table's default stream for one definition: how its rows are encoded, and the connections open for them."""
 
-    def __init__(self, pool: ConnectionPool, path: str, definition: TableDefinition, limits: Limits) -> None:
+    def __init__(self, pool: ConnectionPool, path: str, definition: TableDefinition, limits: AppendLimits) -> None:
         self.path = path
         self.encoder = RowEncoder(definition)
         self.first = opening(path, self.encoder.descriptor)
@@ -129,7 +135,7 @@ class _Stream:
         self.last_used = Nanoseconds(0)
         self.accepted = False
         """Whether BigQuery has taken rows of this definition, and has not complained of the table since."""
-        self.appendings: WeakSet[Appending] = WeakSet()
+        self.appendings: WeakSet[StreamAppend] = WeakSet()
         """Those that have rows without an answer and may yet need a connection; an unreferenced one is gone."""
         self._pool = pool
         self._connections: list[AppendConnection] = []
@@ -145,7 +151,7 @@ class _Stream:
         """Return how many bytes a row may have: what fits beside the opening into the largest request."""
         return self.limits.largest_request_bytes - len(self.first) - 64
 
-    def send(self, request: Request, stop: Stop, *, wait: bool) -> bool:
+    def send(self, request: AppendRequest, stop: Stop, *, wait: bool) -> bool:
         """Send a request; tell whether it was. Without ``wait`` it is not, where no connection has room for it now.
 
         What it was sent on may have ended already: its answer says so.
@@ -164,7 +170,7 @@ class _Stream:
         """BigQuery does not take another connection; tell whether some other may be closed for it."""
         return self._pool.refused()
 
-    def _with_room(self, request: Request) -> AppendConnection | None:
+    def _with_room(self, request: AppendRequest) -> AppendConnection | None:
         """Return a connection that takes a request at once; another is opened if there is none, or they stay full."""
         for one in [one for one in self._connections if one.ended]:
             self._pool.close(one)
@@ -196,7 +202,7 @@ class _Stream:
         self._connections.clear()
 
 
-class Appending:
+class StreamAppend:
     """Rows on their way into a table: cut into requests, sent again until each has an answer of its own."""
 
     def __init__(self, stream: _Stream, encoded: pa.BinaryArray, stop: Stop) -> None:
@@ -204,11 +210,11 @@ class Appending:
         self._table = stream.encoder.definition.identity
         self._stop = stop
         self._refused: list[RowError] = []
-        self._unblamed: list[Request] = []  # refused alone, no row error: bad rows if others pass, else the table
+        self._unblamed: list[AppendRequest] = []  # refused alone, no row error: bad rows if others pass, else the table
         self._control: bytes | None = None  # a row that was accepted
         self._fruitless = 0
-        self._waiting: deque[Request] = deque(self._cut(encoded))
-        self._sent: deque[Request] = deque()
+        self._waiting: deque[AppendRequest] = deque(self._cut(encoded))
+        self._sent: deque[AppendRequest] = deque()
         stream.appendings.add(self)
 
     def send_what_fits(self) -> None:
@@ -218,13 +224,13 @@ class Appending:
                 return
 
     def refused(self) -> Sequence[RowError]:
-        """Wait until every row is accepted or refused; as `Appending.refused` of the ports."""
+        """Wait until every row is accepted or refused; as `StreamAppend.refused` of the ports."""
         self._stream.appendings.add(self)
         self._hear_all()
         while self._unblamed and self._fruitless:  # nothing was accepted since: is it the rows, or the table by now?
             if self._control is None:
                 raise self._table_trouble(self._unblamed[0].answer)
-            self._waiting.append(Request([self._control], [_CONTROL]))
+            self._waiting.append(AppendRequest([self._control], [_CONTROL]))
             self._hear_all()
         self._refused += [
             RowError(request.indices[0], Reason.REFUSED_BY_BIGQUERY, request.answer.message)
@@ -253,7 +259,7 @@ class Appending:
                     self._stream.accepted = True
                     self._control = request.rows[0]
 
-    def _answered(self) -> Iterator[Request]:
+    def _answered(self) -> Iterator[AppendRequest]:
         """Yield requests as their answers come, sending the others as room is made, until none is left."""
         while self._waiting or self._sent:
             if not self._sent or self._sent[0].answer is None:  # else first hear what there is to say
@@ -271,7 +277,7 @@ class Appending:
             self._sent.append(self._waiting.popleft())
         return sent
 
-    def _connection_ended(self, request: Request, end: Lost | Status) -> Exception | None:
+    def _connection_ended(self, request: AppendRequest, end: Lost | Status) -> Exception | None:
         """Put what has no answer back to be sent again; return what the connection's end means for the caller."""
         lost = [request for request in self._sent if isinstance(request.answer, Lost)]
         self._sent = deque(request for request in self._sent if not isinstance(request.answer, Lost))
@@ -281,13 +287,13 @@ class Appending:
         self._waiting.appendleft(request)
         return TransientError(f"table {self._table}: the connection ended before BigQuery had answered")
 
-    def _one_too_many(self, request: Request, end: Lost | Status) -> bool:
+    def _one_too_many(self, request: AppendRequest, end: Lost | Status) -> bool:
         """Tell whether it was the connection that BigQuery did not take, and another can be closed for it."""
         connection = request.connection
         new = connection is not None and not connection.proven
         return new and isinstance(end, Status) and is_exhausted(end) and self._stream.too_many_connections()
 
-    def _refuse(self, request: Request, response: Any) -> None:
+    def _refuse(self, request: AppendRequest, response: Any) -> None:
         """Deal with a response that is not an acceptance: none of the request's rows was appended."""
         if not response.row_errors:
             error = self._judge(request, response.error)
@@ -306,7 +312,7 @@ class Appending:
         if good:
             self._waiting.appendleft(_part(request, good))
 
-    def _judge(self, request: Request, status: Status) -> Exception | None:
+    def _judge(self, request: AppendRequest, status: Status) -> Exception | None:
         """Put the rows of a request refused as a whole where they belong; return what is to be raised, if anything.
 
         A request refused without a word about rows is halved, down to the row that provokes it.
@@ -338,7 +344,7 @@ class Appending:
             f"table {self._table}: every append is refused: {status.message}", code=code_name(status)
         )
 
-    def _cut(self, encoded: pa.BinaryArray) -> Sequence[Request]:
+    def _cut(self, encoded: pa.BinaryArray) -> Sequence[AppendRequest]:
         """Cut rows into requests by their bytes; a row too large for any request is refused here and never sent."""
         sizes = pc.binary_length(encoded).to_numpy(zero_copy_only=False).astype(np.int64)
         limit = self._stream.largest_row
@@ -354,13 +360,13 @@ class Appending:
         start, sent = 0, 0
         while start < len(rows):
             end = max(start + 1, int(np.searchsorted(ends, sent + self._stream.limits.request_bytes, side="right")))
-            requests.append(Request(rows[start:end], indices[start:end]))
+            requests.append(AppendRequest(rows[start:end], indices[start:end]))
             start, sent = end, int(ends[end - 1])
         return requests
 
 
-def _part(request: Request, positions: Sequence[int]) -> Request:
-    return Request([request.rows[p] for p in positions], [request.indices[p] for p in positions])
+def _part(request: AppendRequest, positions: Sequence[int]) -> AppendRequest:
+    return AppendRequest([request.rows[p] for p in positions], [request.indices[p] for p in positions])
 
 
 def _covers(stream: _Stream, definition: TableDefinition) -> bool:

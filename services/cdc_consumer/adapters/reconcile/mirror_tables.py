@@ -15,7 +15,7 @@ from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn
 from services.cdc_consumer.core.types.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
-from services.cdc_consumer.ports import FoundMirror, Progress, TableTroubleError
+from services.cdc_consumer.ports import FoundMirror, MirrorProgress, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN, label_of
 
@@ -27,7 +27,7 @@ _PLACE: Final = "_millrace_place"
 """The place of a key among those that a query asks for: a name that no column of a source has."""
 
 
-class BigQueryMirrors:
+class BigQueryMirrorTables:
     """The mirrors of one dataset, and of others that definitions name."""
 
     def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
@@ -80,7 +80,7 @@ class BigQueryMirrors:
             found += self._asked(table, mirror, query, parameters)
         return pa.concat_tables(found)
 
-    def progress(self, mirror: FoundMirror, until: str) -> Progress:
+    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
         """Return how far a mirror is; as `MirrorTables.progress`."""
         sequence = f"`{SEQUENCE_COLUMN}`"
         past = f"LENGTH({sequence}) = LENGTH(@until) AND {sequence} <= @until"
@@ -92,8 +92,8 @@ class BigQueryMirrors:
         parameter = bigquery.ScalarQueryParameter("until", "STRING", until)
         for page in self._queries.pages(mirror.path, query, [parameter]):
             newest, *state = (cell["v"] for cell in page[0]["f"])
-            return Progress(str(newest or ""), f"{state}")
-        return Progress("", "")
+            return MirrorProgress(str(newest or ""), f"{state}")
+        return MirrorProgress("", "")
 
     def _asked(self, table: Mirrored, mirror: FoundMirror, query: str, parameters: Sequence[Any]) -> Iterator[pa.Table]:
         for rows in self._queries.tables(mirror.path, query, _columns(table, mirror), parameters):

@@ -150,7 +150,7 @@ class BigQueryTables:
         self._began = time.time_ns() // 1_000
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
-        """Make the table, or widen it, and return it as it is; as `Tables.ensure`."""
+        """Make the table, or widen it, and return it as it is; as the port."""
         known = self._known.get(definition.identity)
         if known is None or _missing(known, definition) or definition.identity in self._views.expiring:
             known = self._known[definition.identity] = self._brought_about(definition)
@@ -163,12 +163,12 @@ class BigQueryTables:
         self._known.pop(table, None)
 
     def check_rights(self, definition: TableDefinition) -> None:
-        """Raise DatasetRefusedError if this identity may write to no table there; as `Tables.check_rights`."""
+        """Raise DatasetRefusedError if this identity may write to no table there; as the port."""
         if not definition.dataset:
             self._rights.check(definition.name, [each for each in self._made_at if "." not in each])
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
-        """Let a mirror say since when all rows of its source are in it, or on their way; as `Tables.complete`."""
+        """Let a mirror say since when all rows of its source are in it, or on their way; as the port."""
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
             now = time.time_ns() // 1_000
@@ -187,7 +187,7 @@ class BigQueryTables:
             structlog.get_logger().info("table_complete", table=definition.identity, complete_since=since)
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
-        """Let a mirror say that changes of its source table have become dead letters; as `Tables.note_dead_letters`."""
+        """Let a mirror say that changes of its source table have become dead letters; as the port."""
         path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
         needed, beyond = until(at, margin), until(at, 2 * margin)  # so that it need not be said again at once
         wanted = False
@@ -208,7 +208,7 @@ class BigQueryTables:
                 raise NotLabelledError(f"table {path}: its labels may not be written")
 
     def need_resync(self, definition: TableDefinition, newest: int) -> None:
-        """Let a mirror say that it lacks rows of a snapshot; as `Tables.need_resync`."""
+        """Let a mirror say that it lacks rows of a snapshot; as the port."""
         path, refused = str(self._path(definition)), False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:

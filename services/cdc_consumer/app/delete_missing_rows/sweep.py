@@ -31,8 +31,8 @@ from services.cdc_consumer.ports import (
     CdcWriter,
     MirrorRows,
     MirrorTable,
+    RemoteSourceRows,
     RowError,
-    SourceRows,
     Spool,
     TableTroubleError,
 )
@@ -103,7 +103,7 @@ class Swept:
 class SourceOfMirror:
     """The source's rows, asked by the keys of one mirror."""
 
-    def __init__(self, rows: SourceRows, header: Header) -> None:
+    def __init__(self, rows: RemoteSourceRows, header: Header) -> None:
         self._rows = rows
         self.header = header
 
@@ -134,7 +134,7 @@ class SourceOfMirror:
             raise MisconfiguredError(f"a key of table {self.header.table} cannot be compared: {error}") from error
 
 
-def described(rows: SourceRows, table: str) -> SourceOfMirror:
+def described(rows: RemoteSourceRows, table: str) -> SourceOfMirror:
     """Return a table of the source as it is now."""
     announced, _done = rows.describe(table)
     return SourceOfMirror(rows, decode_batch(announced).header)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.cdc_consumer.core.reconcile.comparing import Kind
+from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
 from shared.contracts.source_rows import Key
 
 
@@ -29,7 +29,7 @@ class Difference:
 
     key: str
     """The one JSON text of its key."""
-    kind: Kind
+    kind: DifferenceKind
     row: Candidate
     applied: str = ""
     """The sequence of its mirror row."""
@@ -37,7 +37,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Comparison:
+class TableDifferences:
     """What comparing a table came to."""
 
     table: str

@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.reconcile.comparison import Candidate, Comparison, Difference
-from services.cdc_consumer.core.reconcile.comparing import Kind, compare
+from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference, TableDifferences
+from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compare
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds, wire_keys
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, source_rows
-from services.cdc_consumer.core.reconcile.standing import Seen, Suspects, is_behind
+from services.cdc_consumer.core.reconcile.standing import ObservedDifference, Suspects, is_behind
 from services.cdc_consumer.core.schema.destinations import Plan
-from services.cdc_consumer.ports import FoundMirror, MirrorTables, Progress, SourceTables
+from services.cdc_consumer.ports import FoundMirror, MirrorProgress, MirrorTables, SourceTables
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.source_rows import Done, Key
@@ -98,7 +98,7 @@ class Recheck:
             for key, values in zip(wire_keys(rows, self._kinds), columns, strict=True)
         ]
 
-    def settle(self, rows: Mapping[str, Candidate], result: Comparison) -> None:
+    def settle(self, rows: Mapping[str, Candidate], result: TableDifferences) -> None:
         """Look at rows until it is known what they are, and add that to a result."""
         suspects = Suspects(rows, result.settle, self._waits.now())
         moved = start = self._waits.now()
@@ -130,13 +130,13 @@ class Recheck:
         result.differences += self._differences(suspects.standing, rows)
         result.changing += self._differences(suspects.changing, rows)
 
-    def _progress(self, until: str) -> Progress:
+    def _progress(self, until: str) -> MirrorProgress:
         return self._waits.retried(lambda: self._mirrors.progress(self._mirror, until))
 
-    def until_equal(self, rows: Mapping[str, Candidate], patience: timedelta) -> Mapping[str, Seen]:
+    def until_equal(self, rows: Mapping[str, Candidate], patience: timedelta) -> Mapping[str, ObservedDifference]:
         """Look at rows until they are equal, or for a time; return those that are not."""
         end = self._waits.now() + patience // timedelta(microseconds=1) * 1_000
-        left, differing = dict(rows), dict[str, Seen]()
+        left, differing = dict(rows), dict[str, ObservedDifference]()
         while left:
             began = self._waits.now()
             differing = dict(self.look(left)[0])
@@ -147,7 +147,7 @@ class Recheck:
                 self._waits.pause(timedelta(seconds=6))
         return differing
 
-    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, Seen], Done]:
+    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], Done]:
         """Look at rows once, at the source first; return those that differ, and what the source said of its answer."""
         found, unfit, done = self._look_at_source([one.key for one in rows.values() if one.key is not None], rows)
         schema = pa.schema([self._table.schema.field(name) for name in self._kinds])
@@ -158,13 +158,15 @@ class Recheck:
         applied = dict(zip(self._texts(there), there.column(SEQUENCE_COLUMN).to_pylist(), strict=True))
         compared = compare(self._table.definition, self._table.columns, found, there)
         names = self._texts(compared.keys)
-        differing = {row: Seen(kind, applied.get(row, "")) for row, kind in zip(names, compared.kinds, strict=True)}
+        differing = {
+            row: ObservedDifference(kind, applied.get(row, "")) for row, kind in zip(names, compared.kinds, strict=True)
+        }
         for row, one in rows.items():
             if one.key is None or (one.columns is not None and not one.askable):  # it cannot be asked for: as it was
-                differing[row] = Seen(Kind.EXTRA)
+                differing[row] = ObservedDifference(DifferenceKind.EXTRA)
         for refused in unfit:
             row = self._table.row_id(refused.key)
-            differing[row] = Seen(Kind.UNFIT, applied.get(row, ""))
+            differing[row] = ObservedDifference(DifferenceKind.UNFIT, applied.get(row, ""))
             self._why[row] = refused.why
         return {row: seen for row, seen in differing.items() if row in rows}, done
 
@@ -187,5 +189,5 @@ class Recheck:
             unfit += refused
         return pa.concat_tables(found), unfit, done
 
-    def _differences(self, seen: Mapping[str, Seen], rows: Mapping[str, Candidate]) -> list[Difference]:
+    def _differences(self, seen: Mapping[str, ObservedDifference], rows: Mapping[str, Candidate]) -> list[Difference]:
         return [Difference(row, one.kind, rows[row], one.applied, self._why.get(row, "")) for row, one in seen.items()]

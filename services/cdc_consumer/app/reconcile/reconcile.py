@@ -18,9 +18,9 @@ from typing import Final
 
 import structlog
 
-from services.cdc_consumer.app.reconcile.comparison import Candidate, Comparison, Difference
+from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference, TableDifferences
 from services.cdc_consumer.app.reconcile.recheck import KEYS, PATIENCE, Recheck, Waits
-from services.cdc_consumer.core.reconcile.comparing import Kind, compare, newest_sequence
+from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compare, newest_sequence
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.ports import FoundMirror, MirrorTables, SourceTables, Spilled
@@ -82,7 +82,7 @@ class Reconciler:
         """Return all tables that the source mirrors."""
         return self._waits.retried(self._source.tables)
 
-    def reconcile(self, name: str) -> Comparison:
+    def reconcile(self, name: str) -> TableDifferences:
         """Compare a table with its mirror. MisconfiguredError where they cannot be compared."""
         batch, _done = self._waits.retried(lambda: self._source.describe(name))
         table = mirrored(batch, self._plan)
@@ -90,7 +90,7 @@ class Reconciler:
         settle = self._options.settle
         if mirror.staleness:
             settle = max(settle, mirror.staleness + _AFTER_STALENESS)
-        result = Comparison(
+        result = TableDifferences(
             name, mirror.path, settle=settle, lacking=tuple(sorted(mirror.lacking)), left_out=mirror.left_out
         )
         looking = Recheck(self._source, self._mirrors, self._plan, self._waits, table, mirror)
@@ -111,7 +111,7 @@ class Reconciler:
         return result
 
     def _first_look(
-        self, table: Mirrored, mirror: FoundMirror, looking: Recheck, result: Comparison
+        self, table: Mirrored, mirror: FoundMirror, looking: Recheck, result: TableDifferences
     ) -> Mapping[str, Candidate]:
         """Read both sides whole; return the rows that differ, some of which only seem to."""
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
@@ -174,7 +174,7 @@ class Reconciler:
         self,
         table: Mirrored,
         looking: Recheck,
-        result: Comparison,
+        result: TableDifferences,
         ours: Spilled,
         theirs: Spilled,
         buckets: int,
@@ -191,9 +191,9 @@ class Reconciler:
             result.not_looked_at += len(found.keys) - len(keys)
             yield from looking.candidates(keys).items()
 
-    def _repair(self, looking: Recheck, result: Comparison) -> None:
+    def _repair(self, looking: Recheck, result: TableDifferences) -> None:
         """Have what is true of the rows that differ published, and look until it has come."""
-        extra = sum(one.kind is Kind.EXTRA for one in result.differences)
+        extra = sum(one.kind is DifferenceKind.EXTRA for one in result.differences)
         if extra and not result.matched:
             result.not_repaired.append(
                 f"the source has none of the mirror's {result.mirror_rows} rows, so none is deleted: if that is right, "
@@ -232,7 +232,7 @@ class Reconciler:
 
 def _no_repair(one: Difference, latest: int) -> str:
     """Return why a row cannot be repaired; empty where it can be."""
-    if one.kind is Kind.UNFIT:
+    if one.kind is DifferenceKind.UNFIT:
         return f"no row of BigQuery's can hold it ({one.why})"
     if one.row.key is None or (one.row.columns is not None and not one.row.askable):
         return "no row of the source's can have that key, so no change can delete it: delete it in BigQuery"

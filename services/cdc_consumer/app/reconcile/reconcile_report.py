@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from services.cdc_consumer.app.reconcile.comparison import Comparison, Difference
+from services.cdc_consumer.app.reconcile.comparison import Difference, TableDifferences
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.durations import format_duration
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -18,14 +18,14 @@ UNDECIDED: Final = 3
 """No difference stands, and yet not all rows are known to be equal."""
 
 
-def exit_code(results: Sequence[Comparison]) -> int:
+def exit_code(results: Sequence[TableDifferences]) -> int:
     """Return 0 where all is equal, 1 where a row differs, 3 where none does for certain and some are undecided."""
     if any(one.differences for one in results):
         return DIFFERENT
     return EQUAL if all(one.equal for one in results) else UNDECIDED
 
 
-def lines(one: Comparison, limit: int) -> Iterator[str]:
+def lines(one: TableDifferences, limit: int) -> Iterator[str]:
     """Return a comparison as text: the verdict first, then so many keys, then what else is to be known of it."""
     stood = format_duration(one.settle)
     rows = f"{one.source_rows} rows as of {one.read_at}"
@@ -63,7 +63,7 @@ def lines(one: Comparison, limit: int) -> Iterator[str]:
         yield f"  the newest change applied is of {applied}"
 
 
-def document(results: Sequence[Comparison], failed: Mapping[str, str]) -> Mapping[str, Any]:
+def document(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> Mapping[str, Any]:
     """Return comparisons as one object, with all keys; ``failed`` are tables that could not be compared, and why."""
     compared = [
         {
@@ -89,7 +89,7 @@ def document(results: Sequence[Comparison], failed: Mapping[str, str]) -> Mappin
     return {"tables": compared, "not_compared": [{"table": table, "why": why} for table, why in failed.items()]}
 
 
-def json_text(results: Sequence[Comparison], failed: Mapping[str, str]) -> str:
+def json_text(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> str:
     """Return the object as JSON, to be read by people, too."""
     return msgspec.json.format(msgspec.json.encode(document(results, failed)), indent=2).decode()
 

@@ -15,7 +15,7 @@ _SILENT_AFTER: Final = timedelta(minutes=15)
 _LATELY: Final = timedelta(minutes=10)
 
 
-class Held:
+class OldestMessages:
     """The oldest message of each process; safe to use from any thread.
 
     A process that has said nothing for as long as ``silent_after`` is gone: it was lost in mid-task, and the process

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.core.stream.counts import Report, stages
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -27,7 +27,12 @@ class ConsumerMetrics:
     """
 
     def __init__(
-        self, registry: CollectorRegistry, clock: Clock, held: Held | None = None, *, tasks_report: bool = True
+        self,
+        registry: CollectorRegistry,
+        clock: Clock,
+        held: OldestMessages | None = None,
+        *,
+        tasks_report: bool = True,
     ) -> None:
         gauge = partial(Gauge, registry=registry)
         of_tasks = registry if tasks_report else CollectorRegistry()
@@ -76,7 +81,7 @@ class ConsumerMetrics:
         self._lag = {stage: lag.labels(stage) for stage in stages(None)}
         self._troubles: set[str] = set()
         self._shown: set[str] = set()
-        self._held = held or Held(clock)
+        self._held = held or OldestMessages(clock)
         oldest = Gauge(
             "millrace_consumer_oldest_outstanding_message_age_seconds",
             "Age of the oldest message that is outstanding in a task, or 0.",

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from services.cdc_consumer.app.status.held import Held
+from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
 from services.cdc_consumer.ports import RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -106,7 +106,7 @@ class ConsumerStatus:
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         label_recreated: Callable[[Mirror], None],
         kept: DurableBytes | None = None,
-        held: Held | None = None,
+        held: OldestMessages | None = None,
         options: StatusOptions = StatusOptions(),
     ) -> None:
         self._clock = clock
@@ -120,7 +120,7 @@ class ConsumerStatus:
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
-        self._held = held or Held(clock)
+        self._held = held or OldestMessages(clock)
         self._options = options
         self._kinds = ("messages", "acked", "deferred", *(("given_back",) if options.tasks_report else ()))
         self._counted: Counter[str] = Counter()

@@ -32,7 +32,7 @@ _BY_ITS_TABLE: Final = frozenset({Reason.SCHEMA_CONFLICT, Reason.TOO_MANY_COLUMN
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TaskTotals:
     """What a task has seen: so many messages, with so many changes of each source table, and the poison among them."""
 
     messages: int = 0
@@ -40,7 +40,7 @@ class Seen:
     poison: Sequence[Poison] = ()
 
     @classmethod
-    def of(cls, messages: Collection[int], decoded: Decoded, poison: Sequence[Poison]) -> "Seen":
+    def of(cls, messages: Collection[int], decoded: Decoded, poison: Sequence[Poison]) -> "TaskTotals":
         """Return some of the messages of what was decoded, and which of it is poison."""
         changes: Counter[str] = Counter()
         for message in decoded.batches.keys() & messages:
@@ -48,10 +48,10 @@ class Seen:
             changes[batch.header.table] += len(batch) - decoded.outdated.get(message, 0)
         return cls(len(set(messages) - decoded.newer.keys()), changes, poison)
 
-    def __add__(self, other: "Seen") -> "Seen":
+    def __add__(self, other: "TaskTotals") -> "TaskTotals":
         """Return both together."""
         changes = Counter(self.changes) + Counter(other.changes)
-        return Seen(self.messages + other.messages, changes, [*self.poison, *other.poison])
+        return TaskTotals(self.messages + other.messages, changes, [*self.poison, *other.poison])
 
     def of_messages(self) -> tuple[Counter[str], Sequence[Poison]]:
         """Return how many messages there were, of no table in particular, and which of them could not be read."""
@@ -78,12 +78,12 @@ class DeadLetterLimit:
         for window, (seen, poison) in zip((self._messages, self._changes), _restored(kept), strict=False):
             window.add(Counter(seen), Counter(poison))
 
-    def judge(self, seen: Seen) -> None:
+    def judge(self, seen: TaskTotals) -> None:
         """Raise MisconfiguredError if this, with what was seen last, trips the limit. Call it first."""
         self._messages.judge(*seen.of_messages())
         self._changes.judge(*seen.of_changes())
 
-    def remember(self, seen: Seen) -> None:
+    def remember(self, seen: TaskTotals) -> None:
         """Count it from now on."""
         for window, (everything, poison) in ((self._messages, seen.of_messages()), (self._changes, seen.of_changes())):
             window.add(everything, _by_table(poison))

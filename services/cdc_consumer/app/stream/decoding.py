@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, Seen
-from services.cdc_consumer.app.stream.suspects import Group, Watch
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, TaskTotals
+from services.cdc_consumer.app.stream.suspects import MessageGroup, Watch
 from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
 from shared.contracts.reasons import Reason
@@ -23,16 +23,19 @@ _TOLD = "delivered {} times and never settled, and not because it was deferred: 
 
 
 def decoded_groups(
-    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch, dead_letter_limit: DeadLetterLimit
-) -> Iterator[tuple[Group, Decoded]]:
+    groups: Iterable[MessageGroup],
+    decode: Callable[[pa.Table], Decoded],
+    watch: Watch,
+    dead_letter_limit: DeadLetterLimit,
+) -> Iterator[tuple[MessageGroup, Decoded]]:
     """Yield all groups in the order in which they are to be handled, smaller ones where the memory asks for it.
 
     What ``decode`` raises is passed on: at once, or MemoryError when all others have been yielded. MisconfiguredError
     also where the suspected messages trip the dead-letter limit.
     """
     todo = deque(groups)
-    poisonous: list[tuple[Group, Decoded]] = []
-    large: list[Group] = []
+    poisonous: list[tuple[MessageGroup, Decoded]] = []
+    large: list[MessageGroup] = []
     while todo:
         group = todo.popleft()
         decoded = _unless_exhausted(group, decode, watch)
@@ -50,20 +53,20 @@ def decoded_groups(
                 todo.extendleft(_apart(group, bad))
         else:
             yield group, decoded
-    seen = (Seen.of(range(len(group.messages)), decoded, decoded.poison) for group, decoded in poisonous)
-    dead_letter_limit.judge(sum(seen, Seen()))
+    seen = (TaskTotals.of(range(len(group.messages)), decoded, decoded.poison) for group, decoded in poisonous)
+    dead_letter_limit.judge(sum(seen, TaskTotals()))
     yield from poisonous
     yield from _one_more_time(large, decode, watch)
 
 
-def _apart(group: Group, bad: Collection[int]) -> Iterator[Group]:
+def _apart(group: MessageGroup, bad: Collection[int]) -> Iterator[MessageGroup]:
     """Yield those messages of a group, and then the others."""
     of_them = pa.array([message in bad for message in range(len(group.messages))])
     for those in (of_them, pc.invert(of_them)):
         yield replace(group, messages=group.messages.filter(those))
 
 
-def _unless_exhausted(group: Group, decode: Callable[[pa.Table], Decoded], watch: Watch) -> Decoded | None:
+def _unless_exhausted(group: MessageGroup, decode: Callable[[pa.Table], Decoded], watch: Watch) -> Decoded | None:
     if group.fatal:
         return _undecoded(group.messages)
     with watch.looking_into(group):
@@ -75,8 +78,8 @@ def _unless_exhausted(group: Group, decode: Callable[[pa.Table], Decoded], watch
 
 
 def _one_more_time(
-    groups: Iterable[Group], decode: Callable[[pa.Table], Decoded], watch: Watch
-) -> Iterator[tuple[Group, Decoded]]:
+    groups: Iterable[MessageGroup], decode: Callable[[pa.Table], Decoded], watch: Watch
+) -> Iterator[tuple[MessageGroup, Decoded]]:
     """Yield the messages that exhausted the memory, now that the others are done; a second time counts as a crash."""
     exhausted: MemoryError | None = None
     for group in groups:

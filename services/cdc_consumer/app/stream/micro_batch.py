@@ -18,17 +18,25 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, Seen
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, TaskTotals
 from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
-from services.cdc_consumer.app.stream.trouble import Patience, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import RetryBudgets, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
-from services.cdc_consumer.ports import CdcWriter, CrashCounts, DeadLetters, Leases, Tables, TableTroubleError, Waiting
+from services.cdc_consumer.ports import (
+    CdcWriter,
+    CrashCounts,
+    DeadLetters,
+    DestinationTables,
+    MessageLeases,
+    TableTroubleError,
+    Waiting,
+)
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -41,9 +49,9 @@ from shared.runtime.stop import Stop
 class Ports:
     """What a micro-batch acts through."""
 
-    leases: Leases
+    leases: MessageLeases
     letters: DeadLetters
-    tables: Tables
+    tables: DestinationTables
     writer: CdcWriter
     waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  where there is nothing to report to
     crash_counts: CrashCounts = field(default_factory=NoCrashCounts)
@@ -53,7 +61,7 @@ class Ports:
 class Memory:
     """What a process knows from one task to the next."""
 
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryBudgets = field(default_factory=RetryBudgets)
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     plan: Plan = EVERYTHING
     said: set[tuple[str, ...]] = field(default_factory=set)
@@ -135,7 +143,7 @@ class _Task:
 
     def run(self) -> Counts:
         """Do it all, in the order that loses nothing, and what may have to wait last."""
-        self._dead_letter_limit.judge(Seen.of(self._open, self._decoded, self._decoded.poison))
+        self._dead_letter_limit.judge(TaskTotals.of(self._open, self._decoded, self._decoded.poison))
         log_notices(self._messages, self._decoded, self._memory.is_first_report, self._clock.now())
         self._recheck_replayed_tables()
         self._lists = self._writing.begin(self._decoded.tables, self._deliveries)
@@ -200,13 +208,13 @@ class _Task:
             if each.message in done:  # a change that goes to two tables and is refused by both is one letter
                 told.setdefault((each.message, each.change), each)
         poison = list(told.values())
-        seen = Seen.of(done, self._decoded, poison)
+        seen = TaskTotals.of(done, self._decoded, poison)
         self._dead_letter_limit.judge(seen)
         self._keep_letters(poison)
         self._note_letters(poison)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
-            seen = Seen.of(done, self._decoded, [each for each in poison if each.message in done])
+            seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
         self._dead_letter_limit.remember(seen)
         if not done:
             return
@@ -343,7 +351,7 @@ def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[st
 
 
 def _leave(
-    messages: pa.Table, unsettled: set[str], leases: Leases, patience: Patience, stop: Stop, for_later: bool
+    messages: pa.Table, unsettled: set[str], leases: MessageLeases, patience: RetryBudgets, stop: Stop, for_later: bool
 ) -> None:
     """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
     pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from services.cdc_consumer.app.stream.trouble import Patience
+from services.cdc_consumer.app.stream.trouble import RetryBudgets
 from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -27,7 +27,7 @@ _TOGETHER: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MessageGroup:
     """Messages that are handled together. ``fatal``: decoding them is taken to crash the process."""
 
     messages: pa.Table
@@ -57,7 +57,7 @@ class Watch:
         self._before = 0
 
     @contextmanager
-    def handling(self, group: Group) -> Iterator[None]:
+    def handling(self, group: MessageGroup) -> Iterator[None]:
         """Count a crash over each suspected message of a group, until the block has ended.
 
         An unknown error ends the process as surely as a signal does, so after one the crash stays counted.
@@ -74,7 +74,7 @@ class Watch:
         self._over = ()
 
     @contextmanager
-    def looking_into(self, group: Group) -> Iterator[None]:
+    def looking_into(self, group: MessageGroup) -> Iterator[None]:
         """Count a crash over suspected messages while they are decoded; restore their counts afterwards.
 
         They have still to be handled. They do not cause a MisconfiguredError, as above.
@@ -87,7 +87,7 @@ class Watch:
             raise
         self.waits()
 
-    def _begin(self, group: Group) -> None:
+    def _begin(self, group: MessageGroup) -> None:
         if group.suspect:
             self._over = _names(group.messages)
             self._before = max(self._crash_counts.read_counts(self._over) or [0])  # of several there was none
@@ -100,7 +100,9 @@ class Watch:
             self._over = ()
 
 
-def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, crash_counts: CrashCounts) -> Sequence[Group]:
+def in_groups(
+    messages: pa.Table, now: Nanoseconds, patience: RetryBudgets, crash_counts: CrashCounts
+) -> Sequence[MessageGroup]:
     """Return all messages together but those that were delivered often: these come last.
 
     Those without a crash are together, a hundred at a time. Then each other is alone, those with most crashes last; and
@@ -110,7 +112,7 @@ def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, crash_co
     deliveries = messages["delivery_attempt"].fill_null(0).to_numpy()
     often = np.flatnonzero(deliveries > _SUSPECT_AFTER)
     if not len(often):
-        return [Group(messages)]
+        return [MessageGroup(messages)]
     names = dict(zip(map(int, often), _names(_some(messages, often)), strict=True))
     counted = crash_counts.read_counts(list(names.values()))
     if counted is None:
@@ -128,8 +130,8 @@ def in_groups(messages: pa.Table, now: Nanoseconds, patience: Patience, crash_co
     bundles = [_some(messages, together[start : start + _TOGETHER]) for start in range(0, len(together), _TOGETHER)]
     bundles += [messages.slice(row, 1) for row in suspects if over[row]]
     rest = np.flatnonzero(deliveries <= _SUSPECT_AFTER)
-    groups = [Group(_some(messages, rest)), Group(_some(messages, list(fatal)), fatal=True)]
-    groups += [Group(each, suspect=True) for each in bundles]
+    groups = [MessageGroup(_some(messages, rest)), MessageGroup(_some(messages, list(fatal)), fatal=True)]
+    groups += [MessageGroup(each, suspect=True) for each in bundles]
     return [one for one in groups if len(one.messages)]
 
 
@@ -140,7 +142,7 @@ def _some(messages: pa.Table, rows: Sequence[int] | npt.NDArray[np.int64]) -> pa
     return messages.filter(pa.array(chosen))
 
 
-def is_fatal(deliveries: int, age: float, patience: Patience) -> bool:
+def is_fatal(deliveries: int, age: float, patience: RetryBudgets) -> bool:
     """Return, where crashes are not counted, whether a message ``age`` seconds after its publication came too often.
 
     It was not deferred so often: that would have taken twice that time. So the processes that leased it crashed before

@@ -15,7 +15,7 @@ from services.cdc_consumer.core.schema.destinations import Plan, identity_of, mi
 from services.cdc_consumer.core.stream.columns import MESSAGE, Decoded
 from services.cdc_consumer.core.stream.counts import Applied, TableNote
 from services.cdc_consumer.core.stream.poison import Poison
-from services.cdc_consumer.ports import NotLabelledError, Tables
+from services.cdc_consumer.ports import DestinationTables, NotLabelledError
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import TransientError
 from shared.contracts.row_id import ordered_table
@@ -176,7 +176,7 @@ def mirrors_of(
     return messages
 
 
-def note_dead_letters(tables: Tables, mirror: tuple[str, str], now: Nanoseconds) -> str:
+def note_dead_letters(tables: DestinationTables, mirror: tuple[str, str], now: Nanoseconds) -> str:
     """Let a mirror say that changes of its source table have become letters; return why it cannot say so now.
 
     Empty: it says so, or this identity may not label it, which is logged and holds up no message.

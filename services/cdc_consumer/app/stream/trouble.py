@@ -27,7 +27,7 @@ _CANARY_AGE: Final = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryBudgets:
     """How long to retry what."""
 
     table: timedelta = timedelta(seconds=5)
@@ -88,7 +88,7 @@ class TablesInTrouble:
     That is because a new column that is not visible yet concerns only the rows that have it.
     """
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: RetryBudgets) -> None:
         self.patience = patience
         self._troubles: dict[TableDefinition, _Trouble] = {}
         self._accepted: dict[str, Nanoseconds] = {}

@@ -23,16 +23,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.trouble import CanaryRow, Patience, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryBudgets, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
 from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
 from services.cdc_consumer.ports import (
-    Appending,
     CdcWriter,
     DatasetRefusedError,
+    DestinationTables,
+    PendingAppend,
     RowError,
-    Tables,
     TableTroubleError,
     Waiting,
 )
@@ -72,7 +72,7 @@ class ListWrites:
         self.conflict: PoisonRecordError | None = None
         self.trouble: TableTroubleError | None = None
         self.ensured = False
-        self.under_way: tuple[Rows, Appending] | None = None
+        self.under_way: tuple[Rows, PendingAppend] | None = None
         self.tried_alone = 0
         """How many of the rows that fail together have been sent alone, to see whether BigQuery takes any."""
         self.failing: TransientError | None = None
@@ -126,7 +126,7 @@ class ListWrites:
 class Writing:
     """What a task writes with."""
 
-    tables: Tables
+    tables: DestinationTables
     writer: CdcWriter
     known: TablesInTrouble
     stop: Stop
@@ -135,7 +135,7 @@ class Writing:
     _canaries: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> RetryBudgets:
         """Return how long to retry what."""
         return self.known.patience
 

@@ -14,7 +14,7 @@ from services.cdc_consumer.core.types.equality import Mask, differing
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """How a row differs."""
 
     MISSING = "missing"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RowDifferences:
     """What comparing some rows came to."""
 
     source_rows: int
@@ -36,13 +36,13 @@ class Compared:
     """How many keys both have."""
     keys: pa.Table
     """The key columns of the rows that differ."""
-    kinds: Sequence[Kind]
+    kinds: Sequence[DifferenceKind]
     """And how each does."""
 
 
 def compare(
     definition: TableDefinition, columns: Sequence[TableColumn], source: pa.Table, mirror: pa.Table
-) -> Compared:
+) -> RowDifferences:
     """Compare rows in some columns. A key that the mirror has more than once is different, whatever it holds."""
     kinds = key_kinds(definition)
     source_rows, mirror_rows = len(source), len(mirror)
@@ -60,11 +60,11 @@ def compare(
             differ |= differing(column.type, _whole(there, column.name), _whole(counterparts, column.name))
     names = list(kinds)
     found = (
-        (Kind.MISSING, source.filter(pa.array(missing)).select(names)),
-        (Kind.EXTRA, mirror.filter(pa.array(extra)).select(names)),
-        (Kind.DIFFERENT, there.filter(pa.array(differ)).select(names)),
+        (DifferenceKind.MISSING, source.filter(pa.array(missing)).select(names)),
+        (DifferenceKind.EXTRA, mirror.filter(pa.array(extra)).select(names)),
+        (DifferenceKind.DIFFERENT, there.filter(pa.array(differ)).select(names)),
     )
-    return Compared(
+    return RowDifferences(
         source_rows,
         mirror_rows,
         len(there),

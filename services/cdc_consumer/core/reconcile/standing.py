@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from services.cdc_consumer.core.reconcile.comparing import Kind
+from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
 from shared.contracts.timestamps import Nanoseconds
 
 _TIMES: Final = 4
@@ -18,17 +18,17 @@ _TIMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedDifference:
     """How a row was seen to differ, and the sequence of its mirror row: empty without one that has any."""
 
-    kind: Kind
+    kind: DifferenceKind
     applied: str = ""
 
 
 @dataclass(slots=True)
 class _Suspect:
     first: Nanoseconds
-    seen: Seen | None = None
+    seen: ObservedDifference | None = None
     since: int = 0
     read: str = ""
     """The sequence of the source's rows when its mirror row was first seen as it still is."""
@@ -44,8 +44,8 @@ class Suspects:
         self.passed = ""
         """What a mirror has to have passed, by its sequences, for what stands to count."""
         self._stood: dict[str, _Suspect] = {}
-        self.standing: dict[str, Seen] = {}
-        self.changing: dict[str, Seen] = {}
+        self.standing: dict[str, ObservedDifference] = {}
+        self.changing: dict[str, ObservedDifference] = {}
         self.gone: set[str] = set()
 
     @property
@@ -53,7 +53,7 @@ class Suspects:
         """Return the rows that are to be looked at again."""
         return tuple(self._open)
 
-    def look(self, differing: Mapping[str, Seen], read: str, now: Nanoseconds) -> None:
+    def look(self, differing: Mapping[str, ObservedDifference], read: str, now: Nanoseconds) -> None:
         """Take what a look at all open rows, begun at a time, has shown: those that differ; the others are equal.
 
         ``read``: the sequence of the source's rows that were looked at.

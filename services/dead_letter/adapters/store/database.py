@@ -45,7 +45,7 @@ _POSTGRESQL_AWAY: Final = ("08", "40", "53", "55P03", "57P", "57014", "58", "250
 _POSTGRESQL_WRONG: Final = ("28", "3D", "3F", "42", "0A")
 
 
-class Database:
+class DeadLetterDatabase:
     """Where the letters are. Safe for threads; opened anew by each process."""
 
     def __init__(self, engine: Engine) -> None:
@@ -80,7 +80,9 @@ class Database:
         self._engine.dispose()
 
 
-def open_database(address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)) -> Database:
+def open_database(
+    address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)
+) -> DeadLetterDatabase:
     """Open the database of a SQLAlchemy URL; ``make`` its tables, or bring them up to date, where that is needed.
 
     ``patience`` is how long a transaction waits for another's lock before the database counts as busy.
@@ -93,7 +95,7 @@ def open_database(address: str, *, make: bool = True, patience: timedelta = time
             f"there is no database {Path(url.database).absolute()}: start the service, or set DATABASE to the one that "
             "it was started with"
         )
-    database = Database(_engine(url, patience // timedelta(milliseconds=1)))
+    database = DeadLetterDatabase(_engine(url, patience // timedelta(milliseconds=1)))
     try:
         if make:
             with database.writing() as connection:

@@ -5,22 +5,22 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 
 from services.dead_letter.adapters.store import store_arrivals, store_changes, store_pipeline, store_queries
-from services.dead_letter.adapters.store.database import Database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.replay_locks import ReplayLocks
 from services.dead_letter.core.letters import (
     Action,
     Arrival,
-    Group,
+    DeadLetterGroup,
+    DeadLetterStats,
     LetterId,
     ReplayId,
     State,
-    Stats,
     StoredLetter,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import Kept, Page
+from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
@@ -28,7 +28,7 @@ from shared.contracts.timestamps import Nanoseconds
 class SqlLetterStore:
     """A `LetterStore` on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: DeadLetterDatabase) -> None:
         self._database = database
         self._locks = ReplayLocks(database.file)
 
@@ -60,7 +60,7 @@ class SqlLetterStore:
         with self._database.reading() as connection:
             return store_queries.get(connection, letter)
 
-    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> Page:
+    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return a page of letters, without their bytes."""
         with self._database.reading() as connection:
             return store_queries.find(connection, selection, limit, after)
@@ -74,12 +74,12 @@ class SqlLetterStore:
         with self._database.reading() as connection:
             return store_queries.count(connection, selection)
 
-    def groups(self, selection: Selection, *, limit: int) -> Sequence[Group]:
+    def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return groups, the largest first."""
         with self._database.reading() as connection:
             return store_queries.groups(connection, selection, limit)
 
-    def stats(self) -> Stats:
+    def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
         with self._database.reading() as connection:
             return store_queries.stats(connection)

@@ -7,22 +7,22 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, case, func, select, tuple_
 
-from services.dead_letter.adapters.store.database import Database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, letters, payloads, trail
 from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, AnyRow, conditions, letter_of, line_of
 from services.dead_letter.core.groups import normalised
 from services.dead_letter.core.letters import (
     Action,
-    Group,
+    DeadLetterGroup,
+    DeadLetterStats,
     GroupId,
     LetterId,
     State,
-    Stats,
     StoredLetter,
     TrailEntry,
 )
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import Page
+from services.dead_letter.ports import DeadLetterPage
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -48,7 +48,7 @@ def get(connection: Connection, letter: LetterId) -> StoredLetter | None:
     return None if row is None else letter_of(row)
 
 
-def find(connection: Connection, selection: Selection, limit: int, after: str | None) -> Page:
+def find(connection: Connection, selection: Selection, limit: int, after: str | None) -> DeadLetterPage:
     """See `LetterStore.find`."""
     if limit < 1:
         raise ValueError("a page has one letter or more")
@@ -59,7 +59,7 @@ def find(connection: Connection, selection: Selection, limit: int, after: str | 
     rows = connection.execute(query.order_by(_c.last_failed_at.desc(), _c.n.desc()).limit(limit + 1)).all()
     page = rows[:limit]
     more = f"{page[-1].last_failed_at}.{page[-1].n}" if len(rows) > limit else None
-    return Page([line_of(row) for row in page], more)
+    return DeadLetterPage([line_of(row) for row in page], more)
 
 
 def _place(after: str) -> tuple[int, int]:
@@ -69,7 +69,7 @@ def _place(after: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def in_replay_order(database: Database, selection: Selection) -> Iterator[StoredLetter]:
+def in_replay_order(database: DeadLetterDatabase, selection: Selection) -> Iterator[StoredLetter]:
     """See `LetterStore.in_replay_order`."""
     chosen = conditions(selection)
     places = select(*REPLAY_ORDER, _c.size).where(*chosen).order_by(*REPLAY_ORDER).limit(_ORDERED_AT_A_TIME)
@@ -110,7 +110,7 @@ def count(connection: Connection, selection: Selection) -> int:
     return connection.execute(select(func.count()).select_from(letters).where(*conditions(selection))).scalar_one()
 
 
-def groups(connection: Connection, selection: Selection, limit: int) -> Sequence[Group]:
+def groups(connection: Connection, selection: Selection, limit: int) -> Sequence[DeadLetterGroup]:
     """See `LetterStore.groups`."""
     chosen = conditions(selection)
     in_states = [func.sum(case((_c.state == state.value, 1), else_=0)).label(state.value) for state in State]
@@ -137,7 +137,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
         sample = connection.execute(newest.where(_c.group_id == row.group_id, *chosen)).one()
         counts = {state: int(row._mapping[state.value]) for state in State}
         found.append(
-            Group(
+            DeadLetterGroup(
                 id=GroupId(row.group_id),
                 reason=Reason(sample.reason),
                 table=sample.table_name,
@@ -152,7 +152,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
     return found
 
 
-def stats(connection: Connection) -> Stats:
+def stats(connection: Connection) -> DeadLetterStats:
     """See `LetterStore.stats`."""
     by_state: dict[State, int] = {}
     by_reason: dict[Reason, int] = {}
@@ -178,7 +178,7 @@ def stats(connection: Connection) -> Stats:
             by_reason[reason] = by_reason.get(reason, 0) + row.letters
             by_table[row.table_name] = by_table.get(row.table_name, 0) + row.letters
             oldest.append(row.oldest)
-    return Stats(
+    return DeadLetterStats(
         by_state=by_state,
         by_reason=by_reason,
         by_table=by_table,

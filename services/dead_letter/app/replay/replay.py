@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from services.dead_letter.app.replay.comebacks import LOOK_EVERY, Comebacks
 from services.dead_letter.core.letters import GroupId, LetterId, ReplayId, State, StoredLetter
 from services.dead_letter.core.pipeline import Pipeline
-from services.dead_letter.core.plan import Planned, Terms, Verdict, judge
+from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, judge
 from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
@@ -82,7 +82,7 @@ class Outcome:
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
 
-Tell = Callable[[Sequence[Planned], Outcome], None]
+Tell = Callable[[Sequence[PlannedReplay], Outcome], None]
 """Is called as letters are judged, with them, and as they are sent, with none."""
 
 
@@ -149,7 +149,7 @@ class Replay:
                 break
         self._look(comebacks, outcome, at_once=True)
 
-    def _judged(self, chunk: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> Sequence[Planned]:
+    def _judged(self, chunk: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> Sequence[PlannedReplay]:
         contents = [content_of(one.letter) for one in chunk]
         rows = [
             content.row
@@ -175,7 +175,7 @@ class Replay:
 
     def _execute(
         self,
-        judged: Sequence[Planned],
+        judged: Sequence[PlannedReplay],
         order: ReplayOrder,
         outcome: Outcome,
         pace: "_Pace",
@@ -248,7 +248,7 @@ class Replay:
         raise AssertionError("retrying ends with a result or an error")
 
 
-def _tell_nobody(_judged: Sequence[Planned], _outcome: Outcome) -> None:
+def _tell_nobody(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
     pass
 
 
@@ -273,7 +273,9 @@ class _Pace:
         return timedelta(microseconds=(due - now) / 1_000)
 
 
-def _within(judged: Sequence[Planned], limit: int | None, outcome: Outcome) -> tuple[Sequence[Planned], bool]:
+def _within(
+    judged: Sequence[PlannedReplay], limit: int | None, outcome: Outcome
+) -> tuple[Sequence[PlannedReplay], bool]:
     """Count what is judged, up to the limit of what is sent; tell whether that is reached."""
     for place, one in enumerate(judged):
         if limit is not None and one.verdict is Verdict.SEND and outcome.verdicts[Verdict.SEND] >= limit:

@@ -7,7 +7,7 @@ from typing import Final
 from services.dead_letter.app.replay.replay import Outcome
 from services.dead_letter.core.documents import Document, planned_document
 from services.dead_letter.core.letters import LetterId
-from services.dead_letter.core.plan import Planned, Verdict
+from services.dead_letter.core.plan import PlannedReplay, Verdict
 from shared.contracts.dead_letter import DeadLetter
 
 DEFAULT_RATE: Final = 500.0
@@ -19,10 +19,10 @@ _LISTED: Final = 1_000
 class Told:
     """What is kept of a replay, to be shown: the first letters of it, and how many there are beside them."""
 
-    letters: list[Planned] = field(default_factory=list)
+    letters: list[PlannedReplay] = field(default_factory=list)
     left_out: int = 0
 
-    def add(self, judged: Sequence[Planned]) -> None:
+    def add(self, judged: Sequence[PlannedReplay]) -> None:
         """Keep what is judged, while there is room."""
         room = _LISTED - len(self.letters)
         self.letters += judged[:room]

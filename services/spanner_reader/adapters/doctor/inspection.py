@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from services.spanner_reader.adapters.schema.catalog import EXCLUDING, TXN_EXCLUSION, StreamDefinition
-from services.spanner_reader.adapters.spanner.connection import Database
+from services.spanner_reader.adapters.spanner.connection import SpannerDatabaseClient
 from services.spanner_reader.adapters.spanner.dialects import quoted, stream_options
 from services.spanner_reader.core.stream.changes import WHOLE_ROW
 from shared.runtime.findings import Finding, Level
@@ -76,7 +76,7 @@ def inspect_stream(name: str, definition: StreamDefinition) -> Iterator[Finding]
     yield _retention(what, alter, definition)
 
 
-async def inspect_rights(database: Database, *, writes: bool, makes_tables: bool) -> Finding:
+async def inspect_rights(database: SpannerDatabaseClient, *, writes: bool, makes_tables: bool) -> Finding:
     """Look whether this identity may do what the reader does in a database."""
     what = f"rights on {database.name.rpartition('/')[2]}"
     wanted = [*(_WRITES if writes else _READS), *([_CHANGES] if makes_tables else [])]

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from services.spanner_reader.adapters.spanner.connection import Database, Row, Statement, string
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, string
 from services.spanner_reader.adapters.spanner.dialects import CatalogSql, Dialect, catalog_sql, quoted, stream_options
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.core.schema.shapes import ColumnShape, Look, TableShape
+from services.spanner_reader.core.schema.shapes import ColumnShape, SchemaInspection, TableShape
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, googlesql_type
-from services.spanner_reader.core.stream.records import ROOT, ColumnType, StreamQuery
+from services.spanner_reader.core.stream.records import ROOT, SpannerColumnType, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
@@ -75,7 +75,7 @@ _STREAMS: Final = "SELECT change_stream_name FROM information_schema.change_stre
 class SpannerCatalog:
     """The change stream, its tables, and Spanner's clock."""
 
-    def __init__(self, database: Database, change_stream: str) -> None:
+    def __init__(self, database: SpannerDatabaseClient, change_stream: str) -> None:
         self._database = database
         self._change_stream = change_stream
 
@@ -136,11 +136,11 @@ class SpannerCatalog:
             keys[schema, table].append(column)
             if order == "DESC":
                 descending[schema, table].add(column)
-        columns: dict[tuple[str, str], list[tuple[ColumnType, bool, bool]]] = defaultdict(list)
+        columns: dict[tuple[str, str], list[tuple[SpannerColumnType, bool, bool]]] = defaultdict(list)
         for schema, table, column, spanner_type, ordinal, generated, has_default, nullable in all_columns:
             is_key = column in keys[schema, table]
             if is_key or not generated:  # of generated columns a record has those of the key
-                kind = ColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal))
+                kind = SpannerColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal))
                 columns[schema, table].append((kind, bool(has_default), bool(nullable)))
         shapes: dict[str, TableShape] = {}
         watched: list[WatchedTable] = []
@@ -170,7 +170,7 @@ class SpannerCatalog:
                 watched.append(WatchedTable(name, tuple(keys[place]), types, capture, down))
         exclusions = definition.exclusions & {*EXCLUDING}
         return CatalogLook(
-            Look(at, definition.watches_everything, shapes, exclusions=exclusions),
+            SchemaInspection(at, definition.watches_everything, shapes, exclusions=exclusions),
             tuple(watched),
             dialect.quote,
             definition.retention,
@@ -297,7 +297,7 @@ def check_times(definition: StreamDefinition, *, start: Nanoseconds, end: Nanose
         )
 
 
-async def check_start(stream: SpannerChangeStream, query: StreamQuery) -> None:
+async def check_start(stream: SpannerChangeStream, query: SpannerStreamQuery) -> None:
     """Refuse a start that Spanner refuses (before the stream was created), before anything of it is remembered."""
     if query.token != ROOT:
         raise ValueError("only the first query says whether a start is good")

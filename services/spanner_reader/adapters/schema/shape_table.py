@@ -16,21 +16,21 @@ import msgspec
 from google.cloud.spanner_v1 import Mutation
 from google.protobuf.struct_pb2 import ListValue
 
-from services.spanner_reader.adapters.spanner.connection import Database, Row, Statement, row, strings
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, row, strings
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
-    Finding,
-    Look,
-    Mark,
+    SchemaInspection,
     Sighting,
+    SpannerResyncCause,
+    SpannerResyncRequest,
     TableShape,
     compare,
     lost,
     marked,
     synced,
 )
-from services.spanner_reader.ports import Compared
+from services.spanner_reader.ports import SchemaFindings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
@@ -39,7 +39,7 @@ _COLUMNS: Final = ("source_table", "shape", "needs_resync", "since", "looked_at"
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _shape: Final = msgspec.json.Decoder(TableShape)
-_findings: Final = msgspec.json.Decoder(tuple[Finding, ...])
+_findings: Final = msgspec.json.Decoder(tuple[SpannerResyncCause, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _whole: Final = msgspec.json.Decoder(bool | _Excluding)
 class SpannerShapeStore:
     """The table of shapes that belongs to a partition table, which makes it."""
 
-    def __init__(self, database: Database, partition_table: str) -> None:
+    def __init__(self, database: SpannerDatabaseClient, partition_table: str) -> None:
         self._database = database
         self._partition_table = partition_table
         self._table = f"{partition_table}_tables"
@@ -63,7 +63,7 @@ class SpannerShapeStore:
     def _sql(self) -> PartitionSql:
         return partition_sql(self._database.dialect, self._partition_table)
 
-    async def compare(self, look: Look, sightings: Sequence[Sighting]) -> Compared:
+    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
         """Compare a look with the one before, remember it, and mark the tables that something was found of."""
 
         while True:
@@ -87,13 +87,13 @@ class SpannerShapeStore:
                 return compared
 
     def _compared(
-        self, rows: Sequence[Row], look: Look, sightings: Sequence[Sighting]
-    ) -> tuple[Compared, list[ListValue], list[str]]:
+        self, rows: Sequence[Row], look: SchemaInspection, sightings: Sequence[Sighting]
+    ) -> tuple[SchemaFindings, list[ListValue], list[str]]:
         """Return what a look has found, the rows to write, and the tables to forget."""
         old, marks, pauses = _remembered(rows)
         if old is not None and old.at >= look.at:
             shown = tuple(with_pauses(marks, pauses).values())
-            return Compared((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
+            return SchemaFindings((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
         comparison = compare(old, look, sightings)
         now = comparison.remembered
         kept = marked(marks, comparison.findings)
@@ -106,13 +106,13 @@ class SpannerShapeStore:
         changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(look.at)]))
         gone = [] if old is None else [name for name in old.tables if name not in now.tables]
         shown = tuple(with_pauses(kept, pauses).values())
-        found = Compared(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
+        found = SchemaFindings(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
         return found, changed, gone
 
-    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[Mark]:
+    async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
         """Mark all tables that are watched, for changes that were published and lost; return those marks."""
 
-        def decide(rows: list[Row]) -> tuple[list[Mark], list[Mutation]]:
+        def decide(rows: list[Row]) -> tuple[list[SpannerResyncRequest], list[Mutation]]:
             look, marks, _pauses = _remembered(rows)
             findings = [] if look is None else lost(look, after, before)
             if look is None or not findings:
@@ -124,12 +124,12 @@ class SpannerShapeStore:
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
-    async def read(self) -> tuple[Look | None, Sequence[Mark]]:
+    async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
         look, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
         return look, tuple(with_pauses(marks, pauses).values())
 
-    async def marks(self) -> Sequence[Mark]:
+    async def marks(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
         rows = await self._database.query(Statement(self._sql.marked_shapes), large=True)
         _look, marks, pauses = _remembered(rows)
@@ -192,11 +192,13 @@ def pause_of(since: str | None, paused_at: str | None, resumed_at: str | None) -
     return Pause(parse_timestamp(since), parse_timestamp(paused_at), resumed)
 
 
-def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict[str, Pause]]:
+def _remembered(
+    rows: Sequence[Row],
+) -> tuple[SchemaInspection | None, dict[str, SpannerResyncRequest], dict[str, Pause]]:
     """Return the look before, what was found of tables, and those of them that were paused."""
     look = None
     tables: dict[str, TableShape] = {}
-    marks: dict[str, Mark] = {}
+    marks: dict[str, SpannerResyncRequest] = {}
     pauses: dict[str, Pause] = {}
     for name, shape, findings, since, looked_at, *times in rows:
         if name == _LOOK:
@@ -204,22 +206,24 @@ def _remembered(rows: Sequence[Row]) -> tuple[Look | None, dict[str, Mark], dict
             whole = _whole.decode(shape)
             if isinstance(whole, bool):
                 whole = _Excluding(whole, frozenset())
-            look = Look(parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions)
+            look = SchemaInspection(
+                parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions
+            )
             continue
         tables[name] = _shape.decode(shape)
         if findings is not None:
-            marks[name] = Mark(name, _findings.decode(findings))
+            marks[name] = SpannerResyncRequest(name, _findings.decode(findings))
         pause = pause_of(*times)
         if pause is not None:
             pauses[name] = pause
     return look, marks, pauses
 
 
-def _as_a_whole(look: Look) -> str:
+def _as_a_whole(look: SchemaInspection) -> str:
     everything = look.watches_everything
     return _encode(_Excluding(everything, look.exclusions) if look.exclusions else everything).decode()
 
 
-def _row(name: str, shape: TableShape, mark: Mark | None, at: Nanoseconds) -> ListValue:
+def _row(name: str, shape: TableShape, mark: SpannerResyncRequest | None, at: Nanoseconds) -> ListValue:
     findings, since = (None, None) if mark is None else (_encode(mark.findings).decode(), format_timestamp(mark.since))
     return row([name, _encode(shape).decode(), findings, since, format_timestamp(at)])

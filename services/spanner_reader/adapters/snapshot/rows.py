@@ -25,7 +25,7 @@ from google.cloud.spanner_v1.types import KeyRange, KeySet
 from google.protobuf.struct_pb2 import ListValue
 
 from services.spanner_reader.adapters.spanner.chunks import RowValues
-from services.spanner_reader.adapters.spanner.connection import TIMEOUT, Database, read_only_at, row
+from services.spanner_reader.adapters.spanner.connection import TIMEOUT, SpannerDatabaseClient, read_only_at, row
 from services.spanner_reader.core.snapshot.snapshot import KeyText
 from services.spanner_reader.ports import NotReadableError, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -48,7 +48,7 @@ _NOT_THEN: Final = (FailedPrecondition, OutOfRange, NotFound, InvalidArgument)
 class SpannerRows:
     """The rows of the tables of one database."""
 
-    def __init__(self, database: Database, *, data_boost: bool) -> None:
+    def __init__(self, database: SpannerDatabaseClient, *, data_boost: bool) -> None:
         """With ``data_boost`` the rows are read by computers other than the instance's own, and are paid for.
 
         Such rows come in no order: `PartitionRead` promises none, not even within one of its parts.

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from google.cloud.spanner_v1 import Mutation
 
-from services.spanner_reader.adapters.spanner.connection import COMMIT_TIMESTAMP, Database, Row, Statement, row, strings
+from services.spanner_reader.adapters.spanner.connection import (
+    COMMIT_TIMESTAMP,
+    Row,
+    SpannerDatabaseClient,
+    Statement,
+    row,
+    strings,
+)
 from services.spanner_reader.adapters.spanner.dialects import SnapshotSql, snapshot_sql
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
@@ -51,7 +58,7 @@ _NEW: Final = (*_COLUMNS, "requested_at", "finished_at")
 class SpannerSnapshotStore:
     """The table of snapshots as one owner sees it."""
 
-    def __init__(self, database: Database, partition_table: str, *, owner: str, lease: timedelta) -> None:
+    def __init__(self, database: SpannerDatabaseClient, partition_table: str, *, owner: str, lease: timedelta) -> None:
         self._database = database
         self._partition_table = partition_table
         self._table = f"{partition_table}_snapshots"

@@ -174,7 +174,7 @@ class _Connection:
         self.streams = 0
 
 
-class Channels:
+class SpannerChannels:
     """The connections to Spanner that everything here shares; to an emulator if one is named."""
 
     def __init__(self, emulator_host: str | None) -> None:
@@ -210,10 +210,10 @@ class Channels:
             return _Connection(SpannerGrpcAsyncIOTransport.create_channel(_SERVICE, options=_OPTIONS + _KEEPALIVE))
 
 
-class Database:
+class SpannerDatabaseClient:
     """One database, read and written through one multiplexed session, which any number of calls may share."""
 
-    def __init__(self, name: str, channels: Channels, dialect: Dialect = Dialect.GOOGLESQL) -> None:
+    def __init__(self, name: str, channels: SpannerChannels, dialect: Dialect = Dialect.GOOGLESQL) -> None:
         self.name = name
         self.dialect = dialect
         self.client = channels.client

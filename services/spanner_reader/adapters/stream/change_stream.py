@@ -19,7 +19,7 @@ from google.protobuf.struct_pb2 import Value
 
 from services.spanner_reader.adapters.spanner.chunks import ChunkedValue, value_from_wire
 from services.spanner_reader.adapters.spanner.connection import (
-    Database,
+    SpannerDatabaseClient,
     Statement,
     int64,
     row,
@@ -30,7 +30,7 @@ from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.stream.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.stream.record_decoder import RecordDecoder
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN
-from services.spanner_reader.core.stream.records import ROOT, PartitionToken, StreamQuery, StreamRecord
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError
 from shared.contracts.errors import MisconfiguredError, TransientError
 
@@ -44,7 +44,9 @@ _OPENING_DOUBLED: Final = 5
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
 
-def change_stream_query(change_stream: str, query: StreamQuery, dialect: Dialect = Dialect.GOOGLESQL) -> Statement:
+def change_stream_query(
+    change_stream: str, query: SpannerStreamQuery, dialect: Dialect = Dialect.GOOGLESQL
+) -> Statement:
     """Return the text of the query, with four bound parameters, which GoogleSQL names."""
     if dialect is Dialect.POSTGRESQL:
         return Statement(
@@ -75,13 +77,13 @@ def change_stream_query(change_stream: str, query: StreamQuery, dialect: Dialect
 class SpannerChangeStream:
     """A change stream, in the dialect of its database."""
 
-    def __init__(self, database: Database, change_stream: str) -> None:
+    def __init__(self, database: SpannerDatabaseClient, change_stream: str) -> None:
         self._database = database
         self._change_stream = change_stream
         self._silences: Counter[PartitionToken] = Counter()
         """How often in a row a query of a partition was given up before it said anything."""
 
-    async def read(self, query: StreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
         patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
@@ -122,7 +124,7 @@ class SpannerChangeStream:
                     responses.cancel()
 
     @contextmanager
-    def _errors(self, query: StreamQuery) -> Iterator[None]:
+    def _errors(self, query: SpannerStreamQuery) -> Iterator[None]:
         what = f"read change stream {self._change_stream}"
         try:
             with self._database.errors(what):

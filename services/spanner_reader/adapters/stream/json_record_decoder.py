@@ -10,11 +10,11 @@ import msgspec
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
     ChildPartitionsRecord,
-    ColumnType,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
     PartitionToken,
+    SpannerColumnType,
     StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError
@@ -83,7 +83,7 @@ class JsonRecordDecoder:
     """Decodes the rows of one query."""
 
     def __init__(self) -> None:
-        self._column_types: dict[bytes, tuple[ColumnType, ...]] = {}
+        self._column_types: dict[bytes, tuple[SpannerColumnType, ...]] = {}
 
     def decode(self, value: Any) -> list[StreamRecord]:
         """Return the records of one row: exactly one, says the documentation, and as many as there are, say we."""
@@ -123,13 +123,15 @@ class JsonRecordDecoder:
             is_system_transaction=data.is_system_transaction,
         )
 
-    def _types(self, text: bytes) -> tuple[ColumnType, ...]:
+    def _types(self, text: bytes) -> tuple[SpannerColumnType, ...]:
         types = self._column_types.get(text)
         if types is None:
             if len(self._column_types) >= _CACHED:
                 self._column_types.clear()
             types = self._column_types[text] = tuple(
-                ColumnType(column.name, bytes(column.type).decode(), column.is_primary_key, column.ordinal_position)
+                SpannerColumnType(
+                    column.name, bytes(column.type).decode(), column.is_primary_key, column.ordinal_position
+                )
                 for column in _columns.decode(text)
             )
         return types

@@ -15,31 +15,39 @@ from google.cloud.spanner_v1 import Mutation
 
 from services.spanner_reader.adapters.spanner.connection import (
     COMMIT_TIMESTAMP,
-    Database,
     Row,
+    SpannerDatabaseClient,
     Statement,
     row,
     strings,
     timestamp,
 )
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
-from services.spanner_reader.core.stream.partitions import NewPartition, Partition, State, Survey, claimable
+from services.spanner_reader.core.stream.partitions import (
+    NewPartition,
+    PartitionState,
+    SpannerPartition,
+    SpannerPartitionSurvey,
+    claimable,
+)
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    partition: Partition
+    partition: SpannerPartition
     now: Nanoseconds
 
 
 class SpannerPartitionStore:
     """The partition table as one owner sees it."""
 
-    def __init__(self, database: Database, table: str, *, change_stream: str, owner: str, lease: timedelta) -> None:
+    def __init__(
+        self, database: SpannerDatabaseClient, table: str, *, change_stream: str, owner: str, lease: timedelta
+    ) -> None:
         self._database = database
         self._table = table
         self._change_stream = change_stream
@@ -80,23 +88,23 @@ class SpannerPartitionStore:
 
         return await self._database.read_then_write(Statement(self._sql.streams), decide)
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
         # Two strong reads, the count and the clock first: what finishes between them is only counted a little later.
         ((now, finished, readers),) = await self._database.query(Statement(self._sql.survey))
         rows = await self._database.query(Statement(self._sql.unfinished))
         found = [_found(row) for row in rows]
-        return Survey(
+        return SpannerPartitionSurvey(
             max((f.now for f in found), default=parse_timestamp(now)),
             tuple(f.partition for f in found),
             int(finished),
             frozenset(readers),
         )
 
-    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[Partition]:
+    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
         """Take those of the partitions that are still due and free; return them as they are now, with our lease."""
 
-        def decide(rows: list[Row]) -> tuple[list[Partition], list[Mutation]]:
+        def decide(rows: list[Row]) -> tuple[list[SpannerPartition], list[Mutation]]:
             found = [_found(row) for row in rows]
             if not found:
                 return [], []
@@ -116,7 +124,9 @@ class SpannerPartitionStore:
 
         return await self._database.read_then_write(self._named(tokens), decide)
 
-    async def advance(self, progress: Sequence[Progress], *, release: bool = False) -> Collection[PartitionToken]:
+    async def advance(
+        self, progress: Sequence[SpannerProgress], *, release: bool = False
+    ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases, or give them back; return the partitions that are not ours any more."""
         if not progress:
             return frozenset()
@@ -131,8 +141,8 @@ class SpannerPartitionStore:
                 watermark = max(before.watermark, one.watermark)
                 until = None if release else format_timestamp(Nanoseconds(now + self._lease))
                 saved.append((before.token, format_timestamp(watermark), until))
-                if before.state is not State.RUNNING:
-                    started.append((before.token, State.RUNNING.value, COMMIT_TIMESTAMP))
+                if before.state is not PartitionState.RUNNING:
+                    started.append((before.token, PartitionState.RUNNING.value, COMMIT_TIMESTAMP))
             return lost, [
                 *_updates(self._table, ("token", "watermark", "lease_until"), saved),
                 *_updates(self._table, ("token", "state", "running_at"), started),
@@ -141,7 +151,9 @@ class SpannerPartitionStore:
         tokens = [one.partition.token for one in progress]
         return await self._database.read_then_write(self._named(tokens), decide)
 
-    async def finish(self, progress: Progress, children: Sequence[NewPartition]) -> Collection[PartitionToken] | None:
+    async def finish(
+        self, progress: SpannerProgress, children: Sequence[NewPartition]
+    ) -> Collection[PartitionToken] | None:
         """Remember the children that are not known yet and mark the partition FINISHED, both or neither."""
         partition = progress.partition
 
@@ -150,12 +162,12 @@ class SpannerPartitionStore:
             before = found.get(partition.token)
             if before is None or not self._is_ours(partition, before.partition):
                 return None, []
-            if before.partition.state is State.FINISHED:
+            if before.partition.state is PartitionState.FINISHED:
                 return frozenset(), []  # our own doing, whose answer never arrived
             new = [child for child in children if child.token not in found]
             watermark = format_timestamp(max(before.partition.watermark, progress.watermark))
             columns = ("token", "state", "watermark", "lease_until", "finished_at")
-            done = (partition.token, State.FINISHED.value, watermark, None, COMMIT_TIMESTAMP)
+            done = (partition.token, PartitionState.FINISHED.value, watermark, None, COMMIT_TIMESTAMP)
             mutations = _updates(self._table, columns, [done])
             if new:
                 mutations.append(self._insert(new, None))
@@ -208,30 +220,32 @@ class SpannerPartitionStore:
     def _named(self, tokens: Iterable[str]) -> Statement:
         return Statement(self._sql.named, {"p1": strings(sorted(tokens))})
 
-    def _is_ours(self, held: Partition, stored: Partition) -> bool:
+    def _is_ours(self, held: SpannerPartition, stored: SpannerPartition) -> bool:
         return stored.owner == self._owner and stored.fencing == held.fencing
 
     def _kept(
-        self, progress: Sequence[Progress], found: Mapping[PartitionToken, _Found]
-    ) -> tuple[list[Progress], frozenset[PartitionToken]]:
+        self, progress: Sequence[SpannerProgress], found: Mapping[PartitionToken, _Found]
+    ) -> tuple[list[SpannerProgress], frozenset[PartitionToken]]:
         kept = []
         lost = set()
         for one in progress:
             stored = found.get(one.partition.token)
             if stored is None or not self._is_ours(one.partition, stored.partition):
                 lost.add(one.partition.token)
-            elif stored.partition.state is not State.FINISHED:  # finished while this was on its way: nothing to keep
+            elif (
+                stored.partition.state is not PartitionState.FINISHED
+            ):  # finished while this was on its way: nothing to keep
                 kept.append(one)
         return kept, frozenset(lost)
 
-    def _ours(self, partition: Partition, until: Nanoseconds) -> Partition:
-        return Partition(
+    def _ours(self, partition: SpannerPartition, until: Nanoseconds) -> SpannerPartition:
+        return SpannerPartition(
             token=partition.token,
             start=partition.start,
             watermark=partition.watermark,
             parents=partition.parents,
             finished_parents=partition.finished_parents,
-            state=State.SCHEDULED,
+            state=PartitionState.SCHEDULED,
             owner=self._owner,
             lease_until=until,
             fencing=partition.fencing + 1,
@@ -244,7 +258,7 @@ class SpannerPartitionStore:
             start = format_timestamp(partition.start)
             until = None if end is None else format_timestamp(end)
             values = (partition.token, self._change_stream, sorted(partition.parents), start, until)
-            rows.append(row([*values, State.CREATED.value, start, "0", COMMIT_TIMESTAMP]))
+            rows.append(row([*values, PartitionState.CREATED.value, start, "0", COMMIT_TIMESTAMP]))
         columns = [*names, "fencing", "created_at"]
         return Mutation(insert=Mutation.Write(table=self._table, columns=columns, values=rows))
 
@@ -261,13 +275,13 @@ def _deletion(table: str, keys: Iterable[str]) -> Mutation:
 
 def _found(values: Row) -> _Found:
     token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, now = values
-    partition = Partition(
+    partition = SpannerPartition(
         token=PartitionToken(token),
         start=parse_timestamp(start),
         watermark=parse_timestamp(watermark),
         parents=frozenset(map(PartitionToken, parents)),
         finished_parents=frozenset(map(PartitionToken, finished_parents)),
-        state=State(state),
+        state=PartitionState(state),
         owner=owner,
         lease_until=None if lease_until is None else parse_timestamp(lease_until),
         fencing=int(fencing),

@@ -12,11 +12,11 @@ from google.cloud.spanner_v1 import TypeCode
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
     ChildPartitionsRecord,
-    ColumnType,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
     PartitionToken,
+    SpannerColumnType,
     StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError
@@ -50,7 +50,7 @@ class RecordDecoder:
         self._child = _fields(_field_type(kinds[_CHILDREN], "child_partitions"), "child_partitions")
         self._column = _fields(_field_type(kinds[_DATA], "column_types"), "column_types")
         self._mod = _fields(_field_type(kinds[_DATA], "mods"), "mods")
-        self._column_types: dict[bytes, tuple[ColumnType, ...]] = {}
+        self._column_types: dict[bytes, tuple[SpannerColumnType, ...]] = {}
 
     def decode(self, value: Any) -> list[StreamRecord]:
         """Return the records of one row: exactly one, says the documentation, and as many as there are, say we."""
@@ -91,7 +91,7 @@ class RecordDecoder:
             _text_or_null(fields[at["old_values"]]),
         )
 
-    def _columns(self, value: Any) -> tuple[ColumnType, ...]:
+    def _columns(self, value: Any) -> tuple[SpannerColumnType, ...]:
         content = value.SerializeToString(deterministic=True)
         columns = self._column_types.get(content)
         if columns is None:
@@ -99,7 +99,7 @@ class RecordDecoder:
                 self._column_types.clear()
             at = self._column
             columns = self._column_types[content] = tuple(
-                ColumnType(
+                SpannerColumnType(
                     fields[at["name"]].string_value,
                     fields[at["type"]].string_value,
                     fields[at["is_primary_key"]].bool_value,

@@ -8,7 +8,7 @@ from typing import Final
 
 from google.cloud.spanner_v1 import Mutation
 
-from services.spanner_reader.adapters.spanner.connection import Database, Row, Statement, row
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, row
 from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from shared.contracts.errors import MisconfiguredError
 
@@ -18,7 +18,7 @@ _ONLY_ROW: Final = "1"
 class SpannerTopicStore:
     """The table of the topic that belongs to a partition table, which makes it."""
 
-    def __init__(self, database: Database, partition_table: str) -> None:
+    def __init__(self, database: SpannerDatabaseClient, partition_table: str) -> None:
         self._database = database
         self._partition_table = partition_table
 

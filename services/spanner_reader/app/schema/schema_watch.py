@@ -18,14 +18,14 @@ from services.spanner_reader.core.schema.resync import cure
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
-    Finding,
     Sighting,
+    SpannerResyncCause,
     TableShape,
     lacked,
 )
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, ChangeMaker, googlesql_type
 from services.spanner_reader.core.stream.records import DataChangeRecord
-from services.spanner_reader.ports import Catalog, CatalogLook, Compared, Metrics, ShapeStore
+from services.spanner_reader.ports import CatalogLook, DatabaseCatalog, SchemaFindings, ShapeStore, SpannerReaderMetrics
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TableOptions
@@ -49,12 +49,12 @@ class SchemaWatch:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: DatabaseCatalog,
         shapes: ShapeStore,
         publishing: ConfirmedPublishing,
         changes: ChangeMaker,
         tables: WatchedTables,
-        metrics: Metrics,
+        metrics: SpannerReaderMetrics,
     ) -> None:
         self._catalog = catalog
         self._shapes = shapes
@@ -225,7 +225,7 @@ class SchemaWatch:
         if look.leaves_out is not None:
             raise MisconfiguredError(look.leaves_out)
 
-    def _remember(self, compared: Compared) -> None:
+    def _remember(self, compared: SchemaFindings) -> None:
         self._compared_since = compared.compared_since
         self._tables = compared.tables
         for what in (self._settled, self._open, self._told):
@@ -244,7 +244,7 @@ class SchemaWatch:
                 await self._publishing.announce(header)
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
-    def _show(self, compared: Compared, unsure: Collection[Nanoseconds], quote: str) -> None:
+    def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
         """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
         self._metrics.need_resync(compared.marks, quote)
         stored = [found for mark in compared.marks for found in mark.findings if found.before in unsure]
@@ -259,7 +259,7 @@ class SchemaWatch:
             _tell(found, cures[found.table])
 
 
-def _tell(found: Finding, fix: str) -> None:
+def _tell(found: SpannerResyncCause, fix: str) -> None:
     structlog.get_logger().error(
         "table_needs_resync",
         table=found.table,
@@ -280,7 +280,7 @@ def _sighting(record: DataChangeRecord) -> Sighting:
 
 
 async def remember_start(
-    catalog: Catalog,
+    catalog: DatabaseCatalog,
     shapes: ShapeStore,
     included: Callable[[str], bool],
     table_options: Callable[[str], TableOptions],

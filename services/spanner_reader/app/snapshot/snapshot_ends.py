@@ -14,14 +14,14 @@ import msgspec
 import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
-from services.spanner_reader.core.schema.shapes import Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
     SnapshotSurvey,
     complete_snapshots,
     lost_until,
 )
-from services.spanner_reader.ports import Metrics, ShapeStore, SnapshotStore, WatchedTable
+from services.spanner_reader.ports import DatabaseSnapshotStore, ShapeStore, SpannerReaderMetrics, WatchedTable
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.reading.snapshots import Publishing
@@ -32,11 +32,11 @@ class SpannerSnapshotEnds:
 
     def __init__(
         self,
-        store: SnapshotStore,
+        store: DatabaseSnapshotStore,
         shapes: ShapeStore,
         tables: MirroredTables,
         publisher: Publishing,
-        metrics: Metrics,
+        metrics: SpannerReaderMetrics,
         *,
         automatic: bool,
     ) -> None:
@@ -94,7 +94,7 @@ class SpannerSnapshotEnds:
             else:
                 self._too_old.add((one.table, one.run))
 
-    def _check_losses(self, marks: Sequence[Mark]) -> None:
+    def _check_losses(self, marks: Sequence[SpannerResyncRequest]) -> None:
         """Remember of which snapshots the topic may have lost rows, until a mark goes: then all rows came again."""
         before, self._lost = self._lost, set()
         for one in self._complete:
@@ -146,7 +146,7 @@ class SpannerSnapshotEnds:
                         since = max(mark.sync_after, self._unannounced_since(mark))
                         await self._request(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), since)
 
-    def _unannounced_since(self, mark: Mark) -> Nanoseconds:
+    def _unannounced_since(self, mark: SpannerResyncRequest) -> Nanoseconds:
         """Return when a snapshot began that would have healed a mark if its end had been announced; log it once."""
         for one in self._complete:
             place = (one.table, one.run)

@@ -31,11 +31,11 @@ from services.spanner_reader.core.snapshot.snapshot import (
 )
 from services.spanner_reader.ports import (
     CatalogLook,
-    Metrics,
+    DatabaseSnapshotStore,
     NotReadableError,
     RangeProgress,
-    Rows,
-    SnapshotStore,
+    RowsAtTimestamp,
+    SpannerReaderMetrics,
     WatchedTable,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -85,11 +85,11 @@ class SpannerSnapshotSource:
 
     def __init__(
         self,
-        store: SnapshotStore,
-        rows: Rows,
+        store: DatabaseSnapshotStore,
+        rows: RowsAtTimestamp,
         tables: MirroredTables,
         rests: Callable[[str], bool],
-        metrics: Metrics,
+        metrics: SpannerReaderMetrics,
         stop: Stop,
     ) -> None:
         """``rests`` returns whether a table is paused."""

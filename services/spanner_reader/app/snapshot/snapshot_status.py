@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from services.spanner_reader.core.schema.shapes import Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
     RangeState,
@@ -16,7 +16,9 @@ from services.spanner_reader.core.snapshot.snapshot import (
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
-def summaries(survey: SnapshotSurvey, marks: Sequence[Mark], tables: Sequence[str] = ()) -> Sequence[Mapping[str, Any]]:
+def summaries(
+    survey: SnapshotSurvey, marks: Sequence[SpannerResyncRequest], tables: Sequence[str] = ()
+) -> Sequence[Mapping[str, Any]]:
     """Return how far the latest snapshot of each table is, and of keys of it; of all tables if none is named.
 
     ``marks``: those of the tables that need re-sync.
@@ -25,7 +27,7 @@ def summaries(survey: SnapshotSurvey, marks: Sequence[Mark], tables: Sequence[st
     return [_summary(table, ranges, marks) for (table, _run), ranges in runs.items()]
 
 
-def _summary(table: str, ranges: Sequence[SnapshotRange], marks: Sequence[Mark]) -> Mapping[str, Any]:
+def _summary(table: str, ranges: Sequence[SnapshotRange], marks: Sequence[SpannerResyncRequest]) -> Mapping[str, Any]:
     left = [one for one in ranges if one.state in UNFINISHED]
     cancelled = any(one.state is RangeState.CANCELLED for one in ranges)
     first, read_at = ranges[0], Nanoseconds(min(one.first_read_at for one in ranges))

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.spanner_reader.app.status.status import paused_tables, resync
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.schema.shapes import Kind, Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind, SpannerResyncRequest
 from services.spanner_reader.core.stream.records import (
     ChildPartitionsRecord,
     DataChangeRecord,
@@ -26,7 +26,7 @@ OTHER_TABLES: Final = "(others)"
 _SECOND: Final = 1_000_000_000
 
 
-class ReaderMetrics:
+class SpannerPrometheusMetrics:
     """Counts what was read and published, and shows how far all partitions have come."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -150,10 +150,10 @@ class ReaderMetrics:
         """Show that the topic does not keep what is published to it."""
         self._loses.set(1)
 
-    def need_resync(self, marks: Sequence[Mark], quote: str) -> None:
+    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
         self._marks = [resync(mark, quote) for mark in marks]
-        for kind in Kind:
+        for kind in SpannerResyncKind:
             self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:

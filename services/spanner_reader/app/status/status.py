@@ -8,9 +8,9 @@ from typing import Any, Final
 from services.spanner_reader.app.snapshot.snapshot_status import summaries, summary_lines
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.resync import cure
-from services.spanner_reader.core.schema.shapes import NEVER, Look, Mark
+from services.spanner_reader.core.schema.shapes import NEVER, SchemaInspection, SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
-from services.spanner_reader.core.stream.partitions import State, Survey, low_watermark
+from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartitionSurvey, low_watermark
 from shared.contracts.timestamps import format_timestamp
 from shared.reading.status import needs_attention, progress_lines, state_lines, state_of
 
@@ -19,10 +19,10 @@ _SECOND: Final = 1_000_000_000
 
 def document(
     source: str,
-    survey: Survey,
+    survey: SpannerPartitionSurvey,
     retention: timedelta,
-    look: Look | None,
-    marks: Sequence[Mark],
+    look: SchemaInspection | None,
+    marks: Sequence[SpannerResyncRequest],
     quote: str,
     snapshots: SnapshotSurvey,
     pauses: Pauses,
@@ -34,7 +34,7 @@ def document(
     ``paused_tables`` those whose changes are dropped.
     """
     states = Counter(partition.state.value for partition in survey.unfinished)
-    states[State.FINISHED.value] = survey.finished
+    states[PartitionState.FINISHED.value] = survey.finished
     started = bool(survey.unfinished or survey.finished)
     low = low_watermark((partition.watermark for partition in survey.unfinished), survey.now)
     lag = max(0, survey.now - low) / _SECOND
@@ -48,7 +48,7 @@ def document(
         "paused_since": None if pauses.stream is None else format_timestamp(pauses.stream.paused_at),
         "paused_tables": paused_tables(pauses),
         "now": format_timestamp(survey.now),
-        "partitions": {state.value: states[state.value] for state in State},
+        "partitions": {state.value: states[state.value] for state in PartitionState},
         "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
         "low_watermark": format_timestamp(low) if started else None,
         "lag_seconds": lag if started else None,
@@ -97,7 +97,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield "no table needs re-sync"
 
 
-def resync(mark: Mark, quote: str) -> Mapping[str, Any]:
+def resync(mark: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
     """Return what there is to say of a table that needs re-sync."""
     return {
         "table": mark.table,

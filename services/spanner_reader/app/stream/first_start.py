@@ -10,17 +10,23 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from services.spanner_reader.app.schema.schema_watch import remember_start
-from services.spanner_reader.ports import Catalog, PartitionStore, ShapeStore, SnapshotStore, WatchedTable
+from services.spanner_reader.ports import (
+    DatabaseCatalog,
+    DatabaseSnapshotStore,
+    ShapeStore,
+    TokenPartitionStore,
+    WatchedTable,
+)
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
 async def first_start(
     *,
-    catalog: Catalog,
+    catalog: DatabaseCatalog,
     shapes: ShapeStore,
-    partitions: PartitionStore,
-    snapshots: SnapshotStore | None,
+    partitions: TokenPartitionStore,
+    snapshots: DatabaseSnapshotStore | None,
     included: Callable[[str], bool],
     table_options: Callable[[str], TableOptions],
     wanted: Nanoseconds | None,
@@ -42,7 +48,7 @@ async def first_start(
         structlog.get_logger().info("first_start", start=format_timestamp(start))
 
 
-async def _request(store: SnapshotStore, tables: Sequence[WatchedTable], at: Nanoseconds) -> None:
+async def _request(store: DatabaseSnapshotStore, tables: Sequence[WatchedTable], at: Nanoseconds) -> None:
     """Ask for the rows of all tables as they were where the stream begins, and say which those are."""
     read_at = Nanoseconds(at // 1_000 * 1_000)  # Spanner commits at whole microseconds
     if tables:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from services.spanner_reader.core.stream.partitions import Partition
-from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
-from services.spanner_reader.ports import Progress, StartTooOldError
+from services.spanner_reader.core.stream.partitions import SpannerPartition
+from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
+from services.spanner_reader.ports import SpannerProgress, StartTooOldError
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.leases import ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(ReaderOptions):
+class SpannerReaderOptions(ReaderOptions):
     """How a reader reads."""
 
     end: Nanoseconds | None = None
@@ -24,13 +24,13 @@ class Options(ReaderOptions):
     tidy: timedelta = timedelta(minutes=10)
 
 
-class Held(OwnedPartition):
+class SpannerOwnedPartition(OwnedPartition):
     """A partition that this reader has the lease of."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: SpannerPartition) -> None:
         super().__init__()
         self.partition = partition
-        self.prefix = ConfirmedPrefix(partition.watermark)
+        self.prefix = SpannerConfirmedPrefix(partition.watermark)
         self.read_again_from: Nanoseconds | None = None
         """Where it was begun again because its position lies behind its end."""
         self.too_old: StartTooOldError | None = None
@@ -67,6 +67,6 @@ class Held(OwnedPartition):
         return confirm
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> SpannerProgress:
         """Return how far it has been read and confirmed."""
-        return Progress(self.partition, self.prefix.watermark)
+        return SpannerProgress(self.partition, self.prefix.watermark)

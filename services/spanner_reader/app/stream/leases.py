@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from services.spanner_reader.app.stream.held import Held
-from services.spanner_reader.ports import Progress
+from services.spanner_reader.app.stream.held import SpannerOwnedPartition
+from services.spanner_reader.ports import SpannerProgress
 from shared.reading.leases import PartitionLeases
 
 
-class Leases(PartitionLeases[Held, Progress]):
+class SpannerPartitionLeases(PartitionLeases[SpannerOwnedPartition, SpannerProgress]):
     """Saves watermarks with the leases."""
 
     not_saved: ClassVar[str] = "watermarks_not_saved"
 
-    def _to_save(self, owned: Sequence[Held]) -> Sequence[Progress]:
+    def _to_save(self, owned: Sequence[SpannerOwnedPartition]) -> Sequence[SpannerProgress]:
         return [one.progress for one in owned]
 
-    def _to_release(self, owned: Held, *, durable: bool) -> Progress:
-        return owned.progress if durable else Progress(owned.partition, owned.partition.watermark)
+    def _to_release(self, owned: SpannerOwnedPartition, *, durable: bool) -> SpannerProgress:
+        return owned.progress if durable else SpannerProgress(owned.partition, owned.partition.watermark)

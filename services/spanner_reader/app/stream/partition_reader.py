@@ -14,23 +14,23 @@ import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch
-from services.spanner_reader.app.stream.held import Held, Options
+from services.spanner_reader.app.stream.held import SpannerOwnedPartition, SpannerReaderOptions
 from services.spanner_reader.core.stream.changes import ChangeMaker, require_whole_rows
 from services.spanner_reader.core.stream.partitions import NewPartition, new_partitions, reshaping
 from services.spanner_reader.core.stream.records import (
     ChildPartitionsRecord,
     DataChangeRecord,
     HeartbeatRecord,
-    StreamQuery,
+    SpannerStreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.core.stream.watermark import ConfirmedPrefix
+from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
 from services.spanner_reader.ports import (
-    ChangeStream,
-    Metrics,
-    PartitionStore,
+    DatabaseChangeStream,
+    SpannerReaderMetrics,
     StartPastEndError,
     StartTooOldError,
+    TokenPartitionStore,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -52,7 +52,7 @@ class RecordPublisher:
         included: Callable[[str], bool],
         schema: SchemaWatch,
         pauses: PauseWatch,
-        metrics: Metrics,
+        metrics: SpannerReaderMetrics,
     ) -> None:
         self._publishing = publishing
         self._changes = changes
@@ -61,7 +61,7 @@ class RecordPublisher:
         self._pauses = pauses
         self._metrics = metrics
 
-    async def publish(self, held: Held, record: DataChangeRecord, stop: Stop) -> None:
+    async def publish(self, held: SpannerOwnedPartition, record: DataChangeRecord, stop: Stop) -> None:
         """Publish the changes of a record; its place in the partition is confirmed when all of them are."""
         dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
         if not dropped and not self._included(record.table):
@@ -87,17 +87,17 @@ class RecordPublisher:
         await self._publishing.publish(header, changes, held.confirming(place))
 
 
-class PartitionReader:
+class SpannerPartitionReader:
     """Reads one partition after the other, each in a task of its caller's."""
 
     def __init__(
         self,
-        stream: ChangeStream,
-        store: PartitionStore,
+        stream: DatabaseChangeStream,
+        store: TokenPartitionStore,
         records: RecordPublisher,
         schema: SchemaWatch,
-        metrics: Metrics,
-        options: Options,
+        metrics: SpannerReaderMetrics,
+        options: SpannerReaderOptions,
     ) -> None:
         self._stream = stream
         self._store = store
@@ -109,10 +109,10 @@ class PartitionReader:
         self.now = Nanoseconds(0)
         """Spanner's time as the last survey has shown it: never later than it is."""
 
-    async def read(self, held: Held, stop: Stop) -> None:
+    async def read(self, held: SpannerOwnedPartition, stop: Stop) -> None:
         """Read until the query ends; return when the partition is over, or where to begin again has moved on."""
         start = held.prefix.watermark
-        query = StreamQuery(
+        query = SpannerStreamQuery(
             held.partition.token,
             start,
             self._options.end,
@@ -158,7 +158,13 @@ class PartitionReader:
             await self._start_over(held, earliest, error)
 
     async def _complete(
-        self, held: Held, query: StreamQuery, children: Sequence[NewPartition], stop: Stop, *, end_is_past: bool
+        self,
+        held: SpannerOwnedPartition,
+        query: SpannerStreamQuery,
+        children: Sequence[NewPartition],
+        stop: Stop,
+        *,
+        end_is_past: bool,
     ) -> None:
         """Record the end of a partition whose query ended well, after everything before it is confirmed."""
         token = held.partition.token
@@ -182,7 +188,7 @@ class PartitionReader:
             self._log.warning("stream_ended_without_children", partition_token=token)
             raise TransientError("the query ended, the partition did not")
 
-    async def _start_over(self, held: Held, begin: Nanoseconds, error: MisconfiguredError) -> None:
+    async def _start_over(self, held: SpannerOwnedPartition, begin: Nanoseconds, error: MisconfiguredError) -> None:
         """Read a partition again, because it had ended before the position reached.
 
         A query up to an end that lies behind the partition's own may end without the child records; going on behind
@@ -197,7 +203,7 @@ class PartitionReader:
             error=str(error),
         )
         await held.confirmed()
-        held.prefix, held.read_again_from = ConfirmedPrefix(begin), begin
+        held.prefix, held.read_again_from = SpannerConfirmedPrefix(begin), begin
 
 
 def _is_late(record: StreamRecord, heartbeat: Nanoseconds) -> bool:

@@ -17,37 +17,35 @@ import structlog
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
-from services.spanner_reader.app.stream.held import Held, Options
-from services.spanner_reader.app.stream.leases import Leases
-from services.spanner_reader.app.stream.partition_reader import PartitionReader, RecordPublisher
+from services.spanner_reader.app.stream.held import SpannerOwnedPartition, SpannerReaderOptions
+from services.spanner_reader.app.stream.leases import SpannerPartitionLeases
+from services.spanner_reader.app.stream.partition_reader import RecordPublisher, SpannerPartitionReader
 from services.spanner_reader.app.stream.topic_loss import mark_lost
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.partitions import (
-    Partition,
-    State,
-    Survey,
+    PartitionState,
+    SpannerPartition,
+    SpannerPartitionSurvey,
     claimable,
     fair_share,
     has_reached,
     low_watermark,
 )
 from services.spanner_reader.ports import (
-    Catalog,
-    ChangeStream,
-    Metrics,
-    PartitionStore,
+    DatabaseCatalog,
+    DatabaseChangeStream,
     PauseStore,
-    Publisher,
     ShapeStore,
-    Subscriptions,
+    SpannerReaderMetrics,
+    TokenPartitionStore,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.position_age import PositionAge
-from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.supervisor import Monitoring, Round, Supervisor
-from shared.reading.topic_watch import TopicWatch
+from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -58,15 +56,15 @@ _LENGTHEN: Final = "ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d'
 class WatchedDatabase:
     """A Spanner database: its change stream, and its catalog."""
 
-    stream: ChangeStream
-    catalog: Catalog
+    stream: DatabaseChangeStream
+    catalog: DatabaseCatalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannerStores:
     """What the readers of one change stream share: the tables beside the partition table."""
 
-    partitions: PartitionStore
+    partitions: TokenPartitionStore
     shapes: ShapeStore
     pauses: PauseStore
 
@@ -75,13 +73,13 @@ class SpannerStores:
 class SpannerOutput:
     """What is published, and to which topic; changes of a table that is not included are read and not published."""
 
-    publisher: Publisher
-    subscriptions: Subscriptions
+    publisher: ChangePublisher
+    subscriptions: RetainingSubscriptions
     changes: ChangeMaker
     tables: WatchedTables = field(default_factory=WatchedTables)
 
 
-class Reader:
+class SpannerReader:
     """Reads its share of a change stream's partitions until it is told to stop."""
 
     def __init__(
@@ -89,8 +87,8 @@ class Reader:
         database: WatchedDatabase,
         stores: SpannerStores,
         output: SpannerOutput,
-        monitoring: Monitoring[Metrics],
-        options: Options,
+        monitoring: Monitoring[SpannerReaderMetrics],
+        options: SpannerReaderOptions,
         snapshots: Callable[[Callable[[], bool], Callable[[str], bool]], SpannerSnapshots] | None = None,
     ) -> None:
         """``snapshots`` makes what reads the rows from before the stream.
@@ -101,15 +99,15 @@ class Reader:
         self._stores = stores
         self._metrics = metrics
         self._options = options
-        self._leases = Leases(stores.partitions, metrics, options, lambda: self._topic.is_durable)
-        self._supervisor: Supervisor[Partition, Held] = Supervisor(
+        self._leases = SpannerPartitionLeases(stores.partitions, metrics, options, lambda: self._topic.is_durable)
+        self._supervisor: Supervisor[SpannerPartition, SpannerOwnedPartition] = Supervisor(
             self._leases, output.publisher, monitoring.health, options
         )
         publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
         self._pauses = PauseWatch(stores.pauses, metrics)
         self._age = PositionAge(metrics, _LENGTHEN)
         self._schema = SchemaWatch(database.catalog, stores.shapes, publishing, changes, tables, metrics)
-        self._partitions = PartitionReader(
+        self._partitions = SpannerPartitionReader(
             database.stream,
             stores.partitions,
             RecordPublisher(publishing, changes, tables.included, self._schema, self._pauses, metrics),
@@ -154,7 +152,7 @@ class Reader:
         await self._schema.look()
         self._looked.set()
 
-    async def survey(self) -> Round[Partition] | None:
+    async def survey(self) -> Round[SpannerPartition] | None:
         """Survey all partitions, show how far they are, and return what to do; None at the end asked for."""
         await self._attend()
         survey = await self._stores.partitions.survey()
@@ -182,7 +180,7 @@ class Reader:
             paused=self._pauses.known.stream is not None,
         )
 
-    async def claim(self, due: Sequence[Partition]) -> Iterable[Held]:
+    async def claim(self, due: Sequence[SpannerPartition]) -> Iterable[SpannerOwnedPartition]:
         """Take those that are still free."""
         claimed = await self._stores.partitions.claim([partition.token for partition in due], self._options.end)
         for partition in claimed:
@@ -192,9 +190,9 @@ class Reader:
                 watermark=format_timestamp(partition.watermark),
                 fencing=partition.fencing,
             )
-        return [Held(partition) for partition in claimed]
+        return [SpannerOwnedPartition(partition) for partition in claimed]
 
-    async def read(self, owned: Held, stop: Stop) -> None:
+    async def read(self, owned: SpannerOwnedPartition, stop: Stop) -> None:
         """Read a partition from its watermark until its query ends."""
         await self._partitions.read(owned, stop)
 
@@ -244,14 +242,16 @@ class Reader:
             await self._stores.partitions.attend()
             self._attend_at = now + self._options.tick.total_seconds()
 
-    def _show(self, survey: Survey) -> None:
+    def _show(self, survey: SpannerPartitionSurvey) -> None:
         states = Counter(partition.state.value for partition in survey.unfinished)
-        states[State.FINISHED.value] = survey.finished
+        states[PartitionState.FINISHED.value] = survey.finished
         watermarks = [
             held.prefix.watermark if (held := self._leases.owned.get(partition.token)) else partition.watermark
             for partition in survey.unfinished
         ]
         self._low_watermark = low_watermark(watermarks, survey.now)
-        self._metrics.surveyed({state.value: states[state.value] for state in State}, self._low_watermark, survey.now)
+        self._metrics.surveyed(
+            {state.value: states[state.value] for state in PartitionState}, self._low_watermark, survey.now
+        )
         behind = timedelta(microseconds=max(0, survey.now - self._low_watermark) // 1_000)
         self._age.report(behind, self._schema.retention, paused=self._pauses.known.stream is not None)

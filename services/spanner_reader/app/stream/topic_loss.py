@@ -10,13 +10,13 @@ from typing import Final
 import structlog
 
 from services.spanner_reader.core.stream.partitions import low_watermark
-from services.spanner_reader.ports import PartitionStore, ShapeStore
+from services.spanner_reader.ports import ShapeStore, TokenPartitionStore
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-async def mark_lost(store: PartitionStore, shapes: ShapeStore, *, kept: timedelta, recheck: timedelta) -> None:
+async def mark_lost(store: TokenPartitionStore, shapes: ShapeStore, *, kept: timedelta, recheck: timedelta) -> None:
     """Mark every watched table. TransientError: it may be marked or not.
 
     ``kept``: how long a subscription keeps messages; ``recheck``: how often readers look at the subscriptions.

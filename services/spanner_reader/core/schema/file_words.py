@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.spanner_reader.core.schema.shapes import Look, TableShape
+from services.spanner_reader.core.schema.shapes import SchemaInspection, TableShape
 from shared.contracts.tables_file import TableOptions
 
 
 def excluding(
-    look: Look, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None = None
-) -> Look:
+    look: SchemaInspection, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None = None
+) -> SchemaInspection:
     """Return a look in which what is not to be mirrored is not watched, with what is not written of the rest."""
     return replace(look, tables={name: _said(name, table, included, options) for name, table in look.tables.items()})
 

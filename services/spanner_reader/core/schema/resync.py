@@ -5,7 +5,7 @@ A snapshot does. Without one, an own update of every row makes Spanner write eac
 
 from typing import Final
 
-from services.spanner_reader.core.schema.shapes import NEVER, Kind, Mark
+from services.spanner_reader.core.schema.shapes import NEVER, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import format_timestamp
 
 _UNPROVEN: Final = (
@@ -26,14 +26,20 @@ ROWS_AGAIN: Final = (
 """After a start with another partition table, where something is lost to the stream."""
 
 _ROWS_MAY_BE_GONE: Final = frozenset(
-    {Kind.TABLE_AGAIN, Kind.TABLE_WATCHED, Kind.TABLE_RENAMED, Kind.TABLE_EXCLUDED, Kind.TABLE_LOST}
+    {
+        SpannerResyncKind.TABLE_AGAIN,
+        SpannerResyncKind.TABLE_WATCHED,
+        SpannerResyncKind.TABLE_RENAMED,
+        SpannerResyncKind.TABLE_EXCLUDED,
+        SpannerResyncKind.TABLE_LOST,
+    }
 )
 
 
-def cure(mark: Mark, quote: str) -> str:
+def cure(mark: SpannerResyncRequest, quote: str) -> str:
     """Return what mends a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
     kinds = {found.kind for found in mark.findings}
-    if Kind.TABLE_PAUSED in kinds:
+    if SpannerResyncKind.TABLE_PAUSED in kinds:
         resume = f"`python -m services.spanner_reader resume {mark.table}`; then " if mark.sync_after == NEVER else ""
         return (
             f"{resume}`python -m services.spanner_reader snapshot {mark.table}` brings its rows, and when that is done "
@@ -47,7 +53,7 @@ def cure(mark: Mark, quote: str) -> str:
     by_itself = (
         "; Spanner may have written the values of the default to the stream by itself, then a comparison of the column "
         "will do"
-        if kinds == {Kind.COLUMN_DEFAULTED}
+        if kinds == {SpannerResyncKind.COLUMN_DEFAULTED}
         else ""
     )
     sweep = (

@@ -32,7 +32,7 @@ NEVER: Final = Nanoseconds((1 << 63) - 1)
 _NO_TIME: Final = Nanoseconds(0)
 
 
-class Kind(StrEnum):
+class SpannerResyncKind(StrEnum):
     """What has happened to a table."""
 
     COLUMN_DEFAULTED = "column_added_with_default"
@@ -95,7 +95,7 @@ class TableShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SchemaInspection:
     """All tables of a database as they were at one time (Spanner's)."""
 
     at: Nanoseconds
@@ -124,14 +124,14 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SpannerResyncCause:
     """Data of a table may have changed without records, after one time and before another.
 
     ``dropped_until``: until then another reader may drop changes of it, whose tables file leaves it out; or 0.
     """
 
     table: str
-    kind: Kind
+    kind: SpannerResyncKind
     after: Nanoseconds
     before: Nanoseconds
     columns: tuple[str, ...] = ()
@@ -139,11 +139,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SpannerResyncRequest:
     """A table needs re-sync: what was found of it, oldest first."""
 
     table: str
-    findings: tuple[Finding, ...]
+    findings: tuple[SpannerResyncCause, ...]
 
     @property
     def since(self) -> Nanoseconds:
@@ -155,30 +155,32 @@ class Mark:
         """Return the time before which a row that comes again proves nothing."""
         return max(max(finding.before, finding.dropped_until) for finding in self.findings)
 
-    def with_more(self, findings: Iterable[Finding]) -> "Mark":
+    def with_more(self, findings: Iterable[SpannerResyncCause]) -> "SpannerResyncRequest":
         """Return the mark with what was found since; the same again moves on the time after which rows have to come."""
         merged = {(one.kind, one.columns): one for one in self.findings}
         for one in findings:
             before = merged.get((one.kind, one.columns))
             merged[one.kind, one.columns] = one if before is None else _later(before, one)
-        return Mark(self.table, tuple(merged.values()))
+        return SpannerResyncRequest(self.table, tuple(merged.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SchemaComparison:
     """What is to be remembered from now on, and what was found."""
 
-    remembered: Look
-    findings: tuple[Finding, ...] = ()
+    remembered: SchemaInspection
+    findings: tuple[SpannerResyncCause, ...] = ()
     left: tuple[str, ...] = ()
     """Tables that were mirrored until now: dropped, or taken out of the stream."""
 
 
-def _later(before: Finding, again: Finding) -> Finding:
+def _later(before: SpannerResyncCause, again: SpannerResyncCause) -> SpannerResyncCause:
     return replace(before, before=again.before, dropped_until=max(before.dropped_until, again.dropped_until))
 
 
-def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -> Comparison:
+def compare(
+    old: SchemaInspection | None, new: SchemaInspection, sightings: Collection[Sighting] = ()
+) -> SchemaComparison:
     """Return what the second look says about the time since the first, and sightings about the time before.
 
     Without a first look, what there is to say is what sightings from before the second one say.
@@ -186,7 +188,7 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
     if old is None:
         found = {name: _dated(_mirrored(table), new.at) for name, table in new.tables.items() if _matters(table)}
         first = replace(new, tables=found)
-        return Comparison(first, tuple(_before(first, sightings)))
+        return SchemaComparison(first, tuple(_before(first, sightings)))
     past, away_since = _as_sighted(old, new, sightings)
     vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
     remembered: dict[str, TableShape] = {}
@@ -202,21 +204,23 @@ def compare(old: Look | None, new: Look, sightings: Collection[Sighting] = ()) -
             let_in = before is not None and before.left_out
             until = Nanoseconds(new.at + DROPPED_UNSEEN) if let_in else _NO_TIME
             after = away_since.get(name, old.at)
-            findings += [Finding(name, kind, after, new.at, columns, until) for kind, columns in kinds.items()]
+            findings += [
+                SpannerResyncCause(name, kind, after, new.at, columns, until) for kind, columns in kinds.items()
+            ]
             if now.watched and old.exclusions | new.exclusions:
-                findings.append(Finding(name, Kind.TABLE_EXCLUDED, old.at, new.at))
+                findings.append(SpannerResyncCause(name, SpannerResyncKind.TABLE_EXCLUDED, old.at, new.at))
             if _matters(now, before):
                 remembered[name] = _dated(_mirrored(now, before), new.at, before, kinds)
         elif before is not None and before.mirrored:  # another under its name would be a mirror of two tables
             remembered[name] = replace(before, gone=True, watched=False)
     since = new.at if old.compared_since is None else old.compared_since
-    return Comparison(replace(new, tables=remembered, compared_since=since), tuple(findings), tuple(left))
+    return SchemaComparison(replace(new, tables=remembered, compared_since=since), tuple(findings), tuple(left))
 
 
-def lost(look: Look, after: Nanoseconds, before: Nanoseconds) -> Sequence[Finding]:
+def lost(look: SchemaInspection, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncCause]:
     """Return what it means for tables that changes were published and kept by nobody."""
     watched = sorted(name for name, table in look.tables.items() if table.watched and not table.gone)
-    return [Finding(name, Kind.TABLE_LOST, after, before) for name in watched]
+    return [SpannerResyncCause(name, SpannerResyncKind.TABLE_LOST, after, before) for name in watched]
 
 
 def synced(table: TableShape) -> TableShape | None:
@@ -226,28 +230,28 @@ def synced(table: TableShape) -> TableShape | None:
 
 def _kinds(
     before: TableShape | None, now: TableShape, *, vanished: Sequence[TableShape], born_watched: bool
-) -> Mapping[Kind, tuple[str, ...]]:
+) -> Mapping[SpannerResyncKind, tuple[str, ...]]:
     """Return what has happened to a table, and to which columns."""
     if not now.watched:
         return {}
     if before is None:
         if any(other.key == now.key for other in vanished):
-            return {Kind.TABLE_RENAMED: ()}  # a rename takes the rows along, and no record says so
+            return {SpannerResyncKind.TABLE_RENAMED: ()}  # a rename takes the rows along, and no record says so
         # All rows of a table that was made under a stream of everything are in the stream.
-        return {} if born_watched else {Kind.TABLE_WATCHED: ()}
+        return {} if born_watched else {SpannerResyncKind.TABLE_WATCHED: ()}
     if not before.watched and not before.columns:  # it was never in the stream, so nothing is known of its key
-        return {Kind.TABLE_WATCHED: ()}
+        return {SpannerResyncKind.TABLE_WATCHED: ()}
     if before.gone or before.key != now.key or any(one.is_key and one.name in before.dropped for one in now.columns):
-        return {Kind.TABLE_AGAIN: ()}
+        return {SpannerResyncKind.TABLE_AGAIN: ()}
     if not before.watched or (before.history and not now.history):
-        return {Kind.TABLE_WATCHED: ()}
+        return {SpannerResyncKind.TABLE_WATCHED: ()}
     return _column_kinds(before, now)
 
 
-def _column_kinds(before: TableShape, now: TableShape) -> Mapping[Kind, tuple[str, ...]]:
+def _column_kinds(before: TableShape, now: TableShape) -> Mapping[SpannerResyncKind, tuple[str, ...]]:
     known = {column.name: column for column in before.columns}
     again = added_again([column.name for column in before.columns], [column.name for column in now.columns])
-    kinds: dict[Kind, tuple[str, ...]] = {}
+    kinds: dict[SpannerResyncKind, tuple[str, ...]] = {}
     for column in now.columns:
         kind = _column_kind(known.get(column.name), column, again=column.name in again | before.dropped)
         if column.watched and kind is not None:
@@ -255,23 +259,27 @@ def _column_kinds(before: TableShape, now: TableShape) -> Mapping[Kind, tuple[st
     return kinds
 
 
-def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -> Kind | None:
+def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -> SpannerResyncKind | None:
     if before is not None and before.type != now.type:
-        return Kind.COLUMN_RETYPED
+        return SpannerResyncKind.COLUMN_RETYPED
     if before is not None and (not before.watched or (before.ignored and not now.ignored)):
-        return Kind.COLUMN_WATCHED
+        return SpannerResyncKind.COLUMN_WATCHED
     if again:
-        return Kind.COLUMN_AGAIN
+        return SpannerResyncKind.COLUMN_AGAIN
     if before is None and (now.has_default or not now.nullable):  # not null is none without a default, or a backfill
-        return Kind.COLUMN_DEFAULTED
+        return SpannerResyncKind.COLUMN_DEFAULTED
     return None  # it was there, or it was added and is NULL in all old rows, as it is in BigQuery
 
 
-def marked(marks: Mapping[str, Mark], findings: Iterable[Finding]) -> Mapping[str, Mark]:
+def marked(
+    marks: Mapping[str, SpannerResyncRequest], findings: Iterable[SpannerResyncCause]
+) -> Mapping[str, SpannerResyncRequest]:
     """Return the marks of all tables, with what was found now."""
     more = dict(marks)
     for one in findings:
-        more[one.table] = more[one.table].with_more([one]) if one.table in more else Mark(one.table, (one,))
+        more[one.table] = (
+            more[one.table].with_more([one]) if one.table in more else SpannerResyncRequest(one.table, (one,))
+        )
     return more
 
 
@@ -311,7 +319,7 @@ def _dated(
     now: TableShape,
     at: Nanoseconds,
     before: TableShape | None = None,
-    kinds: Mapping[Kind, tuple[str, ...]] = MappingProxyType({}),
+    kinds: Mapping[SpannerResyncKind, tuple[str, ...]] = MappingProxyType({}),
 ) -> TableShape:
     """Return a table with since when looks have had its columns: all of them, and nothing has happened to them."""
     since: Mapping[str, Nanoseconds] = {}
@@ -324,7 +332,9 @@ def _dated(
     return replace(now, columns=tuple(columns))
 
 
-def _as_sighted(old: Look, new: Look, sightings: Collection[Sighting]) -> tuple[Look, Mapping[str, Nanoseconds]]:
+def _as_sighted(
+    old: SchemaInspection, new: SchemaInspection, sightings: Collection[Sighting]
+) -> tuple[SchemaInspection, Mapping[str, Nanoseconds]]:
     """Return the first look with what is known to have been dropped by then or since, and since when at the earliest.
 
     That is what a record lacks from after the first look that had it, whether it was read before the next one or long
@@ -365,7 +375,7 @@ def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:
     return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 
 
-def _before(look: Look, sightings: Iterable[Sighting]) -> list[Finding]:
+def _before(look: SchemaInspection, sightings: Iterable[Sighting]) -> list[SpannerResyncCause]:
     """Return what records from before the first looks say, each table's from one to the next and to this look."""
     until = look.at if look.compared_since is None else look.compared_since
     by_table: dict[str, list[Sighting]] = {}
@@ -383,7 +393,7 @@ def _before(look: Look, sightings: Iterable[Sighting]) -> list[Finding]:
         before, at = _sighted(sighted[0], now, whole=whole), sighted[0].at
         for shape, when in [*((_sighted(one, now, whole=whole), one.at) for one in sighted[1:]), (now, look.at)]:
             kinds = _kinds(before, shape, vanished=(), born_watched=True)
-            findings += [Finding(name, kind, at, when, columns) for kind, columns in kinds.items()]
+            findings += [SpannerResyncCause(name, kind, at, when, columns) for kind, columns in kinds.items()]
             before, at = _mirrored(shape, before), when
     return findings
 

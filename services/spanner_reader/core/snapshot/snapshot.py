@@ -13,7 +13,7 @@ from typing import Any, Final, NewType
 
 import msgspec
 
-from services.spanner_reader.core.schema.shapes import Kind, Mark
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.change_batch import Change, Header, Op
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import PoisonRecordError
@@ -127,13 +127,13 @@ class CompleteSnapshot:
         return _is_within(_TOLD_AGAIN, self.since, now) or _is_within(_JUST_NOW, self.finished_at, now)
 
 
-def lost_until(table: str, since: Nanoseconds, marks: Iterable[Mark]) -> Nanoseconds | None:
+def lost_until(table: str, since: Nanoseconds, marks: Iterable[SpannerResyncRequest]) -> Nanoseconds | None:
     """Return until when the topic lost messages, if rows of a table's snapshot that began then may be among them.
 
     What it has of them is confirmed, and is not read again: so it may come to its end, and be complete nowhere.
     """
     findings = (one for mark in marks if mark.table == table for one in mark.findings)
-    losses = [one.before for one in findings if one.kind is Kind.TABLE_LOST]
+    losses = [one.before for one in findings if one.kind is SpannerResyncKind.TABLE_LOST]
     return max((before for before in losses if since <= before), default=None)
 
 

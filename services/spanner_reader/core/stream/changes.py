@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from services.spanner_reader.core.stream.records import ColumnType, DataChangeRecord, Mod
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Column, Header, Op
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -109,7 +109,7 @@ class ChangeMaker:
         self._options = buckets_of
         self._buckets: dict[str, int] = {}
         self._primary_keys = dict(primary_keys)
-        self._headers: dict[tuple[str, tuple[ColumnType, ...], str], Header] = {}
+        self._headers: dict[tuple[str, tuple[SpannerColumnType, ...], str], Header] = {}
 
     def knows(self, table: str) -> bool:
         """Tell whether the order of a table's key columns is known from the schema."""
@@ -123,7 +123,7 @@ class ChangeMaker:
             self._primary_keys = learned
             self._headers.clear()
 
-    def header(self, table: str, column_types: tuple[ColumnType, ...], value_capture_type: str) -> Header:
+    def header(self, table: str, column_types: tuple[SpannerColumnType, ...], value_capture_type: str) -> Header:
         """Return the header of a table's column list."""
         content = (table, column_types, value_capture_type)
         header = self._headers.get(content)

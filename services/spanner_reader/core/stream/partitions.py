@@ -8,7 +8,7 @@ from services.spanner_reader.core.stream.records import ChildPartition, Partitio
 from shared.contracts.timestamps import Nanoseconds
 
 
-class State(Enum):
+class PartitionState(Enum):
     """CREATED: known. SCHEDULED: a reader has taken it. RUNNING: it is being read. FINISHED: all of it is confirmed."""
 
     CREATED = "CREATED"
@@ -18,7 +18,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class SpannerPartition:
     """One row of the partition table. ``fencing`` rises with every change of hands; only its newest holder may write.
 
     ``watermark`` is where a reading starts again. ``finished_parents`` are those of ``parents`` that are finished; a
@@ -30,7 +30,7 @@ class Partition:
     watermark: Nanoseconds
     parents: frozenset[PartitionToken] = frozenset()
     finished_parents: frozenset[PartitionToken] = frozenset()
-    state: State = State.CREATED
+    state: PartitionState = PartitionState.CREATED
     owner: str | None = None
     lease_until: Nanoseconds | None = None
     fencing: int = 0
@@ -52,33 +52,33 @@ class NewPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SpannerPartitionSurvey:
     """All partitions that are not finished, as they were at one time (by Spanner's clock), and a count of the rest.
 
     ``readers`` are the owners of leases, present or to come, that share the partitions.
     """
 
     now: Nanoseconds
-    unfinished: tuple[Partition, ...]
+    unfinished: tuple[SpannerPartition, ...]
     finished: int
     readers: frozenset[str] = frozenset()
 
 
-def has_reached(partition: Partition, end: Nanoseconds | None) -> bool:
+def has_reached(partition: SpannerPartition, end: Nanoseconds | None) -> bool:
     """Tell whether nothing of a partition is left to read up to ``end`` (inclusive)."""
     return end is not None and partition.watermark > end
 
 
-def is_due(partition: Partition, end: Nanoseconds | None) -> bool:
+def is_due(partition: SpannerPartition, end: Nanoseconds | None) -> bool:
     """Tell whether a partition may be read: it is not finished, all its parents are, and something is left of it."""
     return (
-        partition.state is not State.FINISHED
+        partition.state is not PartitionState.FINISHED
         and partition.parents == partition.finished_parents
         and not has_reached(partition, end)
     )
 
 
-def is_free(partition: Partition, owner: str, now: Nanoseconds) -> bool:
+def is_free(partition: SpannerPartition, owner: str, now: Nanoseconds) -> bool:
     """Tell whether ``owner``, who is not reading this partition, may take it.
 
     A lease in the owner's own name that it does not know of is a claim whose answer never arrived: it may be taken.
@@ -87,19 +87,19 @@ def is_free(partition: Partition, owner: str, now: Nanoseconds) -> bool:
 
 
 def claimable(
-    partitions: Iterable[Partition],
+    partitions: Iterable[SpannerPartition],
     *,
     owner: str,
     holding: Collection[PartitionToken],
     now: Nanoseconds,
     end: Nanoseconds | None,
-) -> list[Partition]:
+) -> list[SpannerPartition]:
     """Return the partitions that are due, free, and not held already; the earliest first."""
     found = [p for p in partitions if p.token not in holding and is_due(p, end) and is_free(p, owner, now)]
     return sorted(found, key=lambda p: p.watermark)
 
 
-def fair_share(partitions: Iterable[Partition], *, readers: Collection[str], end: Nanoseconds | None) -> int:
+def fair_share(partitions: Iterable[SpannerPartition], *, readers: Collection[str], end: Nanoseconds | None) -> int:
     """Return how many partitions a reader may hold, so that every one that is due finds a reader."""
     due = sum(is_due(partition, end) for partition in partitions)
     return -(-due // max(1, len(readers)))

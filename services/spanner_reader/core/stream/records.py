@@ -13,7 +13,7 @@ ROOT = PartitionToken("")
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnType:
+class SpannerColumnType:
     """A column as a data change record describes it; ``type`` is Spanner's JSON text of the type."""
 
     name: str
@@ -40,7 +40,7 @@ class DataChangeRecord:
     server_transaction_id: str
     is_last_record_in_transaction_in_partition: bool
     table: str
-    column_types: tuple[ColumnType, ...]
+    column_types: tuple[SpannerColumnType, ...]
     mods: tuple[Mod, ...]
     mod_type: str
     value_capture_type: str
@@ -78,7 +78,7 @@ StreamRecord = DataChangeRecord | HeartbeatRecord | ChildPartitionsRecord
 
 
 @dataclass(frozen=True, slots=True)
-class StreamQuery:
+class SpannerStreamQuery:
     """The four arguments of a change stream query. Start and end are inclusive; no end means for ever."""
 
     token: PartitionToken

@@ -12,7 +12,7 @@ class _Place:
     confirmed: bool
 
 
-class ConfirmedPrefix:
+class SpannerConfirmedPrefix:
     """The records of one partition in the order they were read, and the watermark that follows from it.
 
     Heartbeats stand in the same line as data, so a heartbeat counts only once all data before it are confirmed.
