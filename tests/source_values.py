@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 SCALARS = {
     "b": "BOOL", "i": "INT64", "f": "FLOAT64", "g": "FLOAT32", "n": "NUMERIC", "s": "STRING", "y": "BYTES",
-    "d": "DATE", "t": "TIMESTAMP", "j": "JSON", "p": "PG_NUMERIC", "u": "UUID",
+    "d": "DATE", "t": "TIMESTAMP", "j": "JSON", "q": "PG_JSONB", "p": "PG_NUMERIC", "u": "UUID", "e": "ENUM",
+    "o": "PROTO", "v": "INTERVAL", "x": "TIME",
 }  # fmt: skip
+"""TIME stands for any type that is not known."""
 COLUMNS = SCALARS | {f"a{name}": f"ARRAY<{googlesql}>" for name, googlesql in SCALARS.items()}
 EPOCH = date(1970, 1, 1)
 
@@ -83,13 +85,33 @@ def pg_numerics() -> st.SearchStrategy[Written]:
     return digits.map(lambda text: Written(text, text))
 
 
-def json_texts() -> st.SearchStrategy[Written]:
-    values: st.SearchStrategy[object] = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+def json_values(whole_numbers: st.SearchStrategy[int]) -> st.SearchStrategy[object]:
+    return st.recursive(
+        st.none() | st.booleans() | whole_numbers | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
         max_leaves=8,
     )
-    return values.map(json.dumps).map(lambda text: Written(text, text))
+
+
+def json_texts(whole_numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Written]:
+    return json_values(whole_numbers).map(json.dumps).map(lambda text: Written(text, text))
+
+
+def intervals() -> st.SearchStrategy[Written]:
+    def write(*parts: int) -> Written:
+        months, days, seconds, nanos = parts
+        text = (
+            f"P{months // 12}Y{months % 12}M{days}DT{seconds // 3600}H{seconds // 60 % 60}M{seconds % 60}.{nanos:09d}S"
+        )
+        return Written(text, text)
+
+    return st.builds(
+        write,
+        st.integers(-120_000, 120_000),
+        st.integers(-3_660_000, 3_660_000),
+        st.integers(0, 10**9),
+        st.integers(0, 999_999_999),
+    )
 
 
 OF_SCALARS: Mapping[str, st.SearchStrategy[Written]] = {
@@ -104,9 +126,14 @@ OF_SCALARS: Mapping[str, st.SearchStrategy[Written]] = {
     "y": st.binary().map(lambda content: Written(base64.b64encode(content).decode(), content)),
     "d": st.dates().map(lambda day: Written(day.isoformat(), (day - EPOCH).days)),
     "t": timestamps(),
-    "j": json_texts(),
+    "j": json_texts(st.integers()),
+    "q": json_texts(st.integers(-(2**63), 2**64 - 1)),
     "p": pg_numerics(),
     "u": st.uuids().map(lambda value: Written(str(value), str(value))),
+    "e": st.integers(-(2**31), 2**31 - 1).map(lambda number: Written(str(number), number)),
+    "o": st.binary().map(lambda content: Written(base64.b64encode(content).decode(), content)),
+    "v": intervals(),
+    "x": st.text().map(lambda text: Written(text, text)),
 }
 
 

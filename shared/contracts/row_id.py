@@ -76,7 +76,7 @@ def _canonical(googlesql: str, value: object) -> object:
     if value is None:
         return None
     match googlesql:
-        case "INT64":
+        case "INT64" | "ENUM":
             return _integer(value)
         case "BOOL":
             if not isinstance(value, bool):
@@ -92,7 +92,7 @@ def _canonical(googlesql: str, value: object) -> object:
             if _DATE.fullmatch(_text(value)) is None:
                 raise ValueError("not a date")
             return value
-        case "BYTES":
+        case "BYTES" | "PROTO":
             return base64.b64encode(base64.b64decode(_text(value), validate=True)).decode()
         case "STRING":
             return _text(value)

@@ -171,10 +171,10 @@ def _bad_name(reason: Reason) -> Scenario:
 
 
 def _unsupported_type(reason: Reason) -> Scenario:
-    shaped = columns(("shape", "GRAPH_ELEMENT"))
+    shaped = columns(("shape", "STRUCT<x FLOAT64>"))
     return Scenario(
         fix="tables file",
-        detail="type GRAPH_ELEMENT is not applied",
+        detail="type 'STRUCT<x FLOAT64>' is not",
         messages=[messages(reason, a_row(reason, BAD, shape="round"), columns=shaped)],
         fixed={BAD: 1},
         tables_file=f'[tables."{reason.value}"]\nignored_columns = ["shape"]\n',

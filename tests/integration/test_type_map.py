@@ -45,7 +45,7 @@ def queried(googlesql: str, value: Any) -> Any:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
         case "NUMERIC":
             return Decimal(value)
-        case "JSON":
+        case "JSON" | "PG_JSONB":
             return json.loads(value)
         case _:
             return value

@@ -70,6 +70,11 @@ def test_a_value_that_does_not_fit_names_column_type_and_limit(kind: str, text: 
         ("FLOAT64", "1" + "0" * 300, 1e300),
         ("FLOAT64", "0." + "0" * 323 + "5", 5e-324),
         ("FLOAT64", "-0.0", -0.0),
+        ("TIME", '"10:00:00"', "10:00:00"),
+        ("TIME", "true", "true"),
+        ("TIME", "12345678901234567890.123", "12345678901234567890.123"),
+        ("TIME", '{"a" : [1, "é\\n"], "b":null}', '{"a":[1,"\\u00e9\\n"],"b":null}'),
+        ("STRUCT", '["1", 2]', '["1",2]'),
         ("STRING", '"\\ud83d\\ude00\\u0000\\n"', "😀\0\n"),
         ("STRING", '"2024-01-01T00:00:00Z"', "2024-01-01T00:00:00Z"),
     ],
@@ -107,6 +112,11 @@ def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too
         ("PG_NUMERIC", "1.5", "not a JSON string"),
         ("PG_NUMERIC", '"1e5"', "neither a decimal number nor NaN"),
         ("INT64", '["1"]', "not a JSON string"),
+        ("ENUM", '"ON"', "not a whole number of 64 bits"),
+        ("PROTO", '"?"', "not base64"),
+        ("INTERVAL", '"1 day"', "not an ISO 8601 duration"),
+        ("ARRAY<TIME>", '"10:00"', "not a JSON array"),
+        ("ARRAY<TIME>", '["10:00", null]', "an element is NULL, which a BigQuery array cannot hold"),
     ],
 )
 def test_an_array_that_its_column_cannot_hold_is_poison_that_names_it(kind: str, text: str, detail: str) -> None:
@@ -119,6 +129,9 @@ def test_an_array_that_its_column_cannot_hold_is_poison_that_names_it(kind: str,
     ("kind", "text", "value"),
     [
         ("ARRAY<INT64>", '[1, "2", -3]', [1, 2, -3]),
+        ("ARRAY<ENUM>", '[1, "2", -3]', [1, 2, -3]),
+        ("ARRAY<PROTO>", '["CAU=", ""]', [b"\x08\x05", b""]),
+        ("ARRAY<TIME>", '["10:00", 5, {"b" :[ 1.50, null]}, "x"]', ["10:00", "5", '{"b":[1.50,null]}', "x"]),
         ("ARRAY<NUMERIC>", '["1.10", 5]', ["1.10", "5"]),
         ("ARRAY<PG_NUMERIC>", '["NaN", 5]', ["NaN", "5"]),
         ("ARRAY<FLOAT64>", '["Infinity",1,2.5]', [math.inf, 1.0, 2.5]),
@@ -152,7 +165,8 @@ def test_good_rows_of_every_type_and_their_arrays_are_never_looked_at_one_by_one
         "FLOAT32": [1.1, "NaN"], "NUMERIC": ["1.10", "-0.5"], "STRING": ["", "é"], "BYTES": ["AP9hYmM=", ""],
         "DATE": ["0001-01-01"], "TIMESTAMP": ["2024-01-01T00:00:00.123456789Z", "1969-12-31T23:59:59Z"],
         "JSON": ['{"a":[1]}'], "PG_JSONB": ['{"a":[1]}'],
-        "PG_NUMERIC": ["NaN"], "UUID": ["f47ac10b-58cc-4372-a567-0e02b2c3d479"],
+        "PG_NUMERIC": ["NaN"], "UUID": ["f47ac10b-58cc-4372-a567-0e02b2c3d479"], "ENUM": ["-1", "2147483647"],
+        "PROTO": ["CAU=", ""], "INTERVAL": ["P1Y2M3DT4H5M6.5S", "P0Y"],
     }  # fmt: skip
     assert {f"ARRAY<{name}>" for name in written} | written.keys() == COLUMN_TYPES.keys()
     columns = {f"s{name.lower()}": name for name in written} | {

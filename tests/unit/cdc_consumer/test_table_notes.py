@@ -113,7 +113,7 @@ def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_le
     [
         (a_header(key=()), "planes", "no_primary_key: "),
         (a_header("an air/port"), "'an air/port'", "bad_name: "),
-        (a_header("Other.planes", columns=(*PLANE_COLUMNS, ("x", "INTERVAL"))), "Other_planes", "unsupported_type: "),
+        (a_header("Other.planes", columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), "Other_planes", "unsupported_type: "),
     ],
 )
 def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: object, name: str, reason: str) -> None:
@@ -147,7 +147,7 @@ def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
         return {one["table"]: one["state"] for one in tables}
 
     fitting = msgspec.structs.replace(a_header(), content=content)
-    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "INTERVAL"))), content=content)
+    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
     assert states(misfit) == {name: "refused"}
     assert states(fitting) == dict.fromkeys({name, *also}, "running")
 

@@ -1,11 +1,13 @@
 """The type map and what a header asks BigQuery for."""
 
+import re
+
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from services.cdc_consumer.core.schema.tables import bigquery_name, row_schema, table_definition
-from services.cdc_consumer.core.types.types import COLUMN_TYPES, KEY_TYPES, column_type
+from services.cdc_consumer.core.types.types import COLUMN_TYPES, KEY_TYPES, column_type, is_known
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from tests.unit.cdc_consumer.wire import header_of
@@ -36,6 +38,9 @@ SCALARS = (
     "PG_JSONB",
     "PG_NUMERIC",
     "UUID",
+    "ENUM",
+    "PROTO",
+    "INTERVAL",
 )
 """Spanner's types, in GoogleSQL and in the PostgreSQL dialect, that have values of their own in BigQuery."""
 
@@ -56,29 +61,35 @@ def test_an_array_is_a_repeated_column_of_what_its_elements_are(googlesql: str) 
 
 
 @pytest.mark.parametrize(
-    ("googlesql", "bigquery"), [("FLOAT32", "FLOAT64"), ("PG_NUMERIC", "STRING"), ("UUID", "STRING")]
+    ("googlesql", "bigquery"),
+    [
+        ("FLOAT32", "FLOAT64"),
+        ("PG_NUMERIC", "STRING"),
+        ("UUID", "STRING"),
+        ("ENUM", "INT64"),
+        ("PROTO", "BYTES"),
+        ("INTERVAL", "STRING"),
+    ],
 )
 def test_what_bigquery_has_no_type_for_has_the_one_that_holds_it_without_loss(googlesql: str, bigquery: str) -> None:
     assert column_type(googlesql).bigquery == bigquery
     assert column_type(googlesql).wire == column_type(bigquery).wire
 
 
+@pytest.mark.parametrize("googlesql", ["TIME", "STRUCT", "PG_NEW", "`app.User`", "something new", "x" * 300])
+def test_a_type_that_is_not_known_is_a_text_and_so_is_each_element_of_its_arrays(googlesql: str) -> None:
+    assert not is_known(column_type(googlesql))
+    assert (column_type(googlesql).bigquery, column_type(googlesql).wire) == ("STRING", pa.string())
+    array = column_type(f"ARRAY<{googlesql}>")
+    assert (array.element, array.bigquery) == (column_type(googlesql), "ARRAY<STRING>")
+
+
 @pytest.mark.parametrize(
     "googlesql",
-    [
-        "ARRAY<ARRAY<INT64>>",
-        "ARRAY<>",
-        "ARRAY",
-        "array<INT64>",
-        "int64",
-        "",
-        "STRUCT<a INT64>",
-        "INTERVAL",
-        "ARRAY<PROTO>",
-    ],
+    ["ARRAY<ARRAY<INT64>>", "ARRAY<>", "array<INT64>", "", "STRUCT<a INT64>", "STRING(64)", "a\nb", "x" * 301],
 )
-def test_a_type_that_is_not_applied_yet_is_poison_and_named(googlesql: str) -> None:
-    with pytest.raises(PoisonRecordError, match=f"type {googlesql} ") as caught:
+def test_what_is_no_name_of_a_columns_type_is_poison_that_quotes_it(googlesql: str) -> None:
+    with pytest.raises(PoisonRecordError, match=re.escape(f"type {googlesql[:80]!r} is not")) as caught:
         column_type(googlesql)
     assert caught.value.reason is Reason.UNSUPPORTED_TYPE
 
@@ -136,19 +147,21 @@ def test_a_table_without_a_key_is_poison() -> None:
     assert refused(columns={"id": "INT64"}, key=()) is Reason.NO_PRIMARY_KEY
 
 
-@pytest.mark.parametrize("googlesql", ["JSON", "PG_JSONB", "PG_NUMERIC", *(f"ARRAY<{name}>" for name in SCALARS)])
+@pytest.mark.parametrize(
+    "googlesql", ["JSON", "PG_JSONB", "PG_NUMERIC", "INTERVAL", "TIME", *(f"ARRAY<{name}>" for name in SCALARS)]
+)
 def test_a_key_column_of_a_type_that_no_source_has_in_a_key_is_poison(googlesql: str) -> None:
     assert refused(columns={"id": googlesql}, key=("id",)) is Reason.KEY_NOT_REPRESENTABLE
 
 
-@pytest.mark.parametrize("googlesql", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP", "UUID"])
+@pytest.mark.parametrize("googlesql", ["BOOL", "INT64", "NUMERIC", "STRING", "DATE", "TIMESTAMP", "UUID", "ENUM"])
 def test_a_key_column_of_a_type_that_bigquery_has_in_a_key_is_what_it_is_anywhere(googlesql: str) -> None:
     kind = column_type(googlesql)
     assert KEY_TYPES[kind] == kind
     assert table_definition(header_of(columns={"id": googlesql}, key=("id",))).columns[0].type == kind
 
 
-@pytest.mark.parametrize("googlesql", ["BYTES", "FLOAT64", "FLOAT32"])
+@pytest.mark.parametrize("googlesql", ["BYTES", "PROTO", "FLOAT64", "FLOAT32"])
 def test_a_key_column_of_a_type_that_bigquery_has_in_no_key_is_a_text_there(googlesql: str) -> None:
     columns = {"id": googlesql, "other": googlesql}
     in_key, elsewhere = table_definition(header_of(columns=columns, key=("id",))).columns[:2]
@@ -158,8 +171,8 @@ def test_a_key_column_of_a_type_that_bigquery_has_in_no_key_is_a_text_there(goog
 
 
 def test_a_column_of_an_unsupported_type_is_poison_that_names_it() -> None:
-    with pytest.raises(PoisonRecordError, match="column tags: type ARRAY<INTERVAL>") as caught:
-        table_definition(header_of(columns={"id": "INT64", "tags": "ARRAY<INTERVAL>"}, key=("id",)))
+    with pytest.raises(PoisonRecordError, match="column tags: type 'STRUCT<a INT64>'") as caught:
+        table_definition(header_of(columns={"id": "INT64", "tags": "STRUCT<a INT64>"}, key=("id",)))
     assert caught.value.reason is Reason.UNSUPPORTED_TYPE
 
 

@@ -17,14 +17,18 @@ from services.cdc_consumer.core.types.types import (
     BYTES_KEY,
     COLUMN_TYPES,
     DATE,
+    ENUM,
     FLOAT32,
     FLOAT32_KEY,
     FLOAT64_KEY,
     INT64,
+    INTERVAL,
     JSON,
     NUMERIC,
     PG_JSONB,
     PG_NUMERIC,
+    PROTO,
+    PROTO_KEY,
     TIMESTAMP,
     UUID,
     ColumnType,
@@ -35,6 +39,7 @@ from services.cdc_consumer.core.types.values import (
     exact_bytes,
     exact_bytes_text,
     exact_day,
+    exact_interval,
     exact_json,
     exact_microsecond,
     exact_numeric,
@@ -173,6 +178,20 @@ def test_a_uuid_is_its_text_in_lower_case() -> None:
     assert fitted(UUID, *bad, "\u212a" + normal[1:]) == ["misfit"] * (len(bad) + 1)
 
 
+def test_an_enum_is_its_number_and_a_proto_its_bytes() -> None:
+    assert fitted(ENUM, "0", "-1", None, "2147483647") == [0, -1, None, 2_147_483_647]
+    assert fitted(ENUM, "ON", "") == ["misfit", "misfit"]
+    assert fitted(PROTO, "CAU=", "", None) == [b"\x08\x05", b"", None]
+    assert fitted(PROTO_KEY, "CAV=", None, "?") == ["CAU=", None, "misfit"]
+
+
+def test_an_interval_is_its_iso_8601_text() -> None:
+    texts = ["P1Y2M3DT4H5M6.5S", "P0Y", "PT0S", "P-1Y-2M-3DT-4H-5M-6.123456789S", "PT1H", "P10000Y", None]
+    assert fitted(INTERVAL, *texts) == texts
+    bad = ["", "P", "PT", "P1YT", "1Y", "P1S", "PT1D", "P1.5Y", "PT.5S", "PT1.S", "PT1.1234567890S", "p1y", "P1Y\n"]
+    assert fitted(INTERVAL, *bad, "PT1,5S", "P+1Y", "1-2 3 4:5:6") == ["misfit"] * (len(bad) + 3)
+
+
 def test_a_key_of_bytes_is_their_one_base64_text() -> None:
     # The last bits of YR== and YWJ= are no part of any byte: a decoder takes them for YQ== and YWI=.
     assert fitted(BYTES_KEY, "AP9hYmM=", "", None, "YQ==", "YR==", "YWI=", "YWJ=", "+/+/") == [
@@ -305,6 +324,10 @@ EXACT = {
     PG_JSONB: (exact_pg_jsonb, '[]{}",:0123456789.-eEtruefalsn \\u'),
     PG_NUMERIC: (exact_pg_numeric, "0123456789+-.eE _Na"),
     UUID: (exact_uuid, "0123456789abcdefABCDEF-{}"),
+    ENUM: (exact_whole_number, "0123456789+-x eE_. "),
+    PROTO: (exact_bytes, "AZaz09+/=-_ \n"),
+    PROTO_KEY: (exact_bytes_text, "AZaz09+/=-_ \n"),
+    INTERVAL: (exact_interval, "0123456789-.,PYMWDTHS \n"),
 }
 
 dates = st.dates().map(date.isoformat)
@@ -353,6 +376,8 @@ NUMBERS = st.builds(
     st.sampled_from(["", "e5", "E-200", "e+400"]),
 )
 LIKELY[PG_JSONB] = LIKELY[JSON] | st.builds('[{}, {{"9{}": {}}}]'.format, NUMBERS, NUMBERS, LIKELY[INT64])
+DURATIONS = st.builds("P{}Y{}M{}DT{}H{}M{}S".format, *[st.integers(-(10**6), 10**6)] * 5, st.integers(-99, 99))
+LIKELY |= {ENUM: LIKELY[INT64], PROTO: LIKELY[BYTES], PROTO_KEY: LIKELY[BYTES], INTERVAL: DURATIONS}
 LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids().map(str)}
 
 

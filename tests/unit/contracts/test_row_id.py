@@ -23,6 +23,8 @@ GOLDEN = [
     ("t", [("TIMESTAMP", "2024-01-02T03:04:05.120Z")], b't\x00["2024-01-02T03:04:05.12Z"]', 15),
     ("t", [("TIMESTAMP", "2024-01-02T04:04:05.12+01:00")], b't\x00["2024-01-02T03:04:05.12Z"]', 15),
     ("t", [("BYTES", "AP9hYmM=")], b't\x00["AP9hYmM="]', 8),
+    ("t", [("PROTO", "CAU=")], b't\x00["CAU="]', 0),
+    ("t", [("ENUM", "-1")], b"t\x00[-1]", 15),
     ("t", [("FLOAT64", -0.0)], b"t\x00[0.0]", 13),
     ("t", [("FLOAT64", "NaN")], b't\x00["NaN"]', 10),
     ("t", [("STRING", None)], b"t\x00[null]", 3),
@@ -60,7 +62,7 @@ def test_two_keys_share_their_bytes_only_if_they_are_the_same_key(a: str, b: str
         *[("INT64", value) for value in ("1.5", True, "9223372036854775808", "0x10")],
         *[("BOOL", "true"), ("NUMERIC", "NaN"), ("NUMERIC", "x"), ("TIMESTAMP", "yesterday"), ("DATE", "2024-1-1")],
         *[("NUMERIC", "1e999999999"), ("NUMERIC", "1_0"), ("NUMERIC", "١"), ("FLOAT64", 10**400), ("FLOAT64", "1_0")],
-        *[("STRING", 1), ("BYTES", "%%%"), ("BYTES", "A")],
+        *[("STRING", 1), ("BYTES", "%%%"), ("BYTES", "A"), ("PROTO", "A"), ("ENUM", "ON")],
     ],
 )
 def test_a_value_that_is_not_of_its_type_is_poison_and_is_not_quoted(googlesql: str, value: object) -> None:

@@ -149,6 +149,10 @@ def test_a_start_to_come_and_an_end_before_the_start_are_refused() -> None:
         ("INT64", "INT64"),
         ("ARRAY<STRING(MAX)>", "ARRAY<STRING>"),
         ("ARRAY<FLOAT32>(vector_length=>3)", "ARRAY<FLOAT32>"),
+        ("PROTO<examples.shipping.Order>", "PROTO"),
+        ("ENUM<examples.shipping.State>", "ENUM"),
+        ("ARRAY<PROTO<examples.shipping.Order>>", "ARRAY<PROTO>"),
+        ("`app.User`", "`app.User`"),  # as the emulator has it in both places
     ],
 )
 def test_a_column_of_the_schema_has_the_type_that_its_records_have(spanner_type: str, name: str) -> None:
@@ -173,6 +177,7 @@ def test_a_column_of_the_schema_has_the_type_that_its_records_have(spanner_type:
         ("spanner.commit_timestamp", "TIMESTAMP"),
         ("jsonb", "JSON"),
         ("uuid", "UUID"),
+        ("interval", "INTERVAL"),
         ("character varying(20)[]", "ARRAY<STRING>"),
         ("numeric[]", "ARRAY<PG_NUMERIC>"),
         ("double precision[] vector length 3", "ARRAY<FLOAT64>"),

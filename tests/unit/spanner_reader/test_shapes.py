@@ -97,6 +97,19 @@ def test_columns_that_change_data_without_records(
     assert of_singers(TableShape(columns)) == {kind: named}
 
 
+@pytest.mark.parametrize(("before", "now"), [("PROTO", "BYTES"), ("ENUM", "INT64"), ("ARRAY<PROTO>", "ARRAY<BYTES>")])
+def test_a_type_that_is_written_as_another_may_become_that_one_and_back_without_a_copy(before: str, now: str) -> None:
+    for one, other in ((before, now), (now, before)):
+        as_key = replace(ID, type=one), replace(ID, type=other)
+        old, new = (
+            TableShape((key, NAME, replace(BORN, type=kind))) for key, kind in zip(as_key, (one, other), strict=True)
+        )
+        assert of_singers(new, old) == {}
+        assert of_singers(replace(new, columns=(new.columns[0], new.columns[2], NAME)), old) == {
+            SpannerResyncKind.COLUMN_AGAIN: ("Name",)
+        }
+
+
 def test_a_column_that_the_stream_takes_up_later_needs_its_old_values() -> None:
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
     assert of_singers(SINGERS, hidden) == {SpannerResyncKind.COLUMN_WATCHED: ("Born",)}

@@ -114,6 +114,13 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
         if first_time(table, column):
             fix = "the tables file names a column that the table does not have: misspelt, or dropped"
             log.warning("column_unknown", source_table=table, column=column, fix=fix)
+    for table, column, kind in decoded.of_unknown_type:
+        if first_time(table, column, kind):
+            fix = (
+                "this version does not know the type, and writes the text of its values into a STRING column: upgrade "
+                "the consumer, or leave the column out (ignored_columns in the tables file)"
+            )
+            log.warning("column_of_unknown_type", source_table=table, column=column, type=kind, fix=fix)
     for table, since in decoded.late_ends:
         fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)

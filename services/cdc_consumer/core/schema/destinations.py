@@ -13,7 +13,7 @@ from services.cdc_consumer.core.schema.tables import (
     shown_name,
     source_columns,
 )
-from services.cdc_consumer.core.types.types import json_of
+from services.cdc_consumer.core.types.types import is_known, json_of
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.tables_file import TablesFile
@@ -44,6 +44,8 @@ class Destinations:
     ignored: frozenset[str]
     unknown: tuple[str, ...] = field(compare=False)
     """Columns that the tables file names for this very table, which it does not have: misspelt, or gone."""
+    of_unknown_type: tuple[tuple[str, str], ...] = field(compare=False)
+    """Columns that are written as text because this version does not know their type, and that type."""
     mirror: TableDefinition | None
     history: TableDefinition | None
     """Or the table of entries."""
@@ -102,7 +104,12 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
             history_definition(header, name, kept, dataset), instead_of=name if options.mode == "history" else ""
         )
     soft_delete = options.soft_delete and mirror is not None
-    return Destinations(header, tuple(parsed), tuple(kept), ignored, unknown, mirror, history, soft_delete)
+    unknown_types = tuple(
+        (one.name, one.type.googlesql) for one in parsed if not is_known(one.type.element or one.type)
+    )
+    return Destinations(
+        header, tuple(parsed), tuple(kept), ignored, unknown, unknown_types, mirror, history, soft_delete
+    )
 
 
 def mirror_name(table: str, plan: Plan = EVERYTHING) -> tuple[str, str] | None:

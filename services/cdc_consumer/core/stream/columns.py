@@ -96,6 +96,8 @@ class Decoded:
     """How many changes came of source tables of which the tables file leaves such changes out."""
     unknown: Collection[tuple[str, str]] = frozenset()
     """Source tables, and columns that the tables file names for them and that they do not have."""
+    of_unknown_type: Collection[tuple[str, str, str]] = frozenset()
+    """Source tables, columns that are written as text because their type is not known, and that type."""
     late_ends: Collection[tuple[str, str]] = ()
     """Source tables, and times (RFC 3339) that came too late as the ends of snapshots."""
     outdated: Mapping[int, int] = field(default_factory=dict)
@@ -133,7 +135,21 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
         outdated.update(decoded.outdated)
     poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
     unknown = {(g.destinations.header.table, name) for g in grouped.groups for name in g.destinations.unknown}
-    return Decoded(tables, poison, batches, grouped.unfit, grouped.left_out, unknown, ends.late, outdated, newer)
+    of_unknown_type = {
+        (g.destinations.header.table, *each) for g in grouped.groups for each in g.destinations.of_unknown_type
+    }
+    return Decoded(
+        tables,
+        poison,
+        batches,
+        grouped.unfit,
+        grouped.left_out,
+        unknown,
+        of_unknown_type,
+        ends.late,
+        outdated,
+        newer,
+    )
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:

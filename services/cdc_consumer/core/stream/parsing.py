@@ -19,7 +19,7 @@ import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.types.arrays import by_halves
-from services.cdc_consumer.core.types.types import ColumnType
+from services.cdc_consumer.core.types.types import ColumnType, is_known
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 
@@ -32,7 +32,7 @@ _NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -mat
 """FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
 
 _AS_NUMBER: Final = frozenset({"FLOAT64", "FLOAT32"})
-_AS_TEXT_OR_DIGITS: Final = frozenset({"INT64", "NUMERIC", "PG_NUMERIC"})
+_AS_TEXT_OR_DIGITS: Final = frozenset({"INT64", "ENUM", "NUMERIC", "PG_NUMERIC"})
 """What is text, and in the documentation's examples a JSON number here and there."""
 
 
@@ -41,7 +41,10 @@ class Parsed:
     """Keys and rows in columns. A change that could not be parsed is NULL everywhere and named in ``refused``."""
 
     columns: Mapping[str, pa.Array]
-    """Per column its values: BOOL, FLOAT64 and FLOAT32 (64 bits) as such, all others as the text they came in."""
+    """Per column its values: BOOL, FLOAT64 and FLOAT32 (64 bits) as such, all others as the text they came in.
+
+    Of a type that is not known, what is no JSON string is its JSON text.
+    """
     with_key: pa.BooleanArray
     """Whether the change's key is an object (and not null)."""
     with_row: pa.BooleanArray
@@ -242,8 +245,23 @@ def _exact(kind: ColumnType, value: object) -> object:
             return value.text
         case _, str():
             return value
+        case _, _ if not is_known(kind):
+            return _json_text(value)
         case _, _:
             raise _MisfitError("not a JSON string")
+
+
+def _json_text(value: object) -> str:
+    """Return a decoded value as compact JSON, each number as it was written."""
+    match value:
+        case _Number():
+            return value.text
+        case dict():
+            return "{" + ",".join(f"{json.dumps(name)}:{_json_text(each)}" for name, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(_json_text, value)) + "]"
+        case _:
+            return json.dumps(value)
 
 
 class _MisfitError(ValueError):

@@ -27,14 +27,18 @@ from services.cdc_consumer.core.types.types import (
     BYTES,
     BYTES_KEY,
     DATE,
+    ENUM,
     FLOAT32,
     FLOAT32_KEY,
     FLOAT64_KEY,
     INT64,
+    INTERVAL,
     JSON,
     NUMERIC,
     PG_JSONB,
     PG_NUMERIC,
+    PROTO,
+    PROTO_KEY,
     TIMESTAMP,
     UUID,
     ColumnType,
@@ -62,6 +66,11 @@ _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z
 _NORMAL_BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PG_NUMERIC: Final = r"-?[0-9]+(?:\.[0-9]+)?|NaN"
+# ISO 8601, as Spanner writes it; each part has a sign of its own. `_IS_DURATION` refuses "P" and "P1YT".
+_DURATION: Final = (
+    r"P(?:-?[0-9]+Y)?(?:-?[0-9]+M)?(?:-?[0-9]+D)?(?:T(?:-?[0-9]+H)?(?:-?[0-9]+M)?(?:-?[0-9]+(?:\.[0-9]{1,9})?S)?)?"
+)
+_IS_DURATION: Final = r".*[YMDHS]"
 # Any number with fewer characters, and a shorter exponent, is read back from a FLOAT64 as it was written.
 _WIDE_NUMBER: Final = r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}"
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
@@ -137,7 +146,7 @@ def float_text(number: float) -> str:
 
 def _from_texts(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[int]]:
     fitting = _FITTINGS.get(kind)
-    if fitting is None:  # BOOL, FLOAT64 and STRING need no more than they are
+    if fitting is None:  # BOOL, FLOAT64, STRING and what is not known need no more than they are
         return texts, ()
     misfits: list[int] = []
 
@@ -256,6 +265,13 @@ def exact_uuid(text: str) -> str:
     return text.lower()
 
 
+def exact_interval(text: str) -> str:
+    """Return an INTERVAL's text as it is; ValueError unless it is an ISO 8601 duration as Spanner writes it."""
+    if re.fullmatch(_DURATION, text, re.ASCII) is None or re.fullmatch(_IS_DURATION, text) is None:
+        raise ValueError("not an ISO 8601 duration")
+    return text
+
+
 def exact_json(text: str) -> str:
     """Return a JSON text as it is; ValueError (msgspec's) if it is none."""
     _validate_json(text)
@@ -304,6 +320,10 @@ def _pg_numerics(texts: pa.Array) -> pa.Array | None:
 
 def _uuids(texts: pa.Array) -> pa.Array | None:
     return texts if _all_match(texts, _UUID) else None
+
+
+def _intervals(texts: pa.Array) -> pa.Array | None:
+    return texts if _all_match(texts, _DURATION) and _all_match(texts, _IS_DURATION) else None
 
 
 def _bytes_texts(texts: pa.Array) -> pa.Array | None:
@@ -377,13 +397,20 @@ class _Fitting:
     limit: str
 
 
+_WHOLE_NUMBER_FITTING: Final = _Fitting(_whole_numbers, exact_whole_number, "not a whole number of 64 bits")
+_BYTES_FITTING: Final = _Fitting(decode_base64, exact_bytes, "not base64")
+_BYTES_KEY_FITTING: Final = _Fitting(_bytes_texts, exact_bytes_text, "not base64")
 _FITTINGS: Final[Mapping[ColumnType, _Fitting]] = {
-    INT64: _Fitting(_whole_numbers, exact_whole_number, "not a whole number of 64 bits"),
+    INT64: _WHOLE_NUMBER_FITTING,
+    ENUM: _WHOLE_NUMBER_FITTING,
     NUMERIC: _Fitting(_numerics, exact_numeric, "not a decimal number of 38 digits, 9 of them after the point"),
     DATE: _Fitting(_days, exact_day, "not a date from 0001-01-01 to 9999-12-31"),
     TIMESTAMP: _Fitting(_instants, exact_microsecond, "not an RFC 3339 timestamp from 0001-01-01 to 9999-12-31"),
-    BYTES: _Fitting(decode_base64, exact_bytes, "not base64"),
-    BYTES_KEY: _Fitting(_bytes_texts, exact_bytes_text, "not base64"),
+    BYTES: _BYTES_FITTING,
+    PROTO: _BYTES_FITTING,
+    BYTES_KEY: _BYTES_KEY_FITTING,
+    PROTO_KEY: _BYTES_KEY_FITTING,
+    INTERVAL: _Fitting(_intervals, exact_interval, "not an ISO 8601 duration"),
     UUID: _Fitting(_uuids, exact_uuid, "not a UUID"),
     PG_NUMERIC: _Fitting(_pg_numerics, exact_pg_numeric, "neither a decimal number nor NaN"),
     JSON: _Fitting(_documents, exact_json, "not a JSON text"),

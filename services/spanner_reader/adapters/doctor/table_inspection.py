@@ -17,10 +17,10 @@ from shared.runtime.findings import Finding, Level
 MIRRORED_TYPES: Final = frozenset(
     {
         *("BOOL", "INT64", "FLOAT64", "FLOAT32", "NUMERIC", "STRING", "BYTES"),
-        *("DATE", "TIMESTAMP", "JSON", "PG_JSONB", "PG_NUMERIC", "UUID"),
+        *("DATE", "TIMESTAMP", "JSON", "PG_JSONB", "PG_NUMERIC", "UUID", "ENUM", "PROTO", "INTERVAL"),
     }
 )
-"""What the consumer's type map takes, arrays of these too (ARCHITECTURE.md)."""
+"""What the consumer's type map knows, arrays of these too (docs/reference/types.md)."""
 MOST_KEY_COLUMNS: Final = 16
 _MOST_COLUMNS: Final = 2_000
 _OURS: Final = 2
@@ -75,14 +75,27 @@ def inspect_soft_delete(
 
 def _types(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterator[Finding]:
     unknown = [column for column in kept if _element(column.type) not in MIRRORED_TYPES]
-    if unknown:
+    in_key = [column for column in unknown if column.is_key]
+    if in_key:
         yield Finding(
             Level.ERROR,
             f"{what}: types",
-            f"{', '.join(f'{column.name} {column.type}' for column in unknown)}: BigQuery has no column for that, so "
-            "every change of the table becomes a dead letter (unsupported_type)",
-            _without(unknown, alter_stream),
+            f"{_typed(in_key)}: this version does not know when two such keys are the same, so every change of the "
+            "table becomes a dead letter (key_not_representable)",
+            _without(in_key, alter_stream),
         )
+    elif unknown:
+        yield Finding(
+            Level.WARNING,
+            f"{what}: types",
+            f"{_typed(unknown)}: this version does not know the type, and writes the text of its values into a STRING "
+            "column",
+            f"upgrade Millrace; or {_without(unknown, alter_stream)}",
+        )
+
+
+def _typed(columns: Iterable[ColumnShape]) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
 def _names(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"\((?:\d+|0x[0-9a-fA-F]+|MAX)\)")
 _WHOLE_ROWS: Final = "value_capture_type = 'NEW_ROW'"
 _ARRAY: Final = re.compile(r"ARRAY<(.+)>(?:\(.*\))?", re.ASCII)
+_NAMED: Final = re.compile(r"(PROTO|ENUM)<(.+)>")
 _PG_LENGTH: Final = re.compile(r"\(\d+\)")
 _PG_TYPES: Final[Mapping[str, Mapping[str, str]]] = {
     "boolean": {"code": "BOOL"},
@@ -316,6 +317,9 @@ def _type(spanner_type: str) -> Mapping[str, object]:
     array = _ARRAY.fullmatch(spanner_type)
     if array is not None:
         return {"code": "ARRAY", "array_element_type": _type(array[1])}
+    named = _NAMED.fullmatch(spanner_type)
+    if named is not None:
+        return {"code": named[1], "proto_type_fqn": named[2]}
     return {"code": _LENGTH.sub("", spanner_type)}
 
 

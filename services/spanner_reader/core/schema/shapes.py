@@ -32,6 +32,10 @@ NEVER: Final = Nanoseconds((1 << 63) - 1)
 _NO_TIME: Final = Nanoseconds(0)
 
 
+_SAME_VALUES: Final[Mapping[str, str]] = {"PROTO": "BYTES", "ENUM": "INT64"}
+"""Types that Spanner turns into another and back, and whose values are written the same in records."""
+
+
 class SpannerResyncKind(StrEnum):
     """What has happened to a table."""
 
@@ -85,8 +89,8 @@ class TableShape:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """Return names and types of the key columns: they never change while a table lives."""
-        return tuple(sorted((column.name, column.type) for column in self.columns if column.is_key))
+        """Return names of the key columns, and how their values are written: it never changes while a table lives."""
+        return tuple(sorted((column.name, written_as(column.type)) for column in self.columns if column.is_key))
 
     @property
     def watched_names(self) -> frozenset[str]:
@@ -178,6 +182,14 @@ def _later(before: SpannerResyncCause, again: SpannerResyncCause) -> SpannerResy
     return replace(before, before=again.before, dropped_until=max(before.dropped_until, again.dropped_until))
 
 
+def written_as(googlesql: str) -> str:
+    """Return the type that values of a type are written as in records."""
+    if googlesql.startswith("ARRAY<"):
+        element = googlesql.removeprefix("ARRAY<").removesuffix(">")
+        return f"ARRAY<{_SAME_VALUES.get(element, element)}>"
+    return _SAME_VALUES.get(googlesql, googlesql)
+
+
 def compare(
     old: SchemaInspection | None, new: SchemaInspection, sightings: Collection[Sighting] = ()
 ) -> SchemaComparison:
@@ -260,7 +272,7 @@ def _column_kinds(before: TableShape, now: TableShape) -> Mapping[SpannerResyncK
 
 
 def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -> SpannerResyncKind | None:
-    if before is not None and before.type != now.type:
+    if before is not None and written_as(before.type) != written_as(now.type):
         return SpannerResyncKind.COLUMN_RETYPED
     if before is not None and (not before.watched or (before.ignored and not now.ignored)):
         return SpannerResyncKind.COLUMN_WATCHED
