@@ -4,6 +4,7 @@ A record's index says where it stands in the whole table's order. Each partition
 reader reads nothing else; a split or merge hands them on.
 """
 
+import asyncio
 import uuid
 from bisect import bisect_left
 from collections import defaultdict
@@ -14,9 +15,32 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Literal
 
-from emulators.bigtable_streams.bell import Bell
 from emulators.bigtable_streams.key_range import KeyRange
 from emulators.bigtable_streams.tokens import Position
+
+
+class Bell:
+    """Wakes all who wait at the time it rings."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake those who wait."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the bell rings, or after some seconds."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait([waiting], timeout=max(seconds, 0.0))
+        finally:
+            self._waiting.discard(waiting)
+
 
 Kind = Literal["USER", "GARBAGE_COLLECTION"]
 

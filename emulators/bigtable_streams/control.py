@@ -1,5 +1,6 @@
 """Answers the control calls; `control_messages` documents each."""
 
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,6 @@ import msgspec
 
 from emulators.bigtable_streams import control_messages as messages
 from emulators.bigtable_streams.change_log import ChangeLog
-from emulators.bigtable_streams.clock import AdvancingClock
 from emulators.bigtable_streams.faults import Fault, Faults
 from emulators.bigtable_streams.garbage import Garbage
 from emulators.bigtable_streams.profiles import Profiles
@@ -18,6 +18,26 @@ from emulators.bigtable_streams.refusals import invalid, precondition
 from emulators.bigtable_streams.replication import Replication
 from emulators.bigtable_streams.serving import Streams
 from emulators.bigtable_streams.tables import Tables
+
+
+class AdvancingClock:
+    """Time in microseconds since the epoch; it never stands still or goes back."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._last = 0
+
+    def now(self) -> int:
+        """Return the time; a later call returns a later one."""
+        self._last = max(time.time_ns() // 1_000 + self._ahead, self._last + 1)
+        return self._last
+
+    def advance(self, seconds: float) -> None:
+        """Put the clock forward."""
+        if seconds < 0:
+            raise ValueError("a clock does not go back")
+        self._ahead += round(seconds * 1_000_000)
+
 
 Answering = Callable[[bytes], Coroutine[Any, Any, bytes]]
 

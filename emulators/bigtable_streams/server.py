@@ -10,8 +10,7 @@ from typing import Final
 import grpc
 import structlog
 
-from emulators.bigtable_streams.clock import AdvancingClock
-from emulators.bigtable_streams.control import Control, Served
+from emulators.bigtable_streams.control import AdvancingClock, Control, Served
 from emulators.bigtable_streams.emulator import Emulator
 from emulators.bigtable_streams.faults import Faults
 from emulators.bigtable_streams.garbage import Garbage

@@ -17,8 +17,13 @@ from services.bigtable_reader.core.stream.partitions import (
     Piece,
     PieceId,
 )
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, Child, KeyRange, StreamRecord
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    Child,
+    KeyRange,
+    Microseconds,
+    StreamRecord,
+)
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 

@@ -19,9 +19,28 @@ import structlog
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.confirmed_keys import ConfirmedKeys, KeyT
-from shared.reading.pace import Pace
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
+
+
+class Pace:
+    """Lets so many rows pass a second, none at a time when more are due than a second's worth."""
+
+    def __init__(self, rows_per_second: int | None) -> None:
+        """None: as many as come."""
+        self._rate = rows_per_second
+        self._free_at = 0.0
+        self._turn = asyncio.Lock()
+
+    async def wait_for(self, rows: int) -> None:
+        """Return when so many more may pass."""
+        if self._rate is None:
+            return
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(self._free_at - loop.time())
+            self._free_at = max(self._free_at, loop.time()) + rows / self._rate
+
 
 _SURVEY_PAUSE: Final = 10
 """The next survey begins so many times later than the last one took: surveys take a tenth of the time at most."""

@@ -18,9 +18,8 @@ from services.bigtable_reader.core.stream.partitions import (
     overlapping,
     uncovered,
 )
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 

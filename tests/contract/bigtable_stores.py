@@ -10,8 +10,8 @@ import pytest
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import KeyRangePartitionStore
 from tests.contract.bigtable_partitions import (
     LEASE,

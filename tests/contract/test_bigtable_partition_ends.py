@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from services.bigtable_reader.core.schema.seen import InspectedTable
-from services.bigtable_reader.core.stream.records import Position
+from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from tests.contract.bigtable_partitions import (
     MINUTE,

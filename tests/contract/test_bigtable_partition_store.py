@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.schema.seen import InspectedTable
-from services.bigtable_reader.core.stream.records import Position
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds, Position
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,

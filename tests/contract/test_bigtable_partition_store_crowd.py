@@ -18,9 +18,8 @@ from services.bigtable_reader.adapters.bigtable.connection import BigtableChanne
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.stream.partitions import BigtablePartition
-from services.bigtable_reader.core.stream.records import Child, KeyRange, RangeToken
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, RangeToken
 from services.bigtable_reader.core.stream.stamps import Stamps
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (

@@ -16,8 +16,7 @@ from services.bigtable_reader.adapters.stream.partition_table import BigtablePar
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import PieceId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, Position
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
 from tests.contract.bigtable_partitions import (
     LEASE,

@@ -14,7 +14,7 @@ from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table, partition_table_exists
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,

@@ -18,7 +18,7 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.schema.resync import BigtableResyncCause, BigtableResyncKind, Resync
 from services.bigtable_reader.core.schema.watching import Watching
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.ports import KeyRangePartitionStore, ResyncStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import (

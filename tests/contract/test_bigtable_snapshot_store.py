@@ -12,8 +12,7 @@ from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnap
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, PartState, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.contract.bigtable_partitions import PARTITION_TABLE, BreakingChannels, a_stream, span

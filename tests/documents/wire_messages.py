@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
 from services.bigtable_reader.core.changes.refused import Made
-from services.bigtable_reader.core.stream.records import DataChange, SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
 from services.spanner_reader.core.snapshot.snapshot import RowMaker
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType

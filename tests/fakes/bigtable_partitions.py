@@ -19,7 +19,7 @@ from services.bigtable_reader.core.stream.partitions import (
     PieceId,
     Saved,
 )
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.stream.topology import (
     Ending,
     KeyRangeTopology,
@@ -33,7 +33,6 @@ from services.bigtable_reader.core.stream.topology import (
     successors,
     waiting,
 )
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 

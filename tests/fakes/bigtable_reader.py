@@ -17,10 +17,10 @@ from services.bigtable_reader.core.stream.records import (
     DataChange,
     Heartbeat,
     KeyRange,
+    Microseconds,
     Position,
     StreamRecord,
 )
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError, ReadRefusedError, ReadRows, StreamGoneError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.dead_letter import DeadLetter

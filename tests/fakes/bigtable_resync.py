@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 from services.bigtable_reader.core.schema import resync as core
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, Resync
 from services.bigtable_reader.core.schema.watching import Watching
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from tests.fakes.bigtable_partitions import PartitionTable
 
 

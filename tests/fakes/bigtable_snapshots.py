@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from services.bigtable_reader.core.changes.images import Row, TooLargeRow
 from services.bigtable_reader.core.snapshot import snapshot as core
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_table import Bigtable

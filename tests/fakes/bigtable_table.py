@@ -19,10 +19,10 @@ from services.bigtable_reader.core.stream.records import (
     DeleteFamily,
     Entry,
     KeyRange,
+    Microseconds,
     RangeToken,
     SetCell,
 )
-from services.bigtable_reader.core.times import Microseconds
 
 EPOCH = Microseconds(1_700_000_000_000_000)
 CLUSTERS = ("c1", "c2")

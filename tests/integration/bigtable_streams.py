@@ -16,11 +16,11 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     DataChange,
     KeyRange,
+    Microseconds,
     Position,
     RangeToken,
     StreamRecord,
 )
-from services.bigtable_reader.core.times import Microseconds
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable
 
 HEARTBEAT = 100  # milliseconds

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.partitions import PartitionState

@@ -27,8 +27,13 @@ from services.bigtable_reader.adapters.bigtable.connection import (
     Table,
 )
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, CloseStream, KeyRange, Position
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    CloseStream,
+    KeyRange,
+    Microseconds,
+    Position,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -24,14 +24,14 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.app.stream.first_start import begin
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker
 from services.bigtable_reader.core.changes.outputs import Outputs
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health

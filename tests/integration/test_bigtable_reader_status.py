@@ -14,8 +14,7 @@ from services.bigtable_reader.adapters.doctor.inspection import inspect_cluster
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream.partitions import BigtableProgress
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.commands import status
 from services.bigtable_reader.wiring.stores import partition_rows, partition_store, snapshot_store, watched_table

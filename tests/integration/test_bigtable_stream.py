@@ -16,11 +16,11 @@ from services.bigtable_reader.core.stream.records import (
     DeleteFamily,
     Heartbeat,
     KeyRange,
+    Microseconds,
     Position,
     SetCell,
     StreamRecord,
 )
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import TransientError
 from tests.integration.bigtable_front import (
     CLUSTER,

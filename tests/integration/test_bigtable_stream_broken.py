@@ -24,11 +24,11 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     Heartbeat,
     KeyRange,
+    Microseconds,
     Position,
     RangeToken,
     StreamRecord,
 )
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import TransientError
 
 pytestmark = pytest.mark.integration

@@ -27,7 +27,7 @@ LEAKS: Final = {
         ("shared.pubsub.packer", "services.spanner_reader.ports"),
     ],
     "shared.reading knows contracts and runtime, and no cloud": [
-        ("shared.reading.pace", "shared.pubsub.names"),
+        ("shared.reading.snapshots", "shared.pubsub.names"),
         ("shared.reading.topic_watch", "services.spanner_reader.ports"),
     ],
     "core is pure: contracts, itself, columns, and nothing of a clock or an environment": [
@@ -40,16 +40,16 @@ LEAKS: Final = {
         ("services.cdc_consumer.ports", "services.cdc_consumer.app.status.metrics"),
     ],
     "settings know how settings are read": [
-        ("services.spanner_reader.settings", "services.spanner_reader.app.stream.held"),
+        ("services.spanner_reader.settings", "services.spanner_reader.app.stream.owned_partition"),
     ],
     "app knows core, ports, contracts, runtime and reading: no adapter, no cloud": [
         ("services.cdc_consumer.app.status.metrics", "services.cdc_consumer.adapters.stream.leases"),
         ("services.cdc_consumer.app.stream.reports", "shared.pubsub.letters"),
         ("services.spanner_reader.app.stream.reader", "google.cloud.spanner_v1"),
-        ("services.spanner_reader.app.stream.held", "services.spanner_reader.wiring.service"),
+        ("services.spanner_reader.app.stream.owned_partition", "services.spanner_reader.wiring.service"),
     ],
     "adapters know core, ports, shared and the cloud, not the app that calls them": [
-        ("services.spanner_reader.adapters.spanner.chunks", "services.spanner_reader.app.stream.held"),
+        ("services.spanner_reader.adapters.spanner.chunks", "services.spanner_reader.app.stream.owned_partition"),
         ("services.cdc_consumer.adapters.stream.leases", "services.cdc_consumer.wiring.bigquery_cdc"),
         ("services.cdc_consumer.adapters.spark.spark_session", "services.cdc_consumer.settings"),
     ],

@@ -12,7 +12,7 @@ from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStor
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Change

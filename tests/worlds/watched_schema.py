@@ -16,7 +16,7 @@ from services.spanner_reader.adapters.spanner.connection import SpannerChannels,
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.schema.schema_watch import remember_start
-from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.stream.changes import ChangeMaker

@@ -26,7 +26,6 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import GRACE, TAIL, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.platform.restarts import Restarts
 from deploy.local.platform.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, Service, letters_in
-from deploy.local.platform.settings_files import write_settings_files
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, running_stack
 from deploy.local.proof.reconciling import rows_command
 from deploy.local.proof.run import sides_of, wait_until_loaded
@@ -312,3 +311,18 @@ def _is_ours(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return "deploy.local" in psutil.Process(pid).cmdline()
     return False
+
+
+def write_settings_files(directory: Path, flow: Flow, readers: Sequence[AnyPipeline]) -> None:
+    """Write ``<service>.env`` for each; a shell that has read one has what its commands need.
+
+    A command that compares or sweeps reads two: the consumer's, and that of the source's reader.
+    """
+    for reader in readers:
+        _write(directory / f"{reader_name(reader)}.env", reader.reader_environment())
+    _write(directory / "cdc_consumer.env", flow.consumer_environment(directory / "cdc_consumer-checkpoint"))
+    _write(directory / "dead_letter.env", flow.dead_letter_environment(letters_in(directory)))
+
+
+def _write(file: Path, settings: Mapping[str, str]) -> None:
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())))

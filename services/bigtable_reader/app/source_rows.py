@@ -19,8 +19,7 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import instant
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, instant
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableScan
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence

@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 

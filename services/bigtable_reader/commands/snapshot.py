@@ -12,8 +12,7 @@ from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, sum
 from services.bigtable_reader.commands.command_line import BigtableSnapshotCommand
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, watched_ranges
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import TableScan, TableSnapshotStore, VersionClock
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError

@@ -25,7 +25,7 @@ from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.schema.watching import check_the_same_is_watched, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, check_known
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.doctor import doctor
 from services.bigtable_reader.wiring.rows import rows

@@ -33,10 +33,10 @@ from services.bigtable_reader.wiring.stores import (
     watched_table,
 )
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import checked_publisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file

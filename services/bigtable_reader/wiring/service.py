@@ -23,12 +23,11 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
 from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
-from services.bigtable_reader.app.stream.first_start import begin
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.first_start import begin, request_initial_snapshot
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
@@ -259,7 +258,7 @@ async def prepare(
         name=settings.stream_name,
         resume=settings.resume,
         asked=micros(settings.start_timestamp),
-        before=lambda: request_first_snapshot(
+        before=lambda: request_initial_snapshot(
             settings.bigtable_table,
             options,
             snapshot_store(settings, channels, owner, marks.watching.digest),

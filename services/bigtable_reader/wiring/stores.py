@@ -10,8 +10,8 @@ from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnap
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.changes.filters import Watched
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.settings import Settings
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import SystemClock

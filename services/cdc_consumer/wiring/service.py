@@ -40,8 +40,8 @@ from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, StateFile, choose_state_directory
-from services.cdc_consumer.app.status.held import OldestMessages
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report

@@ -1,5 +1,6 @@
 """The API's port: an HTTP server on a thread beside the collector, which ends when the service is asked to stop."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,24 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.contracts.errors import MisconfiguredError
-from shared.runtime.listening import listening_socket
 from shared.runtime.stop import Stop
 
+_BACKLOG: Final = 128
 _GRACE: Final = 5  # seconds in which requests under way may end, when asked to stop
 _CONNECTIONS: Final = 100
 _LARGEST_HEAD: Final = 512 * 1024  # bytes of a URL and headers: every filter at its largest
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address, and on a free port if asked for 0; OSError where it cannot.
+
+    What it accepts waits for no ack before it sends the rest of an answer. asyncio sees to that for sockets that name
+    their protocol, which these do not: each answer that is written in two parts would wait 40 ms for the first one's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 @contextmanager

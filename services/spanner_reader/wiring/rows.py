@@ -16,10 +16,10 @@ from services.spanner_reader.app.source_rows import SpannerSourceRows
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, topic_of
-from shared.pubsub.checked_publisher import checked_publisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
+from shared.pubsub.subscriptions import checked_publisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file

@@ -32,7 +32,7 @@ from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEn
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.app.stream.first_start import first_start
-from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.stream.changes import ChangeMaker

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.app.stream.read_back import ReadBack, ReadBackLimits
 from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.entries import EntryMaker
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, Piece, PieceId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Position, SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Microseconds, Position, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
 from tests.fakes.bigtable_table import EPOCH

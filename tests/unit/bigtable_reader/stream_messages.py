@@ -14,9 +14,9 @@ from services.bigtable_reader.core.stream.records import (
     DeleteCells,
     DeleteFamily,
     Entry,
+    Microseconds,
     SetCell,
 )
-from services.bigtable_reader.core.times import Microseconds
 
 Response: Final[Any] = ReadChangeStreamResponse.pb()
 RawMutation: Final[Any] = Mutation.pb()

@@ -18,9 +18,9 @@ from services.bigtable_reader.core.stream.records import (
     DeleteCells,
     DeleteFamily,
     Entry,
+    Microseconds,
     SetCell,
 )
-from services.bigtable_reader.core.times import Microseconds
 from tests.fakes.bigtable_table import EPOCH
 from tests.seeds import examples
 from tests.unit.bigtable_reader.published import LOSSLESS, Cells, rows_of_entries

@@ -16,10 +16,10 @@ from services.bigtable_reader.core.stream.records import (
     DeleteCells,
     DeleteFamily,
     Entry,
+    Microseconds,
     SetCell,
     UnknownEntry,
 )
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections

@@ -8,8 +8,7 @@ import pytest
 
 from services.bigtable_reader.app.stream.first_start import begin
 from services.bigtable_reader.core.stream.partitions import Resume
-from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger
-from services.bigtable_reader.core.changes.names import family_column
+from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, RowCells, Trigger, family_column
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn

@@ -17,12 +17,12 @@ from services.bigtable_reader.core.stream.records import (
     DeleteFamily,
     Heartbeat,
     KeyRange,
+    Microseconds,
     RangeToken,
     SetCell,
     StreamRecord,
     UnknownEntry,
 )
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 from tests.unit.bigtable_reader.stream_messages import (
     CONTINUATION,

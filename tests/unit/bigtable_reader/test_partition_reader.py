@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
@@ -22,11 +22,11 @@ from services.bigtable_reader.core.stream.records import (
     CloseStream,
     Heartbeat,
     KeyRange,
+    Microseconds,
     Position,
     RangeToken,
     StreamRecord,
 )
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError

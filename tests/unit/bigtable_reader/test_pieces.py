@@ -15,8 +15,7 @@ from services.bigtable_reader.core.stream.partitions import (
     overlapping,
     uncovered,
 )
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position, RangeToken
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
 from shared.contracts.errors import MisconfiguredError
 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e"]

@@ -9,10 +9,9 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.core.stream.partitions import BigtableProgress, PieceId
-from services.bigtable_reader.core.stream.records import SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health

@@ -7,9 +7,8 @@ from random import Random
 
 import pytest
 
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
-from services.bigtable_reader.core.stream.records import SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from tests.fakes.bigtable_table import Bigtable
 from tests.fakes.life import CrashError, Life
 from tests.fakes.virtual_time import run_in_virtual_time

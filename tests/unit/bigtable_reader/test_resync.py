@@ -29,8 +29,7 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     requested,
     requested_unless_after,
 )
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from tests.fakes.bigtable_table import EPOCH
 from tests.seeds import examples
 

@@ -17,7 +17,7 @@ from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import CellVersion, ImageMaker, Row, RowCells, TooLargeRow
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn
 from shared.pubsub.packer import REQUEST_BYTES
 from tests.seeds import examples

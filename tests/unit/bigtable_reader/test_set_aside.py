@@ -9,8 +9,7 @@ from dataclasses import replace
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
 from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, RefusedChange
-from services.bigtable_reader.core.stream.records import DataChange, SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
-from services.bigtable_reader.app.snapshot.first_snapshot import request_first_snapshot
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import OwnedPart
+from services.bigtable_reader.app.stream.first_start import request_initial_snapshot
 from services.bigtable_reader.core.snapshot.snapshot import (
     PartProgress,
     Snapshot,
@@ -25,8 +25,7 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     cuts_of,
     requested,
 )
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from shared.contracts.bigtable_options import BigtableOptions
 from tests.fakes.bigtable_partitions import PartitionTable
 from tests.fakes.bigtable_reader import FakePublisher, Topic
@@ -64,7 +63,7 @@ def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_before_it(
 
     async def first_start() -> None:
         store = FakeSnapshotStore(table, "reader", timedelta(seconds=10), lambda: 0.0)
-        await request_first_snapshot("weather", BigtableOptions(), store, EPOCH, wanted=True, mirrored=True)
+        await request_initial_snapshot("weather", BigtableOptions(), store, EPOCH, wanted=True, mirrored=True)
 
     table.snapshot = asked_for(None, [SOME], whole=False)
     with structlog.testing.capture_logs() as logs:

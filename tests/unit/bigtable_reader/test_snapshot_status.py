@@ -9,8 +9,7 @@ from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, sum
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position, RangeToken
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
 
 NOON = Microseconds(1_700_000_000_000_000)
 LEFT, RIGHT = KeyRange(b"", b"m"), KeyRange(b"m", b"")

@@ -8,11 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress
-from services.bigtable_reader.core.stream.records import ALL_KEYS
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore
 from tests.fakes.bigtable_table import EPOCH, VirtualClock

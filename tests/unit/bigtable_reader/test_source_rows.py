@@ -12,8 +12,7 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.source_rows import BigtableSourceRows
 from services.bigtable_reader.commands.snapshot import key_of
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.change_sequence import four_sections

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.stamps import Stamps
-from services.bigtable_reader.core.times import Microseconds
 
 NOON = 1_700_000_000_000_000
 SECOND = 1_000_000

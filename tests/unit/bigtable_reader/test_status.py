@@ -16,8 +16,7 @@ from services.bigtable_reader.core.schema.resync import (
     BigtableResyncRequest,
 )
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
-from services.bigtable_reader.core.stream.records import KeyRange, Position, RangeToken
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.status import print_status
 

@@ -8,7 +8,7 @@ import pytest
 
 from services.bigtable_reader.core.stream import topology as module
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, Child, KeyRange, Position, RangeToken
+from services.bigtable_reader.core.stream.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
     KeyRangeTopology,
@@ -23,7 +23,6 @@ from services.bigtable_reader.core.stream.topology import (
     settle,
     successors,
 )
-from services.bigtable_reader.core.times import Microseconds
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.bigtable_reader.core.stream.partitions import Piece
-from services.bigtable_reader.core.stream.records import Child, KeyRange, RangeToken
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
     KeyRangeTopology,
@@ -18,7 +18,6 @@ from services.bigtable_reader.core.stream.topology import (
     reconcile,
     successors,
 )
-from services.bigtable_reader.core.times import Microseconds
 from tests.seeds import examples
 
 NOON = Microseconds(1_700_000_000_000_000)

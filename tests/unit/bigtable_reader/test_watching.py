@@ -13,8 +13,7 @@ from services.bigtable_reader.core.schema.watching import (
     watched_more,
     watching_of,
 )
-from services.bigtable_reader.core.stream.records import SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode

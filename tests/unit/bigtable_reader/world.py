@@ -12,11 +12,17 @@ import msgspec
 from services.bigtable_reader.app.schema.marks import Marks
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
-from services.bigtable_reader.app.stream.held import BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.stream.records import DeleteCells, DeleteFamily, Entry, KeyRange, SetCell
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import (
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    KeyRange,
+    Microseconds,
+    SetCell,
+)
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from services.cdc_consumer.app.status.held import OldestMessages
+from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror

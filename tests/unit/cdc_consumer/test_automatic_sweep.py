@@ -10,7 +10,7 @@ import pytest
 
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_part
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept
-from services.cdc_consumer.app.status.held import OldestMessages
+from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote

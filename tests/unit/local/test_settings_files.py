@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from deploy.local.platform.settings_files import write_settings_files
+from deploy.local.platform.background import write_settings_files
 from tests.worlds.pipeline_settings import PIPELINE
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.spanner_reader.app.schema.schema_watch import WatchedTables
-from services.spanner_reader.app.stream.held import SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import (

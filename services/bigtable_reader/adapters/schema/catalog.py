@@ -13,8 +13,8 @@ from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 
 from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
-from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
+from services.bigtable_reader.core.stream.partitions import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError
 

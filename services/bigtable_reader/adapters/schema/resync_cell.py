@@ -18,7 +18,7 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.core.schema import resync as core
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, Resync
 from services.bigtable_reader.core.schema.watching import Watching
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 20

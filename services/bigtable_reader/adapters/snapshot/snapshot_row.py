@@ -23,8 +23,7 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
 from services.bigtable_reader.core.snapshot import snapshot as core
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _SNAPSHOT: Final[Column] = ("shape", b"snapshot")

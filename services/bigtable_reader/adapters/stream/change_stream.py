@@ -26,10 +26,15 @@ from google.cloud.bigtable_v2.types import (
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
-from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, CloseStream, KeyRange, StreamRecord
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.partitions import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    CloseStream,
+    KeyRange,
+    Microseconds,
+    StreamRecord,
+)
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 

@@ -25,12 +25,10 @@ from typing import Final, Literal
 import msgspec
 
 from services.bigtable_reader.adapters.bigtable.row_chunks import Cell
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, mark_of
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId
-from services.bigtable_reader.core.stream.records import Position
+from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS, Piece, PieceId
+from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, KeyRangeTopology
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
 FAMILIES: Final = ("shape", "piece", "partition", "reader")

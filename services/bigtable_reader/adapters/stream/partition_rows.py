@@ -50,8 +50,8 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import KeyRangeTopology
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
 _CHECK_AND_MUTATE: Final = Method("CheckAndMutateRow", CheckAndMutateRowRequest.pb(), CheckAndMutateRowResponse.pb())

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from services.bigtable_reader.adapters.stream.held_row import HeldRow
+from services.bigtable_reader.adapters.stream.leased_row import HeldRow
 from services.bigtable_reader.adapters.stream.partition_cells import (
     Lease,
     PartitionContent,
@@ -26,11 +26,11 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.piece_row import PieceRow
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
-from services.bigtable_reader.core.anew import ANEW_BEHIND_A_HOLE
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, marked
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import (
+    ANEW_BEHIND_A_HOLE,
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
@@ -38,9 +38,8 @@ from services.bigtable_reader.core.stream.partitions import (
     PieceId,
     Saved,
 )
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Position
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, MergeTimeouts, Reshaped, Successor
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 

@@ -8,12 +8,11 @@ import structlog
 
 from services.bigtable_reader.adapters.stream.partition_cells import TopologyRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.stream import topology as shape
-from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.core.stream.topology import KeyRangeTopology, Reshaped
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 

@@ -5,7 +5,7 @@ progress that is saved in common would pass over them.
 """
 
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 

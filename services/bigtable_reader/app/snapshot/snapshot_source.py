@@ -57,8 +57,7 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     within,
 )
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import BigtableReaderMetrics, ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.confirmed_keys import ConfirmedKeys, TakenRows

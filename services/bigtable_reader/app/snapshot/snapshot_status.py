@@ -5,9 +5,8 @@ from typing import Any, Final
 
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, common, floor_under
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
-from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.core.stream.sharing import has_reached, unread
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.snapshot_watch import Hindrance
 

@@ -11,9 +11,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from services.bigtable_reader.app.status.status import STATES, needs_resync, state
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
-from services.bigtable_reader.core.stream.records import ChangeKind, CloseStream, DataChange, Heartbeat, StreamRecord
+from services.bigtable_reader.core.stream.records import (
+    ChangeKind,
+    CloseStream,
+    DataChange,
+    Heartbeat,
+    Microseconds,
+    StreamRecord,
+)
 from services.bigtable_reader.core.stream.sharing import unread
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING

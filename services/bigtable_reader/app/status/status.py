@@ -8,8 +8,8 @@ from typing import Any, Final
 from services.bigtable_reader.app.snapshot.snapshot_status import summary_lines
 from services.bigtable_reader.core.schema.resync import cure
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, overlapping, uncovered
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.sharing import low_watermark, unread
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import NOT_STARTED, needs_attention, progress_lines, state_lines, state_of
 

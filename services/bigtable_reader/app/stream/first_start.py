@@ -6,10 +6,16 @@ from typing import Final
 
 import structlog
 
+from services.bigtable_reader.core.snapshot.snapshot import watched_ranges
 from services.bigtable_reader.core.stream.partitions import Resume, begins
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, KeyRange, Position
-from services.bigtable_reader.core.times import Microseconds
-from services.bigtable_reader.ports import KeyRangePartitionStore, PositionLostError, TableChangeStream
+from services.bigtable_reader.core.stream.records import BigtableStreamQuery, KeyRange, Microseconds, Position
+from services.bigtable_reader.ports import (
+    KeyRangePartitionStore,
+    PositionLostError,
+    TableChangeStream,
+    TableSnapshotStore,
+)
+from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retried
@@ -92,3 +98,22 @@ async def _probe(stream: TableChangeStream, query: BigtableStreamQuery) -> None:
 
 def _time(time: Microseconds) -> str:
     return format_timestamp(Nanoseconds(time * _MICROSECOND))
+
+
+async def request_initial_snapshot(
+    table: str, options: BigtableOptions, store: TableSnapshotStore, now: Microseconds, *, wanted: bool, mirrored: bool
+) -> None:
+    """Ask for all rows that are watched, and say which those are; or say why not. TransientError."""
+    log = structlog.get_logger().bind(table=table)
+    if not wanted or not mirrored:
+        log.info("snapshot_not_requested", why="SNAPSHOT=never" if mirrored else "a change log has changes only")
+        return
+    ranges = watched_ranges(prefix.encode() for prefix in options.key_prefixes)
+    if await store.request(ranges, now, again=False, whole=True):
+        log.info(
+            "snapshot_requested",
+            keys=[str(keys) for keys in ranges],
+            why="a first start: the rows that are there already; SNAPSHOT=never leaves them out",
+        )
+    else:
+        log.info("snapshot_not_requested", why="all rows were asked for before: `snapshot` asks for them again")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import ClassVar, Final
 
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.core.stream.partitions import BigtableProgress, overlapping
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, VersionClock

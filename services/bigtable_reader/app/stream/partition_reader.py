@@ -14,15 +14,21 @@ import structlog
 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.stall_watch import shown
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, Child, CloseStream, DataChange, Heartbeat
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    Child,
+    CloseStream,
+    DataChange,
+    Heartbeat,
+    Microseconds,
+)
 from services.bigtable_reader.core.stream.topology import partition_around
-from services.bigtable_reader.core.times import Microseconds
 from services.bigtable_reader.ports import (
     BigtableReaderMetrics,
     KeyRangePartitionStore,

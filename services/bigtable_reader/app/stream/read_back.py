@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from services.bigtable_reader.app.set_aside import SettingAside
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.progress import Place

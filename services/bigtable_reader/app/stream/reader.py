@@ -19,14 +19,13 @@ from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, 
 from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
-from services.bigtable_reader.app.stream.held import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.leases import BigtablePartitionLeases
+from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece
+from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS, BigtablePartitionSurvey, Piece
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.ports import (

@@ -21,8 +21,8 @@ from services.bigtable_reader.core.stream.records import (
     Entry,
     SetCell,
     UnknownEntry,
+    instant,
 )
-from services.bigtable_reader.core.times import instant
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.errors import PoisonRecordError

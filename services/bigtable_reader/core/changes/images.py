@@ -9,6 +9,8 @@ A member of a family's JSON is the newest value of its column; with ``cell_times
 whole microseconds there, for a cell's timestamp may be any number.
 """
 
+import re
+import zlib
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
@@ -18,7 +20,6 @@ import msgspec
 
 from services.bigtable_reader.core.changes.cell_values import CELL_VALUES
 from services.bigtable_reader.core.changes.filters import Watched
-from services.bigtable_reader.core.changes.names import family_column
 from services.bigtable_reader.core.changes.refused import (
     CELL_BYTES,
     LARGEST,
@@ -29,8 +30,7 @@ from services.bigtable_reader.core.changes.refused import (
     refused,
 )
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
-from services.bigtable_reader.core.stream.records import ChangeKind, DataChange
-from services.bigtable_reader.core.times import Microseconds, instant
+from services.bigtable_reader.core.stream.records import ChangeKind, DataChange, Microseconds, instant
 from shared.contracts.bigtable_options import (
     ROW_KEY,
     BigtableOptions,
@@ -421,3 +421,29 @@ def _short_text(qualifier: bytes) -> str:
 
 def _base64(value: bytes) -> str:
     return f'"{b2a_base64(value, newline=False).decode()}"'
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_RESERVED: Final = (
+    "_TABLE_",
+    "_FILE_",
+    "_PARTITION",
+    "_ROW_TIMESTAMP",
+    "__ROOT__",
+    "_COLIDENTIFIER",
+    "_CHANGE_",
+    "_MILLRACE_",
+)
+
+
+def family_column(family: str, *taken: str) -> str:
+    """Return a column name for a family: its own where BigQuery takes that, and nothing of ours is called so.
+
+    Any other is ``family_``, its letters and digits, and a checksum, so that no two families share one; and it never
+    depends on which other families there are.
+    """
+    upper = family.upper()
+    if _PLAIN.fullmatch(family) and not upper.startswith(_RESERVED) and upper not in {name.upper() for name in taken}:
+        return family
+    letters = re.sub(r"[^A-Za-z0-9_]", "_", family)
+    return f"family_{letters}_{zlib.crc32(family.encode()):08x}"

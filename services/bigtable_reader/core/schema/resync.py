@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.schema.watching import Watching, watched_more
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 
 
 class BigtableResyncKind(StrEnum):

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError
 
 ANY: Final = "any"

@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 
 OLDEST_READING: Final = timedelta(hours=23) // timedelta(microseconds=1)
 """How long ago rows may have been read that are published, in microseconds: an hour less than the rule has it, a day.

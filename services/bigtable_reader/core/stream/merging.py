@@ -22,12 +22,12 @@ from services.bigtable_reader.core.stream.records import (
     Entry,
     Heartbeat,
     KeyRange,
+    Microseconds,
     RangeToken,
     SetCell,
     StreamRecord,
     UnknownEntry,
 )
-from services.bigtable_reader.core.times import Microseconds
 from shared.contracts.errors import MisconfiguredError
 
 Kept = Literal["all", "names", "number"]

@@ -4,15 +4,26 @@ A *piece* is a key range with a position: the shape of the stream. A *partition*
 """
 
 from collections.abc import Iterable
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 import msgspec
 
-from services.bigtable_reader.core.anew import ANEW_WITH_ALL_ROWS
 from services.bigtable_reader.core.schema.resync import BigtableResyncRequest
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Position
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
+
+ANEW: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
+"""The cure for what cannot go on: stamps of two names are in no order while both are read."""
+
+ANEW_WITH_ALL_ROWS: Final = f"{ANEW}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
+"""Where nothing says any more how far reading had come."""
+
+ANEW_BEHIND_A_HOLE: Final = (
+    f"{ANEW} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what is "
+    "gone after it: a mirror is then whole, a change log keeps a hole"
+)
+"""Where changes are lost to the stream."""
+
 
 PieceId = NewType("PieceId", str)
 """Names a piece; never used twice, also where a range comes back after a split and a merge."""

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.bigtable_reader.core.stream.records import KeyRange, Position, RangeToken
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
 
 
 class Place(msgspec.Struct, gc=False, eq=False):

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, uncovered
-from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 
 _NOTHING_MORE: Final[Mapping[PieceId, Microseconds]] = {}
 

@@ -9,7 +9,7 @@ last one as the ceiling, so that handovers in order do not drive stamps away fro
 rises, too: what is read of the table's rows after a look at it may be published under it (`snapshot_source.py`).
 """
 
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Microseconds
 
 
 class Stamps:

@@ -11,8 +11,7 @@ from datetime import timedelta
 import msgspec
 
 from services.bigtable_reader.core.stream.partitions import BigtableProgress, Piece, PieceId, overlapping, uncovered
-from services.bigtable_reader.core.stream.records import Child, KeyRange, Position, RangeToken
-from services.bigtable_reader.core.times import Microseconds
+from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
 
 _MICROSECOND = timedelta(microseconds=1)
 _SAFELY_KEPT = timedelta(minutes=5)

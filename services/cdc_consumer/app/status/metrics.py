@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.cdc_consumer.app.status.held import OldestMessages
+from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import Report, stages
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds

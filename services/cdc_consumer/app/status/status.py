@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from services.cdc_consumer.app.status.held import OldestMessages
+from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
 from services.cdc_consumer.ports import RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError

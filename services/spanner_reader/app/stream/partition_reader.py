@@ -14,7 +14,7 @@ import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch
-from services.spanner_reader.app.stream.held import SpannerOwnedPartition, SpannerReaderOptions
+from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition, SpannerReaderOptions
 from services.spanner_reader.core.stream.changes import ChangeMaker, require_whole_rows
 from services.spanner_reader.core.stream.partitions import NewPartition, new_partitions, reshaping
 from services.spanner_reader.core.stream.records import (

@@ -17,8 +17,11 @@ import structlog
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
-from services.spanner_reader.app.stream.held import SpannerOwnedPartition, SpannerReaderOptions
-from services.spanner_reader.app.stream.leases import SpannerPartitionLeases
+from services.spanner_reader.app.stream.owned_partition import (
+    SpannerOwnedPartition,
+    SpannerPartitionLeases,
+    SpannerReaderOptions,
+)
 from services.spanner_reader.app.stream.partition_reader import RecordPublisher, SpannerPartitionReader
 from services.spanner_reader.app.stream.topic_loss import mark_lost
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN

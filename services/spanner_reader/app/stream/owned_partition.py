@@ -1,14 +1,15 @@
-"""A partition that a reader holds the lease of, and how a reader reads."""
+"""A partition that a reader owns, how it is saved with its lease, and how a reader reads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from services.spanner_reader.core.stream.partitions import SpannerPartition
 from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
 from services.spanner_reader.ports import SpannerProgress, StartTooOldError
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.leases import ReaderOptions
+from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
 
@@ -70,3 +71,15 @@ class SpannerOwnedPartition(OwnedPartition):
     def progress(self) -> SpannerProgress:
         """Return how far it has been read and confirmed."""
         return SpannerProgress(self.partition, self.prefix.watermark)
+
+
+class SpannerPartitionLeases(PartitionLeases[SpannerOwnedPartition, SpannerProgress]):
+    """Saves watermarks with the leases."""
+
+    not_saved: ClassVar[str] = "watermarks_not_saved"
+
+    def _to_save(self, owned: Sequence[SpannerOwnedPartition]) -> Sequence[SpannerProgress]:
+        return [one.progress for one in owned]
+
+    def _to_release(self, owned: SpannerOwnedPartition, *, durable: bool) -> SpannerProgress:
+        return owned.progress if durable else SpannerProgress(owned.partition, owned.partition.watermark)

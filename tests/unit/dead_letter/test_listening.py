@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from shared.runtime.listening import listening_socket
+from services.dead_letter.web.server import listening_socket
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

@@ -1,4 +1,4 @@
-"""A partition that this reader holds the lease of, and how a reader reads."""
+"""A partition that this reader owns, and how a reader reads."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,8 @@ from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, BigtableProgress
 from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import Position
+from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.stamps import Stamps
-from services.bigtable_reader.core.times import Microseconds
 from shared.reading.leases import ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
