@@ -12,6 +12,7 @@
     max_staleness = "15m"             # unset: as it is; a new table is fresh at every query
     buckets = 16                      # ordering keys of the table; unset: the reader's BUCKETS
     json_arrays = []                  # columns written as JSON, so that arrays with NULL elements fit
+    jsonb_numbers = "refuse"          # of jsonb numbers that BigQuery's JSON does not hold: refuse | text
                                       # (and for Bigtable tables those of bigtable_options.py)
 
     [tables."Orders"]                 # the same keys for one table, or for those that a pattern names
@@ -49,6 +50,7 @@ from shared.contracts.option_values import (
 from shared.contracts.toml_lines import Path, TomlDocument, TomlMistake, read_document
 
 Mode = Literal["mirror", "history", "both"]
+JsonbNumbers = Literal["refuse", "text"]
 
 _NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
 _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
@@ -73,6 +75,8 @@ class TableOptions:
     buckets: int | None = None
     """How many ordering keys the table has; None: the reader's own number."""
     json_arrays: tuple[str, ...] = ()
+    jsonb_numbers: JsonbNumbers = "refuse"
+    """What becomes of a number that BigQuery's JSON does not hold: no change with it is applied, or it is a text."""
     bigtable: BigtableOptions = field(default_factory=BigtableOptions)
     """For its reader alone."""
 
@@ -89,6 +93,7 @@ class Section(BigtableSection):
     max_staleness: timedelta | None = None
     buckets: int | None = None
     json_arrays: tuple[str, ...] | None = None
+    jsonb_numbers: JsonbNumbers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +157,7 @@ class TablesFile:
             max_staleness=merged.max_staleness,
             buckets=merged.buckets,
             json_arrays=merged.json_arrays or (),
+            jsonb_numbers=merged.jsonb_numbers or "refuse",
             bigtable=bigtable_options(merged),
         )
 
@@ -274,6 +280,7 @@ _OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "max_staleness": duration,
     "buckets": whole_number(1, _MOST_BUCKETS),
     "json_arrays": column_names,
+    "jsonb_numbers": one_of(get_args(JsonbNumbers)),
     **BIGTABLE_OPTIONS,
 }
 

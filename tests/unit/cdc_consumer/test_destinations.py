@@ -263,6 +263,30 @@ def test_an_array_written_as_json_may_hold_null() -> None:
     assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT]
 
 
+def test_a_number_of_a_jsonb_that_bigquery_does_not_hold_is_refused_or_a_text() -> None:
+    header = header_of({"id": "INT64", "doc": "PG_JSONB", "docs": "ARRAY<PG_JSONB>", "plain": "JSON"})
+    wide = "12345678901234567890.12"
+    changes = [upsert(1, {"doc": f"[{wide},1]", "docs": [wide], "plain": wide}), upsert(2, {"doc": "[1]"})]
+
+    for option in ("", '[defaults]\njsonb_numbers = "refuse"'):
+        refused = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan(option))
+        assert [(each.change, each.reason) for each in refused.poison] == [(0, Reason.VALUE_DOES_NOT_FIT)]
+        assert "jsonb_numbers" in refused.poison[0].detail
+    text = '[tables.orders]\njsonb_numbers = "text"'
+    found = rows(text, *changes, header=header)
+    assert [(row["doc"], row["docs"], row["plain"]) for row in found] == [
+        (f'["{wide}",1]', [f'"{wide}"'], wide),
+        ("[1]", None, None),
+    ]
+    mirror, before = wanted(text, header).mirror, wanted("", header).mirror
+    assert mirror is not None
+    assert before is not None
+    assert [column.type.bigquery for column in mirror.columns] == [column.type.bigquery for column in before.columns]
+    as_json = f'{text}\njson_arrays = ["docs"]'
+    assert [row["docs"] for row in rows(as_json, *changes, header=header)] == [f'["{wide}"]', None]
+    assert wanted(text, header).of_unknown_type == ()
+
+
 @given(st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.text())))), st.data())
 def test_json_of_texts_is_what_they_say(arrays: list[list[str | None] | None], data: st.DataObject) -> None:
     arrays = [array and [text and text.encode(errors="ignore").decode() for text in array] for array in arrays]

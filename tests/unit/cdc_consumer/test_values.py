@@ -26,6 +26,7 @@ from services.cdc_consumer.core.types.types import (
     JSON,
     NUMERIC,
     PG_JSONB,
+    PG_JSONB_EXACT,
     PG_NUMERIC,
     PROTO,
     PROTO_KEY,
@@ -44,6 +45,7 @@ from services.cdc_consumer.core.types.values import (
     exact_microsecond,
     exact_numeric,
     exact_pg_jsonb,
+    exact_pg_jsonb_numbers,
     exact_pg_numeric,
     exact_uuid,
     exact_whole_number,
@@ -322,6 +324,7 @@ EXACT = {
     JSON: (exact_json, '[]{}",:0123456789.-eEtruefalsn \\u'),
     BYTES_KEY: (exact_bytes_text, "AZaz09+/=-_ \n"),
     PG_JSONB: (exact_pg_jsonb, '[]{}",:0123456789.-eEtruefalsn \\u'),
+    PG_JSONB_EXACT: (exact_pg_jsonb_numbers, '[]{}",:0123456789.-eEtruefalsn \\u'),
     PG_NUMERIC: (exact_pg_numeric, "0123456789+-.eE _Na"),
     UUID: (exact_uuid, "0123456789abcdefABCDEF-{}"),
     ENUM: (exact_whole_number, "0123456789+-x eE_. "),
@@ -378,6 +381,7 @@ NUMBERS = st.builds(
 LIKELY[PG_JSONB] = LIKELY[JSON] | st.builds('[{}, {{"9{}": {}}}]'.format, NUMBERS, NUMBERS, LIKELY[INT64])
 DURATIONS = st.builds("P{}Y{}M{}DT{}H{}M{}S".format, *[st.integers(-(10**6), 10**6)] * 5, st.integers(-99, 99))
 LIKELY |= {ENUM: LIKELY[INT64], PROTO: LIKELY[BYTES], PROTO_KEY: LIKELY[BYTES], INTERVAL: DURATIONS}
+LIKELY[PG_JSONB_EXACT] = LIKELY[PG_JSONB]
 LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids().map(str)}
 
 
@@ -448,3 +452,27 @@ def test_a_jsonb_with_another_number_does_not_fit_and_its_neighbours_do(number: 
     bad = [f'{{"a":[1,{{"b":{number}}}]}}', number]
     assert fitted(PG_JSONB, "{}", *bad, None, "[1]") == ["{}", "misfit", "misfit", None, "[1]"]
     assert fitted(JSON, *bad) == bad, "of Spanner's other dialect every number is a FLOAT64 already"
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(LIKELY[PG_JSONB])
+def test_a_jsonb_with_exact_numbers_is_the_same_document_but_for_numbers_that_bigquery_does_not_hold(text: str) -> None:
+    """Nothing is rounded, and no text and no name is taken for a number."""
+    (found,) = fitted(PG_JSONB_EXACT, text)
+
+    def a_number(digits: str) -> object:
+        return ("number", digits)
+
+    def told_apart(digits: str) -> object:
+        return digits if fitted(PG_JSONB, digits) == ["misfit"] else a_number(digits)
+
+    before = json.loads(text, parse_int=told_apart, parse_float=told_apart)
+    assert json.loads(str(found), parse_int=a_number, parse_float=a_number) == before
+    assert fitted(PG_JSONB, str(found)) == [found]
+
+
+def test_a_jsonb_with_exact_numbers_shows_what_does_not_fit_as_text() -> None:
+    wide = "12345678901234567890123.45"
+    assert fitted(PG_JSONB_EXACT, f'{{"{wide}": [{wide}, 1.5, -1e400, "\\"{wide}"]}}', wide, "{", None) == [
+        f'{{"{wide}": ["{wide}", 1.5, "-1e400", "\\"{wide}"]}}', f'"{wide}"', "misfit", None,
+    ]  # fmt: skip

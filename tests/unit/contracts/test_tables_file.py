@@ -36,6 +36,7 @@ buckets = 64
 [tables."sales.Items"]
 max_staleness = "1h"
 json_arrays = ["Tags"]
+jsonb_numbers = "text"
 """
 
 
@@ -59,7 +60,12 @@ def test_a_table_takes_each_option_from_its_own_section_then_from_a_pattern_then
         max_staleness=timedelta(minutes=15),
     )
     assert file.options("sales.Items") == TableOptions(
-        name="Items", dataset="sales", max_staleness=timedelta(hours=1), buckets=64, json_arrays=("Tags",)
+        name="Items",
+        dataset="sales",
+        max_staleness=timedelta(hours=1),
+        buckets=64,
+        json_arrays=("Tags",),
+        jsonb_numbers="text",
     )
     assert file.options("hr.Items").name == "hr_Items"
     assert file.datasets == {"mirror", "sales"}
@@ -114,6 +120,7 @@ def test_a_dataset_of_the_schema_is_the_consumers_own_where_there_is_no_schema()
         ("include = ['a']", "unknown key 'include' in [tables.T]; it stands at the top of the file"),
         ("mode = 'mirrors'", "mode: 'mirrors' is not one of mirror, history, both; the nearest is mirror"),
         ("mode = 3", "mode: not one of mirror, history, both, but a number"),
+        ("jsonb_numbers = 'round'", "jsonb_numbers: 'round' is not one of refuse, text; the nearest is refuse"),
         ("soft_delete = 'yes'", "soft_delete: not true or false, but a text"),
         ("buckets = true", "buckets: not a whole number, but true or false"),
         ("buckets = 0", "buckets: 0 is not between 1 and 10000"),

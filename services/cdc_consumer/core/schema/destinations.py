@@ -13,7 +13,7 @@ from services.cdc_consumer.core.schema.tables import (
     shown_name,
     source_columns,
 )
-from services.cdc_consumer.core.types.types import is_known, json_of
+from services.cdc_consumer.core.types.types import is_known, json_of, with_exact_numbers
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.tables_file import TablesFile
@@ -84,6 +84,8 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
     as_json = {name.lower() for name in options.json_arrays}
     parsed = source_columns(header, ignored)
+    if options.jsonb_numbers == "text":
+        parsed = [replace(each, type=with_exact_numbers(each.type)) for each in parsed]
     kept = [
         replace(each, type=json_of(each.type)) if each.type.element and each.name.lower() in as_json else each
         for each in parsed

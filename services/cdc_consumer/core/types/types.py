@@ -63,6 +63,8 @@ TIMESTAMP: Final = ColumnType("TIMESTAMP", "TIMESTAMP", pa.int64(), "TYPE_INT64"
 JSON: Final = ColumnType("JSON", "JSON", pa.string(), "TYPE_STRING")
 PG_JSONB: Final = ColumnType("PG_JSONB", "JSON", pa.string(), "TYPE_STRING")
 PG_NUMERIC: Final = ColumnType("PG_NUMERIC", "STRING", pa.string(), "TYPE_STRING")
+PG_JSONB_EXACT: Final = ColumnType("PG_JSONB with exact numbers", "JSON", pa.string(), "TYPE_STRING")
+"""The same, where the tables file wants a number that BigQuery's JSON does not hold as a text in the document."""
 UUID: Final = ColumnType("UUID", "STRING", pa.string(), "TYPE_STRING")
 ENUM: Final = ColumnType("ENUM", "INT64", pa.int64(), "TYPE_INT64")
 PROTO: Final = ColumnType("PROTO", "BYTES", pa.binary(), "TYPE_BYTES")
@@ -131,4 +133,11 @@ def column_type(googlesql: str) -> ColumnType:
 
 def is_known(kind: ColumnType) -> bool:
     """Tell whether this version knows what the values of a type mean."""
-    return kind.googlesql in COLUMN_TYPES
+    return kind.googlesql in COLUMN_TYPES or (kind.element or kind) == PG_JSONB_EXACT
+
+
+def with_exact_numbers(kind: ColumnType) -> ColumnType:
+    """Return the type that keeps each number of a jsonb exact, for it and its arrays; any other type as it is."""
+    if kind == PG_JSONB:
+        return PG_JSONB_EXACT
+    return array_of(PG_JSONB_EXACT) if kind.element == PG_JSONB else kind

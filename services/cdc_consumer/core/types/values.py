@@ -36,6 +36,7 @@ from services.cdc_consumer.core.types.types import (
     JSON,
     NUMERIC,
     PG_JSONB,
+    PG_JSONB_EXACT,
     PG_NUMERIC,
     PROTO,
     PROTO_KEY,
@@ -73,6 +74,8 @@ _DURATION: Final = (
 _IS_DURATION: Final = r".*[YMDHS]"
 # Any number with fewer characters, and a shorter exponent, is read back from a FLOAT64 as it was written.
 _WIDE_NUMBER: Final = r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}"
+# A JSON document's texts, its members' names among them, and its numbers.
+_JSON_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.ASCII)
 _LONGEST_IN_MICROSECONDS: Final = len("2024-01-02T03:04:05.123456Z")
 _SHORTEST_INSTANT: Final = len("2024-01-02T03:04:05Z")
 _BEFORE_SECONDS: Final = len("2024-01-02T03:04")
@@ -286,6 +289,22 @@ def exact_pg_jsonb(text: str) -> str:
     return text
 
 
+def exact_pg_jsonb_numbers(text: str) -> str:
+    """Return a JSON text with each number that BigQuery's JSON does not hold as a text; ValueError if it is none."""
+    exact_json(text)
+    return text if re.search(_WIDE_NUMBER, text, re.ASCII) is None else _JSON_TOKENS.sub(_held_or_quoted, text)
+
+
+def _held_or_quoted(token: re.Match[str]) -> str:
+    if token[0].startswith('"'):
+        return token[0]
+    try:
+        _require_held(token[0])
+    except ValueError:
+        return f'"{token[0]}"'
+    return token[0]
+
+
 def _require_held(number: str) -> None:
     """Raise ValueError unless an INT64, a UINT64 or a FLOAT64 is read back as the same number."""
     if number.lstrip("-").isdigit() and len(number) <= len(str(-(1 << 63))) and -(1 << 63) <= int(number) < 1 << 64:
@@ -369,6 +388,14 @@ def _pg_documents(texts: pa.Array) -> pa.Array | None:
     return texts
 
 
+def _pg_documents_exact(texts: pa.Array) -> pa.Array | None:
+    if _documents(texts) is None:
+        return None
+    wide = pc.fill_null(pc.match_substring_regex(texts, _WIDE_NUMBER), False)
+    held = pa.array([exact_pg_jsonb_numbers(text) for text in texts.filter(wide).to_pylist()], pa.string())
+    return pc.replace_with_mask(texts, wide, held) if len(held) else texts
+
+
 def _all_match(texts: pa.Array, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"), min_count=0).as_py())
 
@@ -417,6 +444,8 @@ _FITTINGS: Final[Mapping[ColumnType, _Fitting]] = {
     PG_JSONB: _Fitting(
         _pg_documents,
         exact_pg_jsonb,
-        "not a JSON text, or it has a number that INT64, UINT64 and FLOAT64 do not hold",
+        "not a JSON text, or it has a number that INT64, UINT64 and FLOAT64 do not hold (jsonb_numbers in the tables "
+        "file)",
     ),
+    PG_JSONB_EXACT: _Fitting(_pg_documents_exact, exact_pg_jsonb_numbers, "not a JSON text"),
 }
