@@ -162,7 +162,7 @@ class _Task:
         replayed = {message for message, each in enumerate(attributes) if REPLAY_OF in dict(each or ())}
         for one in self._decoded.tables:
             if not replayed.isdisjoint(one.messages):
-                self._known.look_again(one.definition)
+                self._known.forget_conflict(one.definition)
 
     def _write(self, again: Sequence[ListWrites] | None = None) -> None:
         """Write, or try those lists once more, and settle what is done: what is still in trouble is left."""

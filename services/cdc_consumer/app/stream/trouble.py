@@ -185,12 +185,8 @@ class TablesInTrouble:
         found, at = self._conflicts.get(definition, (None, _NEVER))
         return found if now < later(at, self.patience.between_probes) else None
 
-    def fits(self, definition: TableDefinition) -> None:
-        """Forget a conflict: a column list fits its table again."""
-        self._conflicts.pop(definition, None)
-
-    def look_again(self, definition: TableDefinition) -> None:
-        """Forget a conflict: a replay suggests that it is fixed."""
+    def forget_conflict(self, definition: TableDefinition) -> None:
+        """Forget a conflict: a column list fits its table again, or a replay suggests that it does."""
         self._conflicts.pop(definition, None)
 
     @property

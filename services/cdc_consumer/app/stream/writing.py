@@ -249,7 +249,7 @@ class Writing:
         try:
             if found is None:
                 self._look_at_table(one)
-                self.known.fits(one.definition)
+                self.known.forget_conflict(one.definition)
                 if one.changes.end is not None:
                     self.tables.complete(one.definition, *one.changes.end)
         except PoisonRecordError as conflict:
