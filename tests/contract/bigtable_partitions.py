@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore, PartitionTimes
 from services.bigtable_reader.core.stream.partitions import (
     BigtablePartition,
     BigtablePartitionSurvey,
@@ -34,7 +34,7 @@ class Open(Protocol):
     """How a test gets an owner's view of the table."""
 
     def __call__(
-        self, owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None
+        self, owner: str, *, timeouts: MergeTimeouts = LONG, source: str | None = None
     ) -> KeyRangePartitionStore: ...
 
 
@@ -87,7 +87,7 @@ def a_store(
     owner: str,
     monotonic: Sequence[float],
     *,
-    patience: MergeTimeouts = LONG,
+    timeouts: MergeTimeouts = LONG,
     source: str | None = None,
 ) -> BigtablePartitionStore:
     """Return an owner's view of the partition table in the emulator, and of this clock; streams have a table each."""
@@ -95,9 +95,7 @@ def a_store(
         PartitionRows(channels, PARTITION_TABLE, stream),
         source=source or f"t of {stream}",
         owner=owner,
-        lease=LEASE,
-        retention=timedelta(days=7),
-        patience=patience,
+        times=PartitionTimes(lease=LEASE, retention=timedelta(days=7), merge=timeouts),
         monotonic=lambda: monotonic[0],
     )
 

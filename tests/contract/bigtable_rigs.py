@@ -38,14 +38,14 @@ class Rig:
     monotonic: list[float] = field(default_factory=lambda: [1_000.0])
 
     def owner(
-        self, name: str, *, kills: bool = False, patience: Any = LONG
+        self, name: str, *, kills: bool = False, timeouts: Any = LONG
     ) -> tuple[KeyRangePartitionStore, BreakingChannels]:
         channels = BreakingChannels(self.address, kills=kills)
         self.opened.append(channels)
-        return a_store(channels, self.stream, name, self.monotonic, patience=patience), channels
+        return a_store(channels, self.stream, name, self.monotonic, timeouts=timeouts), channels
 
-    def well(self, name: str = "well", *, patience: Any = LONG) -> KeyRangePartitionStore:
-        return self.owner(name, patience=patience)[0]
+    def well(self, name: str = "well", *, timeouts: Any = LONG) -> KeyRangePartitionStore:
+        return self.owner(name, timeouts=timeouts)[0]
 
     @property
     def stores(self) -> Stores:

@@ -48,9 +48,9 @@ class InMemory(Promises):
         ticks = itertools.count(NOON, 1_000)
         table = PartitionTable(lambda: Microseconds(next(ticks)))
 
-        def store(owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
+        def store(owner: str, *, timeouts: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
             return FakePartitionStore(
-                table, owner, LEASE, lambda: stores.monotonic[0], source=source or "t", patience=patience
+                table, owner, LEASE, lambda: stores.monotonic[0], source=source or "t", timeouts=timeouts
             )
 
         stores = Stores(store)
@@ -69,8 +69,8 @@ class InEmulator(Promises):
         channels = BigtableChannels(self.address)
         stream = a_stream()
 
-        def store(owner: str, *, patience: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
-            return a_store(channels, stream, owner, stores.monotonic, patience=patience, source=source)
+        def store(owner: str, *, timeouts: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
+            return a_store(channels, stream, owner, stores.monotonic, timeouts=timeouts, source=source)
 
         stores = Stores(store)
         try:

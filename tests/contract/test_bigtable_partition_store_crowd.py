@@ -217,7 +217,7 @@ def test_in_memory(seed: int) -> None:
                 owner,
                 LEASE,
                 lambda: crowd.monotonic[0],
-                patience=NO_PATIENCE,
+                timeouts=NO_PATIENCE,
                 retention=timedelta(days=7),
                 step=step if breaks else no_step,
             )
@@ -244,7 +244,7 @@ def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
             await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
 
             def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
-                return a_store(channels, stream, owner, crowd.monotonic, patience=NO_PATIENCE)
+                return a_store(channels, stream, owner, crowd.monotonic, timeouts=NO_PATIENCE)
 
             last = store("last")
             start = (await last.survey()).now

@@ -104,7 +104,7 @@ class FakePartitionStore:
         *,
         source: str = "projects/p/instances/i/tables/t",
         retention: timedelta = timedelta(days=7),
-        patience: MergeTimeouts | None = None,
+        timeouts: MergeTimeouts | None = None,
         step: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.table = table
@@ -113,7 +113,7 @@ class FakePartitionStore:
         self._monotonic = monotonic
         self._source = source
         self._retention = retention // timedelta(microseconds=1)
-        self._patience = patience or MergeTimeouts()
+        self._timeouts = timeouts or MergeTimeouts()
         self._step = step
         self._claims: set[int] = set()
         self._seen: dict[PieceId, tuple[object, float]] = {}
@@ -273,7 +273,7 @@ class FakePartitionStore:
         await self._step()
         assert self.table.topology is not None
         try:
-            start = restart(self.table.topology, partition.low_watermark, self._patience, self._kept_since)
+            start = restart(self.table.topology, partition.low_watermark, self._timeouts, self._kept_since)
         except ValueError as error:
             raise PositionLostError(str(error)) from error
         restarted = replace(partition, position=Position(start=start))
@@ -360,7 +360,7 @@ class FakePartitionStore:
         now = self.table.now()
         waited = {name: timedelta(microseconds=now - born) for name, born in self.table.born.items()}
         try:
-            self._reshape(reconcile(topology, waited, self._patience, self._kept_since))
+            self._reshape(reconcile(topology, waited, self._timeouts, self._kept_since))
         except ValueError as error:
             raise PositionLostError(str(error)) from error
 

@@ -21,7 +21,7 @@ from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore, PartitionTimes
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.app.stream.first_start import begin
 from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
@@ -53,7 +53,7 @@ CHURN = 25
 """Splits and merges while they write."""
 LEASE = timedelta(seconds=10)
 """Also what a claim that a stop cut short is waited for."""
-PATIENCE = MergeTimeouts(merge=timedelta(milliseconds=300))
+TIMEOUTS = MergeTimeouts(merge=timedelta(milliseconds=300))
 """What waits for the rest of a merge is soon read as it is, so that this is tried; not so what has no token."""
 
 
@@ -127,9 +127,7 @@ class Pipeline:
             self.rows,
             source=self.watched.name,
             owner=owner,
-            lease=LEASE,
-            retention=timedelta(days=1),
-            patience=PATIENCE,
+            times=PartitionTimes(lease=LEASE, retention=timedelta(days=1), merge=TIMEOUTS),
         )
 
 

@@ -8,7 +8,7 @@ from services.bigtable_reader.adapters.schema.resync_cell import BigtableResyncS
 from services.bigtable_reader.adapters.snapshot.scan import BigtableScan
 from services.bigtable_reader.adapters.snapshot.snapshot_row import BigtableSnapshotStore
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore, PartitionTimes
 from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
@@ -51,9 +51,11 @@ def partition_store(
         rows,
         source=settings.table_path,
         owner=owner,
-        lease=settings.lease_duration,
-        retention=retention,
-        patience=MergeTimeouts(merge=settings.wait_for_merge, token=settings.wait_for_token),
+        times=PartitionTimes(
+            lease=settings.lease_duration,
+            retention=retention,
+            merge=MergeTimeouts(merge=settings.wait_for_merge, token=settings.wait_for_token),
+        ),
     )
 
 

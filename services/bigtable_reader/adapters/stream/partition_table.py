@@ -9,6 +9,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -55,6 +56,15 @@ _STILL_THERE: Final = 3
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTimes:
+    """How long a lease is, for how long the change stream keeps its records, and how long merges may take."""
+
+    lease: timedelta
+    retention: timedelta
+    merge: MergeTimeouts = field(default_factory=MergeTimeouts)
+
+
 class BigtablePartitionStore:
     """The partition table as one owner sees it. ``source``: the full name of the table whose changes are read."""
 
@@ -64,17 +74,15 @@ class BigtablePartitionStore:
         *,
         source: str,
         owner: str,
-        lease: timedelta,
-        retention: timedelta,
-        patience: MergeTimeouts | None = None,
+        times: PartitionTimes,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows = rows
         self._pieces = PieceRow(rows, source)
         self._owner = owner
-        self._lease = lease.total_seconds()
-        self._retention = retention // _MICROSECOND
-        self._patience = patience or MergeTimeouts()
+        self._lease = times.lease.total_seconds()
+        self._retention = times.retention // _MICROSECOND
+        self._merge = times.merge
         self._log = structlog.get_logger().bind(change_stream=rows.stream)
         self._scan: Scan | None = None
         self._untended: Scan | None = None
@@ -212,7 +220,7 @@ class BigtablePartitionStore:
         await self._look()
         topology = (await self._pieces.known()).topology
         try:
-            start = shape.restart(topology, partition.low_watermark, self._patience, self._kept_since)
+            start = shape.restart(topology, partition.low_watermark, self._merge, self._kept_since)
         except ValueError as error:
             raise PositionLostError(self._lost(f"{piece.range}: {error}")) from error
         restarted = replace(partition, position=Position(start=start))
@@ -351,7 +359,7 @@ class BigtablePartitionStore:
     def _reconciled(self, found: TopologyRow) -> Reshaped | None:
         waited = {name: (self._now - born) * _MICROSECOND for name, born in found.born.items()}
         try:
-            return shape.reconcile(found.topology, waited, self._patience, self._kept_since)
+            return shape.reconcile(found.topology, waited, self._merge, self._kept_since)
         except ValueError as error:
             raise PositionLostError(self._lost(str(error))) from error
 

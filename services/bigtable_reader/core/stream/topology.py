@@ -64,7 +64,10 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class MergeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long is waited for the others of a merge, and for a token; and what is read again where none came."""
+    """How long to wait for the other partitions of a merge, and for a token.
+
+    ``allowance``: how long before the low watermark reading starts again where no token came.
+    """
 
     merge: timedelta = timedelta(minutes=2)
     token: timedelta = timedelta(minutes=20)
@@ -149,7 +152,7 @@ def settle(topology: KeyRangeTopology, endings: Mapping[PieceId, Ending]) -> Res
 
 
 def reconcile(
-    topology: KeyRangeTopology, waited: Mapping[PieceId, timedelta], patience: MergeTimeouts, kept_since: Microseconds
+    topology: KeyRangeTopology, waited: Mapping[PieceId, timedelta], timeouts: MergeTimeouts, kept_since: Microseconds
 ) -> Reshaped | None:
     """Let what waited too long be read as it is, or from a time where it has no token; None if nothing did.
 
@@ -158,9 +161,9 @@ def reconcile(
     draft = _Draft(topology)
     for piece in topology.pieces:
         has_waited = waited.get(piece.id, timedelta())
-        if piece.position is None and has_waited >= patience.token:
-            position: Position | None = Position(start=restart(topology, piece.low_watermark, patience, kept_since))
-        elif piece.position is not None and piece.target is not None and has_waited >= patience.merge:
+        if piece.position is None and has_waited >= timeouts.token:
+            position: Position | None = Position(start=restart(topology, piece.low_watermark, timeouts, kept_since))
+        elif piece.position is not None and piece.target is not None and has_waited >= timeouts.merge:
             position = piece.position
         else:
             continue
@@ -170,7 +173,7 @@ def reconcile(
 
 
 def restart(
-    topology: KeyRangeTopology, low_watermark: Microseconds, patience: MergeTimeouts, kept_since: Microseconds
+    topology: KeyRangeTopology, low_watermark: Microseconds, timeouts: MergeTimeouts, kept_since: Microseconds
 ) -> Microseconds:
     """Return the time to read from where no token helps: all that is not known to be read, and an allowance.
 
@@ -178,7 +181,7 @@ def restart(
     """
     if low_watermark < kept_since:
         raise ValueError(f"changes since {low_watermark} are asked for, and are kept since {kept_since} only")
-    wanted = max(low_watermark - patience.allowance // _MICROSECOND, topology.start)
+    wanted = max(low_watermark - timeouts.allowance // _MICROSECOND, topology.start)
     return Microseconds(max(wanted, min(low_watermark, kept_since + _SAFELY_KEPT // _MICROSECOND)))
 
 
