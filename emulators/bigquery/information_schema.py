@@ -13,11 +13,19 @@ from emulators.bigquery.job_history import PastJob
 from emulators.bigquery.reservations import VIEWS
 from emulators.bigquery.staleness import Staleness
 
+_TABLE_NAME: Final = (("table_catalog", pa.string()), ("table_schema", pa.string()), ("table_name", pa.string()))
+"""The fields that name the table in each view of a dataset."""
+_JOB: Final = (
+    ("project_id", pa.string()),
+    ("user_email", pa.string()),
+    ("job_id", pa.string()),
+    ("job_type", pa.string()),
+    ("statement_type", pa.string()),
+)
+"""The fields of a job that both views of jobs have."""
 _TABLES: Final = pa.schema(
     [
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("table_type", pa.string()),
         ("is_insertable_into", pa.string()),
         ("creation_time", pa.timestamp("us")),
@@ -26,9 +34,7 @@ _TABLES: Final = pa.schema(
 )
 _TABLE_OPTIONS: Final = pa.schema(
     [
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("option_name", pa.string()),
         ("option_type", pa.string()),
         ("option_value", pa.string()),
@@ -36,18 +42,14 @@ _TABLE_OPTIONS: Final = pa.schema(
 )
 _VIEWS: Final = pa.schema(
     [
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("view_definition", pa.string()),
         ("use_standard_sql", pa.string()),
     ]
 )
 _COLUMNS: Final = pa.schema(
     [
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("column_name", pa.string()),
         ("ordinal_position", pa.int64()),
         ("is_nullable", pa.string()),
@@ -58,9 +60,7 @@ _COLUMNS: Final = pa.schema(
 )
 _COLUMN_FIELD_PATHS: Final = pa.schema(
     [
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("column_name", pa.string()),
         ("field_path", pa.string()),
         ("data_type", pa.string()),
@@ -72,9 +72,7 @@ _TABLE_CONSTRAINTS: Final = pa.schema(
         ("constraint_catalog", pa.string()),
         ("constraint_schema", pa.string()),
         ("constraint_name", pa.string()),
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("constraint_type", pa.string()),
         ("enforced", pa.string()),
     ]
@@ -82,9 +80,7 @@ _TABLE_CONSTRAINTS: Final = pa.schema(
 _KEY_COLUMN_USAGE: Final = pa.schema(
     [
         ("constraint_name", pa.string()),
-        ("table_catalog", pa.string()),
-        ("table_schema", pa.string()),
-        ("table_name", pa.string()),
+        *_TABLE_NAME,
         ("column_name", pa.string()),
         ("ordinal_position", pa.int64()),
     ]
@@ -97,11 +93,7 @@ _TABLE_REFERENCE: Final = pa.struct(
 _JOBS: Final = pa.schema(
     [
         ("creation_time", pa.timestamp("us")),
-        ("project_id", pa.string()),
-        ("user_email", pa.string()),
-        ("job_id", pa.string()),
-        ("job_type", pa.string()),
-        ("statement_type", pa.string()),
+        *_JOB,
         ("start_time", pa.timestamp("us")),
         ("end_time", pa.timestamp("us")),
         ("query", pa.string()),
@@ -114,11 +106,7 @@ _JOBS_TIMELINE: Final = pa.schema(
     [
         ("period_start", pa.timestamp("us")),
         ("period_slot_ms", pa.int64()),
-        ("project_id", pa.string()),
-        ("user_email", pa.string()),
-        ("job_id", pa.string()),
-        ("job_type", pa.string()),
-        ("statement_type", pa.string()),
+        *_JOB,
         ("job_creation_time", pa.timestamp("us")),
         ("job_start_time", pa.timestamp("us")),
         ("job_end_time", pa.timestamp("us")),
@@ -156,6 +144,10 @@ def _table(schema: pa.Schema, rows: Sequence[Sequence[object]]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
+def _described(job: PastJob) -> Sequence[object]:
+    return job.project, job.user, job.job_id, "QUERY", job.statement_type
+
+
 def _job(job: PastJob) -> Sequence[object]:
     reference = None
     if job.destination is not None:
@@ -163,11 +155,7 @@ def _job(job: PastJob) -> Sequence[object]:
         reference = {"project_id": name.project, "dataset_id": name.dataset, "table_id": name.table}
     return (
         job.created,
-        job.project,
-        job.user,
-        job.job_id,
-        "QUERY",
-        job.statement_type,
+        *_described(job),
         job.created,
         job.ended,
         job.query,
@@ -182,11 +170,7 @@ def _timeline(job: PastJob) -> Iterator[Sequence[object]]:
         yield (
             start,
             slot_milliseconds,
-            job.project,
-            job.user,
-            job.job_id,
-            "QUERY",
-            job.statement_type,
+            *_described(job),
             job.created,
             job.created,
             job.ended,
