@@ -204,4 +204,4 @@ def row_key(number: int) -> bytes:
 
 
 def _published(reader: Service) -> int:
-    return int(reader.metrics().get("millrace_published_changes_total", 0))
+    return int(reader.metrics()["millrace_published_changes_total"])

@@ -251,11 +251,11 @@ def _sizes(backlogs: Sequence[Backlog]) -> str:
 def _settled(consumer: Service) -> int:
     counted = consumer.metrics()
     names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
-    return int(sum(counted.get(name, 0) for name in names))
+    return int(sum(counted[name] for name in names))
 
 
 def _written(consumer: Service) -> int:
-    return int(consumer.metrics().get("millrace_consumer_written_rows_total", 0))
+    return int(consumer.metrics()["millrace_consumer_written_rows_total"])
 
 
 class Baseline:

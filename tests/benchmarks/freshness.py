@@ -218,4 +218,4 @@ def settled(consumer: Service) -> int:
     """Return how many changes a consumer has applied, as themselves or in a newer one of the same row."""
     counted = consumer.metrics()
     names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
-    return int(sum(counted.get(name, 0) for name in names))
+    return int(sum(counted[name] for name in names))

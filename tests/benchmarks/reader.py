@@ -130,7 +130,7 @@ def commit(database: SpannerDatabase, number: int, rows: int, tables: Sequence[s
 
 
 def _published(reader: Service) -> int:
-    return int(reader.metrics().get("millrace_published_changes_total", 0))
+    return int(reader.metrics()["millrace_published_changes_total"])
 
 
 def _baseline(platform: Platform, pipeline: Pipeline, start: Nanoseconds, end: Nanoseconds) -> float:

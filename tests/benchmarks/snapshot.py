@@ -94,7 +94,7 @@ def _take(platform: Platform, pipeline: Pipeline, reader: Service, rows: int, *t
 
 def confirmed_rows(reader: Service) -> int:
     """Return how many rows of snapshots a reader has had confirmed by Pub/Sub."""
-    return int(reader.metrics().get("millrace_reader_snapshot_rows_total", 0))
+    return int(reader.metrics()["millrace_reader_snapshot_rows_total"])
 
 
 def _claims(reader: Service) -> list[float]:

@@ -132,7 +132,7 @@ class Rig:
 
     def counted(self, service: Service, metric: str) -> float:
         """Return what a service has counted so far."""
-        return service.metrics().get(metric, 0.0)
+        return service.metrics()[metric]
 
     def published(self) -> list[Message]:
         """Return the messages that have been published since the last call (and those before it not yet seen)."""

@@ -118,7 +118,7 @@ class World:
 
 
 def counter(consumer: Service, name: str) -> float:
-    return consumer.metrics().get(f"millrace_{name}_total", 0)
+    return consumer.metrics()[f"millrace_{name}_total"]
 
 
 def command_line(process: psutil.Process) -> Sequence[str]:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -183,6 +182,18 @@ class BigtablePipeline(Flow):
 AnyPipeline = Pipeline | BigtablePipeline
 
 
+class MetricSums(dict[str, float]):
+    """Counters and gauges by name, each summed over its labels; empty of a service that does not answer.
+
+    A name that a service does not expose is a LookupError. Of a service that does not answer, it is 0.
+    """
+
+    def __missing__(self, name: str) -> float:
+        if self:
+            raise LookupError(f"the service exposes no metric {name}: use the name that /metrics shows")
+        return 0.0
+
+
 class Endpoint:
     """Where a service serves its health and metrics, and its answers."""
 
@@ -204,13 +215,15 @@ class Endpoint:
         """Return its metrics as Prometheus reads them; empty while it does not answer."""
         return self._get("/metrics") or ""
 
-    def metrics(self) -> dict[str, float]:
-        """Return its counters and gauges, each summed over its labels; empty while it does not answer."""
-        sums: defaultdict[str, float] = defaultdict(float)
+    def metrics(self) -> MetricSums:
+        """Return its counters and gauges; empty while it does not answer. A counter without labels yet is 0."""
+        sums = MetricSums()
         for family in text_string_to_metric_families(self.exposed()):
+            if family.type == "counter":
+                sums[f"{family.name}_total"] = 0.0
             for sample in family.samples:
-                sums[sample.name] += sample.value
-        return dict(sums)
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return sums
 
     def status(self) -> Mapping[str, Any]:
         """Return its status document; empty while it does not answer."""

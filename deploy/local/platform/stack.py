@@ -79,7 +79,7 @@ class Stack:
         """Return how many changes BigQuery has, as themselves or in a newer one of the same row."""
         counted = self.consumer.metrics()
         names = ("millrace_consumer_written_rows_total", "millrace_consumer_superseded_changes_total")
-        return int(sum(counted.get(name, 0) for name in names))
+        return int(sum(counted[name] for name in names))
 
 
 @dataclass(frozen=True)

@@ -96,16 +96,16 @@ class BigtableSide:
         figures = []
         for source in self._sources:
             reader = source.reader.metrics()
-            published = int(reader.get("millrace_published_changes_total", 0))
+            published = int(reader["millrace_published_changes_total"])
             behind = reader.get("millrace_reader_lag_seconds")
-            snapshot, name = int(reader.get(_SNAPSHOT_ROWS, 0)), source.demo.name
+            snapshot, name = int(reader[_SNAPSHOT_ROWS]), source.demo.name
             figures.append(Figures(name, self._changes[name], published, behind, self._before[name], snapshot))
         return figures
 
     def _snapshot(self, table: str) -> int:
         """Return how many rows a reader has published of a snapshot."""
         (reader,) = [one.reader for one in self._sources if one.demo.name == table]
-        return int(reader.metrics().get(_SNAPSHOT_ROWS, 0))
+        return int(reader.metrics()[_SNAPSHOT_ROWS])
 
     def _there(self) -> Mapping[str, Sequence[tuple[str]]]:
         return {name: [(row_key.decode(),) for row_key in cells] for name, cells in self._workload.tables.items()}
@@ -129,12 +129,10 @@ class BigtableSide:
         logs = [compare_change_log(table.name, rows, self._dataset)] if table.change_log else []
         counted = source.reader.metrics()
         split, merged, reconciled = (
-            counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged", "reconciled")
+            counted[f"millrace_partitions_{what}_total"] for what in ("split", "merged", "reconciled")
         )
         compared = [compare_wide(table, rows, self._dataset)]
-        taken = SnapshotTaken(
-            self._before[table.name], int(counted.get(_SNAPSHOT_ROWS, 0)), self._meanwhile[table.name]
-        )
+        taken = SnapshotTaken(self._before[table.name], int(counted[_SNAPSHOT_ROWS]), self._meanwhile[table.name])
         return Compared(
             table.name, self.name, compared, split, merged, reconciled=reconciled, change_logs=logs, snapshot=taken
         )

@@ -20,7 +20,7 @@ from rich.table import Table
 from deploy.local.platform.compose import EMULATORS, Project
 from deploy.local.platform.creation import Addresses, platform_at
 from deploy.local.platform.processes import ProcessDiedError, wait_until
-from deploy.local.platform.services import AnyPipeline, Endpoint
+from deploy.local.platform.services import AnyPipeline, Endpoint, MetricSums
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, stack_of
 from deploy.local.proof.image_checks import IMAGES, check_image
 from deploy.local.proof.reconciling import Reconcile, Reconciled, read_answer, reconcile_command
@@ -90,7 +90,7 @@ class RestartedEndpoint(Endpoint):
         self._before: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> MetricSums:
         """Return its counters and gauges; empty while it does not answer. Counts since the last call are lost."""
         with self._lock:
             found = super().metrics()
@@ -98,7 +98,7 @@ class RestartedEndpoint(Endpoint):
                 if name.endswith("_total") and value < self._last.get(name, 0):
                     self._before[name] = self._before.get(name, 0) + self._last[name]
             self._last |= found
-            return {name: value + self._before.get(name, 0) for name, value in found.items()}
+            return MetricSums({name: value + self._before.get(name, 0) for name, value in found.items()})
 
 
 def run_containers(

@@ -129,16 +129,16 @@ class SpannerSide:
             reader = source.reader.metrics()
             before = self._before[source.demo.name]
             written = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
-            published = int(reader.get("millrace_published_changes_total", 0))
+            published = int(reader["millrace_published_changes_total"])
             behind = reader.get("millrace_reader_lag_seconds")
-            snapshot = int(reader.get(_SNAPSHOT_ROWS, 0))
+            snapshot = int(reader[_SNAPSHOT_ROWS])
             figures.append(Figures(source.demo.name, written - before, published, behind, before, snapshot))
         return figures
 
     @staticmethod
     def _snapshot(source: Source) -> int:
         """Return how many rows a reader has published of a snapshot."""
-        return int(source.reader.metrics().get(_SNAPSHOT_ROWS, 0))
+        return int(source.reader.metrics()[_SNAPSHOT_ROWS])
 
     def _add_columns(self, columns: AddedColumns, say: Say) -> None:
         for source, workload in self._told:
@@ -169,9 +169,9 @@ class SpannerSide:
             for table in source.demo.histories
         ]
         counted = source.reader.metrics()
-        split, merged = (counted.get(f"millrace_partitions_{what}_total", 0) for what in ("split", "merged"))
+        split, merged = (counted[f"millrace_partitions_{what}_total"] for what in ("split", "merged"))
         name, dialect = source.demo.name, source.demo.dialect
-        taken = SnapshotTaken(self._before[name], int(counted.get(_SNAPSHOT_ROWS, 0)), self._meanwhile[name])
+        taken = SnapshotTaken(self._before[name], int(counted[_SNAPSHOT_ROWS]), self._meanwhile[name])
         return Compared(name, dialect, tables, split, merged, histories=histories, snapshot=taken)
 
 

@@ -78,6 +78,22 @@ def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
     ]
 
 
+def test_a_metric_that_a_service_does_not_expose_is_an_error_that_names_it(
+    metrics: Metrics, endpoint: RestartedEndpoint
+) -> None:
+    metrics.text = '# TYPE a counter\n# TYPE b counter\nb_total{table="t"} 2\nb_total{table="u"} 3\n'
+    counted = endpoint.metrics()
+
+    assert counted["a_total"] == 0  # of no table yet
+    assert counted["b_total"] == 5
+    with pytest.raises(LookupError, match="the service exposes no metric c_total"):
+        counted["c_total"]
+
+
+def test_a_service_that_does_not_answer_has_counted_nothing(endpoint: RestartedEndpoint) -> None:
+    assert endpoint.metrics()["c_total"] == 0
+
+
 def test_as_much_is_there_before_as_the_compose_file_puts_there() -> None:
     told = re.findall(r"BEFORE: \$\{BEFORE:-(\d+)\}", (ROOT / compose.FILE).read_text())
     assert told == [str(read_settings(ContainerSettings, {}).before)]
