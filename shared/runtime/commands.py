@@ -63,8 +63,13 @@ class ReaderStatusCommand:
 class RowsCommand:
     """Answer for the source: what `sweep` and `reconcile` of the consumer start.
 
-    It answers, line by line on standard input and output, what they ask of the rows (--source, SOURCE_ROWS). Nobody
-    types it.
+    It answers, line by line on standard input and output, what they ask of the rows (--source, SOURCE_ROWS). It is
+    not meant to be typed, except to try it.
+
+    Examples:
+
+    \b
+      echo '{"is": "list_tables"}' | {program} rows
     """
 
 

@@ -23,12 +23,24 @@ class BigtableSnapshotCommand(SnapshotCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BigtablePauseCommand:
-    """Pause the stream: nothing is read, and nothing is lost for as long as the stream keeps it."""
+    """Pause the stream: nothing is read, and nothing is lost for as long as the stream keeps it.
+
+    Examples:
+
+    \b
+      {program} pause
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BigtableResumeCommand:
-    """Resume the stream where it was paused."""
+    """Resume the stream where it was paused.
+
+    Examples:
+
+    \b
+      {program} resume
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +48,11 @@ class BigtableSyncedCommand:
     """Take away the mark of the table when it needs re-sync.
 
     Use it when all of its rows came again in another way; a snapshot takes the mark away by itself.
+
+    Examples:
+
+    \b
+      {program} synced
     """
 
 

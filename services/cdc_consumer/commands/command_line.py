@@ -27,7 +27,13 @@ Source = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupCommand:
-    """Make the topics and subscriptions that are missing, and check those that are there."""
+    """Make the topics and subscriptions that are missing, and check those that are there.
+
+    Examples:
+
+    \b
+      {program} setup
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

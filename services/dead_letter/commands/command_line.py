@@ -16,7 +16,13 @@ All = Annotated[bool, typer.Option("--all", help="Every dead letter: needed wher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """Run the service itself, as without any command: collect dead letters until asked to stop."""
+    """Run the service itself, as without any command: collect dead letters until asked to stop.
+
+    Examples:
+
+    \b
+      {program} run
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,12 @@ class ShowCommand:
     """Show dead letters whole: why they failed, what they hold, and what was done about them.
 
     --json prints one document a line: a dead letter as `list` has it, with attributes, payload and trail.
+
+    Examples:
+
+    \b
+      {program} show 1f2e3d4c
+      {program} show 1f2e3d4c --values --json
     """
 
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Eight characters of an id are enough.")]
@@ -54,6 +66,12 @@ class GroupsCommand(SelectingCommand):
     """Show dead letters by their cause, the largest group first; open ones unless --state or --id says otherwise.
 
     --json: {"groups": [...]}.
+
+    Examples:
+
+    \b
+      {program} groups
+      {program} groups --since 1d --json
     """
 
     limit: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 50
@@ -62,7 +80,14 @@ class GroupsCommand(SelectingCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsCommand:
-    """Show how many dead letters there are, by state, reason and table."""
+    """Show how many dead letters there are, by state, reason and table.
+
+    Examples:
+
+    \b
+      {program} stats
+      {program} stats --json
+    """
 
     json: Json = False
 
@@ -73,6 +98,12 @@ class ExportCommand(SelectingCommand):
 
     A line is a dead letter as `list --json` has it, with its attributes, and its payload with values masked; with
     --values its very bytes instead, as base64 in `data`.
+
+    Examples:
+
+    \b
+      {program} export --table Orders --out orders.jsonl
+      {program} export --state any --values --out everything.jsonl
     """
 
     out: Annotated[Path | None, typer.Option(help="Write to this file; else it is printed.")] = None
@@ -101,6 +132,12 @@ class RestoreCommand(SelectingCommand):
     """Open dead letters again: discarded and superseded ones, and by --id or --state also those that were replayed.
 
     --json: {"state": "open", "changed": how many, "matched": how many there were}.
+
+    Examples:
+
+    \b
+      {program} restore --group 1f2e3d4c --why 'it was no test data'
+      {program} restore --id 1f2e3d4c
     """
 
     why: Annotated[str, typer.Option(help="For the trail.", show_default=False)] = ""
@@ -183,6 +220,12 @@ class PipelineCommand:
     then. Two pipelines take two databases.
 
     --json: {"subscription": full name or null, "topic": full name or null}.
+
+    Examples:
+
+    \b
+      {program} pipeline
+      {program} pipeline --subscription dead-letters-2
     """
 
     subscription: Annotated[

@@ -87,6 +87,11 @@ class TopicCommand:
 
     That is TOPIC, in place of the topic they published to. No reader may run. What the former topic still holds stays
     there: let its consumer apply all of it.
+
+    Examples:
+
+    \b
+      TOPIC=changes-2 {program} topic
     """
 
 
