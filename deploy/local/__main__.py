@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ from deploy.local.platform import needs
 from deploy.local.platform.background import BackgroundPlatform, UpSettings
 from deploy.local.platform.bigtable import BigtableInstance
 from deploy.local.platform.cells import Increment
+from deploy.local.platform.changes import Change, change_of, check_dml, is_applied, wait_until_applied
 from deploy.local.platform.creation import (
     DATABASES,
     Addresses,
@@ -31,7 +31,7 @@ from deploy.local.platform.creation import (
     write_api_token,
 )
 from deploy.local.platform.emulators import ROOT
-from deploy.local.platform.processes import Process, ProcessDiedError, Processes, StopRequestedError, wait_until
+from deploy.local.platform.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.platform.services import (
     BigtablePipeline,
     Endpoint,
@@ -47,7 +47,7 @@ from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.containers import ContainerSettings, run_containers
 from deploy.local.proof.run import RunSettings, run
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop, stop_on_signals
 
@@ -55,7 +55,6 @@ _RUN: Final = ROOT / ".run" / "run"
 _CONTAINERS: Final = ROOT / ".run" / "containers"
 _UP: Final = ROOT / ".run" / "up"
 _INTERRUPTED: Final = 130
-_APPLIED_WITHIN: Final = timedelta(minutes=1)
 _WHOLE: Final = ("run", "containers", "up")
 
 
@@ -151,21 +150,26 @@ def _create(say: Say) -> int:
 
 def _query(platform: BackgroundPlatform, arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
     flow, consumer = _up(platform), Endpoint(platform.state().consumer)
-    changed = platform.last_change()
-
-    def applied() -> bool:
-        times = [parse_timestamp(one["committed"]) for one in consumer.status().get("tables", ()) if one["committed"]]
-        return changed is None or any(at // 1000 >= changed // 1000 for at in times)  # a mirror has microseconds
-
-    if arguments.wait:
-        wait_until(applied, "the last change to be applied", timeout=_APPLIED_WITHIN, stop=stop)
-    stale = not applied()
     with contextlib.closing(BigQueryDataset(flow.bigquery_rest, flow.project, flow.dataset)) as dataset:
-        rows = rows_of(dataset, arguments.statement)
-    show_rows(rows, console)
-    if stale and changed is not None:
-        console.print(f"the change of {format_timestamp(changed)} is not applied yet: `query --wait` waits for it")
+        show_query(arguments, platform.last_change(), consumer, dataset, console, stop)
     return 0
+
+
+def show_query(
+    arguments: argparse.Namespace,
+    change: Change | None,
+    consumer: Endpoint,
+    dataset: BigQueryDataset,
+    console: Console,
+    stop: Stop,
+) -> None:
+    """Print the rows of a query: with ``--wait`` once the last change is applied, else with a word if it is not."""
+    if arguments.wait and change is not None:
+        wait_until_applied(change, consumer, dataset, stop)
+    stale = change is not None and not is_applied(change, consumer, dataset)
+    show_rows(rows_of(dataset, arguments.statement), console)
+    if stale:
+        console.print(f"{change} is not applied yet: `query --wait` waits for it", soft_wrap=True)
 
 
 def rows_of(dataset: BigQueryDataset, statement: str) -> Sequence[Mapping[str, object]]:
@@ -209,10 +213,11 @@ def _sql(platform: BackgroundPlatform, database: str, statement: str, console: C
     pipeline = next((one for one in platform.state().readers if isinstance(one, Pipeline)), None)
     if pipeline is None:
         raise MisconfiguredError("Spanner is not up: `make down`, and then `make up SOURCES=both`")
+    check_dml(statement)
     with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
         rows, committed = instance.database(database).execute(statement)
     if rows:
-        platform.remember_change(committed)
+        platform.remember_change(change_of(statement, rows, committed))
     console.print(f"{counted(rows)} changed, committed at {format_timestamp(committed)}")
     return 0
 
@@ -227,7 +232,7 @@ def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: C
     with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
         began = Nanoseconds(time.time_ns())  # its commit timestamp, which is not returned, is later
         instance.apply(Increment(arguments.table, arguments.row_key.encode(), amounts))
-    platform.remember_change(began)
+    platform.remember_change(Change(arguments.table, began))
     console.print("1 row changed")
     return 0
 

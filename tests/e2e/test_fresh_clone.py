@@ -7,12 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from deploy.local.platform.processes import wait_until
 from tests.e2e.commands import ROOT, new_mark, running
 
 pytestmark = pytest.mark.timeout(900)  # everything is installed once more
@@ -142,11 +140,8 @@ def test_the_commands_that_make_up_prints_work_and_make_down_stops_everything(cl
         changed = clone.type(change)
         assert changed.returncode == 0, changed.stdout + changed.stderr
         assert "1 row changed" in changed.stdout
-        wait_until(
-            lambda query=query, renamed=renamed: renamed in clone.type(query).stdout,  # type: ignore[misc]
-            "the change in BigQuery",
-            timeout=timedelta(seconds=60),
-        )
+        waited = clone.type(query)
+        assert renamed in waited.stdout, "`query --wait` waits: " + waited.stdout + waited.stderr
 
     status = clone.type(".venv/bin/python -m deploy.local status")
     assert status.returncode == 0, status.stdout + status.stderr

@@ -22,6 +22,7 @@ import psutil
 
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC
 from deploy.local.platform import guard
+from deploy.local.platform.changes import Change
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import GRACE, TAIL, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.platform.restarts import Restarts
@@ -30,7 +31,6 @@ from deploy.local.platform.stack import Say, Sources, Stack, reader_name, runnin
 from deploy.local.proof.reconciling import rows_command
 from deploy.local.proof.run import sides_of, wait_until_loaded
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.runtime.clock import SystemClock
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
@@ -89,7 +89,7 @@ class BackgroundPlatform:
         self._lock = directory / "lock"
         self._state = directory / "state.json"
         self._log = directory / "supervisor.log"
-        self._changed = directory / "last-change"
+        self._changed = directory / "last-change.json"
 
     def up(self, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
         """Start the supervisor and wait until everything runs; print where, and how to query it."""
@@ -210,13 +210,13 @@ class BackgroundPlatform:
             return ""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL:])
 
-    def remember_change(self, committed: Nanoseconds) -> None:
-        """Keep when a row was changed by a command of this platform, for `query --wait`."""
-        self._changed.write_text(format_timestamp(committed))
+    def remember_change(self, change: Change) -> None:
+        """Keep what a command of this platform changed, for `query --wait`."""
+        self._changed.write_text(json.dumps(asdict(change)))
 
-    def last_change(self) -> Nanoseconds | None:
-        """Return when a command last changed a row, or None if none has."""
-        return parse_timestamp(self._changed.read_text()) if self._changed.exists() else None
+    def last_change(self) -> Change | None:
+        """Return what a command changed last, or None if none has."""
+        return Change(**json.loads(self._changed.read_text())) if self._changed.exists() else None
 
     def flow(self) -> Flow | None:
         """Return what is up, if anything; not yet while it starts."""

@@ -14,14 +14,12 @@ from rich.console import Console
 
 from deploy.local.__main__ import show_rows
 from deploy.local.platform import needs
-from deploy.local.platform.background import BackgroundPlatform
 from deploy.local.proof import reconciling
 from deploy.local.proof.letters import LettersFound
 from deploy.local.proof.progress import Progress
 from deploy.local.proof.reconciling import Reconciled, rows_command
 from deploy.local.proof.report import Report
 from deploy.local.proof.sides import Figures
-from shared.contracts.timestamps import Nanoseconds
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -239,10 +237,3 @@ def test_numbers_that_stand_still_are_shown_with_what_is_waited_for() -> None:
     assert progress._summary().endswith(
         "5,734 to be applied, waiting for all services to be ready; Spark takes longest"
     )
-
-
-def test_the_last_change_by_a_command_is_remembered_for_a_query_that_waits(tmp_path: Path) -> None:
-    platform = BackgroundPlatform(tmp_path)
-    assert platform.last_change() is None
-    platform.remember_change(Nanoseconds(1_700_000_000_123_456_789))
-    assert platform.last_change() == 1_700_000_000_123_456_789
