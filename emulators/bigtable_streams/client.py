@@ -10,7 +10,7 @@ import msgspec
 from emulators.bigtable_streams import control_messages as messages
 
 T = TypeVar("T", bound=msgspec.Struct)
-_PATIENCE_SECONDS: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 
 
 class FrontControl:
@@ -92,7 +92,7 @@ class FrontControl:
     def ask(self, message: msgspec.Struct, answer: type[T]) -> T:
         """Make one control call; grpc.RpcError with what is wrong with it."""
         method = f"{messages.SERVICE}{type(message).__name__}"
-        data = self._channel.unary_unary(method, None, None)(msgspec.json.encode(message), timeout=_PATIENCE_SECONDS)
+        data = self._channel.unary_unary(method, None, None)(msgspec.json.encode(message), timeout=_TIMEOUT_SECONDS)
         return msgspec.json.decode(data, type=answer)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc
 
 Metadata = Sequence[tuple[str, str | bytes]]
-_PATIENCE_SECONDS: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 _OPTIONS: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
@@ -22,7 +22,7 @@ class Emulator:
         call = self._unary.get(method)
         if call is None:
             call = self._unary[method] = self._channel.unary_unary(method, None, None)
-        answer: bytes = await call(data, timeout=_PATIENCE_SECONDS)
+        answer: bytes = await call(data, timeout=_TIMEOUT_SECONDS)
         return answer
 
     async def server_streaming(self, method: str, data: bytes) -> AsyncIterator[bytes]:

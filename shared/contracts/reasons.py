@@ -45,7 +45,7 @@ class Reason(Enum):
     Rows of a snapshot that are too old are no dead letters: their mirror needs another snapshot, which has them all.
     """
     RETRIES_EXHAUSTED = "retries_exhausted"
-    """Failed retryably, every time, for longer than patience lasts."""
+    """Failed retryably, every time, for longer than the retry time."""
     NOT_APPLIED_IN_TIME = "not_applied_in_time"
     """Delivered more often than Pub/Sub's own dead-letter policy allows, and forwarded by it."""
 

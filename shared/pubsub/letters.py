@@ -42,18 +42,18 @@ def letter_message(letter: DeadLetter) -> Any:
 
 
 class DeadLetterPublisher:
-    """Keeps letters from a thread. Without patience it tries until it succeeds or is asked to stop."""
+    """Keeps letters from a thread. Without a ``budget`` it tries until it succeeds or is asked to stop."""
 
-    def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, patience: timedelta | None = None) -> None:
+    def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, budget: timedelta | None = None) -> None:
         self._publish = publish_stub(channel)
         self._topic = topic
         self._stop = stop
-        self._patience = patience
+        self._budget = budget
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Return when every letter is confirmed by the dead-letter topic; until then none may be counted as kept."""
         for request in _requests(self._topic, letters):
-            for attempt in retrying(self._stop, self._patience):
+            for attempt in retrying(self._stop, self._budget):
                 with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
                     self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
 
@@ -66,7 +66,7 @@ class AsyncDeadLetterPublisher:
         channel: grpc.aio.Channel,
         topic: str,
         stop: Stop,
-        patience: timedelta | None = None,
+        budget: timedelta | None = None,
         kept: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,12 +75,12 @@ class AsyncDeadLetterPublisher:
         self._publish = publish_stub(channel)
         self._topic = topic
         self._stop = stop
-        self._patience = patience
+        self._budget = budget
 
     async def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Return when every letter is confirmed by the dead-letter topic."""
         for request in _requests(self._topic, letters):
-            async for attempt in retrying_async(self._stop, self._patience):
+            async for attempt in retrying_async(self._stop, self._budget):
                 with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         self._kept(letters)

@@ -32,7 +32,7 @@ AGENT: Final = "gcp-sa-pubsub.iam.gserviceaccount.com"
 SETUP: Final = "python -m services.cdc_consumer setup"
 
 _DEFAULT_RETENTION: Final = timedelta(days=7)  # what an unset retention means to the service
-_PATIENCE: Final = timedelta(seconds=30)
+_RETRY_BUDGET: Final = timedelta(seconds=30)
 _TIMEOUT: Final = 10.0
 
 T = TypeVar("T")
@@ -374,7 +374,7 @@ class _Pubsub:
         self._call(what, create_or_leave)
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        for attempt in retrying(self._stop, _PATIENCE):
+        for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt, pubsub_errors(what):
                 return call()
         raise AssertionError("a retry ends with a value or an error")

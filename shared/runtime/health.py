@@ -24,11 +24,11 @@ from shared.runtime.stop import Stop
 
 T = TypeVar("T")
 
-PATIENCE: Final = timedelta(minutes=2)
+TIMEOUT: Final = timedelta(minutes=2)
 MOST_CONNECTIONS: Final = 32
 """At once, to the port of health and metrics."""
 _LOOK: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
-_CLIENTS_PATIENCE: Final = 10.0  # seconds
+_CLIENTS_TIMEOUT: Final = 10.0  # seconds
 
 
 class Health:
@@ -38,9 +38,9 @@ class Health:
     away. Ready is what works: not before it has begun, not while what it stands on is away, not after a stop.
     """
 
-    def __init__(self, patience: timedelta = PATIENCE, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout: timedelta = TIMEOUT, now: Callable[[], float] = time.monotonic) -> None:
         """Take how long the loop may take to come round; ``now`` counts seconds."""
-        self._patience = patience.total_seconds()
+        self._timeout = timeout.total_seconds()
         self._now = now
         self._progress = now()
         self._ready = False
@@ -75,8 +75,8 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the loop came round within the service's patience."""
-        return self._now() - self._progress <= self._patience
+        """Tell whether the loop came round within the timeout."""
+        return self._now() - self._progress <= self._timeout
 
     def attempting(self, call: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
         """Return a call of the loop, to be made until it succeeds: each attempt is progress, and ready it is not then.
@@ -146,7 +146,7 @@ def serving_health(
     """
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _CLIENTS_PATIENCE
+        timeout = _CLIENTS_TIMEOUT
 
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:

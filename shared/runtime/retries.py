@@ -1,4 +1,4 @@
-"""The one retry policy: only what is transient, with truncated exponential backoff, until patience or a stop ends it.
+"""The one retry policy: only what is transient, with truncated exponential backoff, within a budget of time.
 
 Source of the shape: BigQuery, "Introduction to the Storage Write API", error handling (exponential backoff for short
 faults, a deliberate policy for long ones). Retries are not nested: where a client retries, that is turned off.
@@ -62,23 +62,23 @@ class Headway:
 
 def retrying(
     stop: Stop,
-    patience: timedelta | None = None,
+    budget: timedelta | None = None,
     longest_wait: timedelta = LONGEST_WAIT,
     *,
     headway: Headway | None = None,
     name: str | None = None,
 ) -> Retrying:
-    """Retry what raises TransientError; without ``patience`` until it succeeds or the process is asked to stop.
+    """Retry what raises TransientError; without ``budget`` until it succeeds or the process is asked to stop.
 
-    Patience counts from the first attempt's start. With ``headway``, for what takes longer than that when all is well,
-    from the first failure after any: so what has come further than ever before is always tried again.
+    The budget counts from the first attempt's start. With ``headway``, for what takes longer than that even without an
+    error, from the first failure after any: so what has come further than ever before is always tried again.
     The log calls it ``name``, or else after the function that asks for it.
     What the last attempt raised is raised again. Use as ``for attempt in retrying(...): with attempt: ...``.
     """
     return Retrying(
         retry=retry_if_exception_type(TransientError),
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
-        stop=_ends(stop, patience, headway),
+        stop=_ends(stop, budget, headway),
         sleep=sleep_using_event(stop.event),
         before_sleep=partial(_log, name or _caller()),
         reraise=True,
@@ -86,7 +86,7 @@ def retrying(
 
 
 def retrying_async(
-    stop: Stop, patience: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT, *, name: str | None = None
+    stop: Stop, budget: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT, *, name: str | None = None
 ) -> AsyncRetrying:
     """Do the same in an event loop: ``async for attempt in retrying_async(...): with attempt: ...``."""
 
@@ -100,16 +100,16 @@ def retrying_async(
     return AsyncRetrying(
         retry=retry_if_exception_type(TransientError),
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
-        stop=_ends(stop, patience),
+        stop=_ends(stop, budget),
         sleep=sleep,
         before_sleep=partial(_log, name or _caller()),
         reraise=True,
     )
 
 
-async def retried(stop: Stop, call: Callable[[], Awaitable[T]], patience: timedelta | None = None) -> T:
-    """Make a call again until it succeeds, or until asked to stop, or out of patience."""
-    async for attempt in retrying_async(stop, patience, name=_name(call)):
+async def retried(stop: Stop, call: Callable[[], Awaitable[T]], budget: timedelta | None = None) -> T:
+    """Make a call again until it succeeds, or until asked to stop, or until the budget is spent."""
+    async for attempt in retrying_async(stop, budget, name=_name(call)):
         with attempt:
             return await call()
     raise AssertionError("a retry ends with a value or an error")
@@ -118,8 +118,8 @@ async def retried(stop: Stop, call: Callable[[], Awaitable[T]], patience: timede
 class _StandsStill(stop_base):
     """Ends attempts once none has made headway for a time."""
 
-    def __init__(self, patience: timedelta, headway: Headway) -> None:
-        self._patience = patience.total_seconds()
+    def __init__(self, budget: timedelta, headway: Headway) -> None:
+        self._budget = budget.total_seconds()
         self._headway = headway
         self._since: float | None = None
 
@@ -128,14 +128,14 @@ class _StandsStill(stop_base):
         assert failed is not None
         if self._headway.made() or self._since is None:
             self._since = failed
-        return failed - self._since >= self._patience
+        return failed - self._since >= self._budget
 
 
-def _ends(stop: Stop, patience: timedelta | None, headway: Headway | None = None) -> stop_base:
+def _ends(stop: Stop, budget: timedelta | None, headway: Headway | None = None) -> stop_base:
     asked = stop_when_event_set(stop.event)
-    if patience is None:
+    if budget is None:
         return stop_never | asked
-    return (stop_after_delay(patience) if headway is None else _StandsStill(patience, headway)) | asked
+    return (stop_after_delay(budget) if headway is None else _StandsStill(budget, headway)) | asked
 
 
 def _caller() -> str:

@@ -33,7 +33,7 @@ ROWS_A_CALL: Final = 500
 _RATE: Final = 200
 _TARGET: Final = 6.0
 _STOPPED: Final = {"LEASE_DURATION": "10m", "HEARTBEAT_INTERVAL": "2m"}
-"""What a reader is told that is stopped for a while: it may lose neither its lease nor its patience with the stream."""
+"""What a reader is told that is stopped for a while: it may lose neither its lease nor its stream to a timeout."""
 
 
 @dataclass(frozen=True)

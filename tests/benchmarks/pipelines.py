@@ -22,7 +22,7 @@ from tests.benchmarks.null_write_server import STATS
 from tests.benchmarks.workload import CHANGE_STREAM
 
 PROJECT: Final = "bench"
-PATIENCE: Final = timedelta(minutes=5)
+TIMEOUT: Final = timedelta(minutes=5)
 _PULL_LASTS: Final = 5.5  # seconds; of the source's pull from an emulator
 SAMPLES: Final = "MILLRACE_BENCH_SAMPLES"
 """The variable that tells a sampled process where to write what it was seen doing."""
@@ -143,11 +143,11 @@ def held(service: Service) -> Iterator[None]:
 
 def wait_until(platform: Platform, done: Callable[[], bool], what: str, every: float = 0.1) -> None:
     """Wait for something while all processes live."""
-    deadline = time.monotonic() + PATIENCE.total_seconds()
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
     while not done():
         platform.processes.check()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE} for {what}, in vain")
+            raise TimeoutError(f"waited {TIMEOUT} for {what}, in vain")
         if platform.processes.stop.wait(timedelta(seconds=every)):
             raise StopRequestedError(f"asked to stop while waiting for {what}")
 

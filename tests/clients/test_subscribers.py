@@ -34,7 +34,7 @@ SUBSCRIBERS: Final[Mapping[str, Sequence[str]]] = {
         "Subscriber",
     ],
 }
-PATIENCE: Final = timedelta(seconds=120)
+TIMEOUT: Final = timedelta(seconds=120)
 ROWS: Final = range(1_000, 1_020)
 VERSIONS: Final = 4
 
@@ -153,7 +153,7 @@ def subscribers(
             processes.wait_until(
                 partial(has_received_everything, subscriber, expected),
                 f"the subscriber in {language}",
-                PATIENCE,
+                TIMEOUT,
             )
         for subscriber in started.values():
             subscriber.expected_to_end = True

@@ -27,7 +27,7 @@ LEASE: Final = timedelta(seconds=10)
 MINUTE: Final = 60_000_000
 LONG: Final = MergeTimeouts(merge=timedelta(days=1), token=timedelta(days=1))
 PARTITION_TABLE: Final = Table("projects/p/instances/i", "millrace_partitions")
-NO_PATIENCE: Final = MergeTimeouts(merge=timedelta(), token=timedelta())
+ZERO_TIMEOUTS: Final = MergeTimeouts(merge=timedelta(), token=timedelta())
 
 
 class Open(Protocol):

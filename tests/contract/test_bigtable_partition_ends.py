@@ -11,7 +11,7 @@ from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.ports import PositionLostError
 from tests.contract.bigtable_partitions import (
     MINUTE,
-    NO_PATIENCE,
+    ZERO_TIMEOUTS,
     Stores,
     begun,
     child,
@@ -142,7 +142,7 @@ class PartitionEndsContract(Promises):
     def test_keys_that_no_child_names_wait_and_are_read_from_a_time_then(self) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one", timeouts=MergeTimeouts(merge=timedelta(), token=timedelta(days=1)))
-            two = stores.open("two", timeouts=NO_PATIENCE)
+            two = stores.open("two", timeouts=ZERO_TIMEOUTS)
             start = await begun(one, "-")
             (held,) = await take(one, "a")
             await one.close(reached(held, minutes=90, ceiling=30), [child("b-c")])
@@ -183,7 +183,7 @@ class PartitionEndsContract(Promises):
 
     def test_a_restart_never_asks_for_what_was_before_the_stream(self) -> None:
         async def promise(stores: Stores) -> None:
-            one = stores.open("one", timeouts=NO_PATIENCE)
+            one = stores.open("one", timeouts=ZERO_TIMEOUTS)
             start = await begun(one, "-")
             (held,) = await take(one, "a")
             await one.close(reached(held, minutes=5), [child("-b")])
@@ -196,7 +196,7 @@ class PartitionEndsContract(Promises):
 
     def test_changes_that_are_not_kept_any_more_are_not_skipped_in_silence(self) -> None:
         async def promise(stores: Stores) -> None:
-            one = stores.open("one", timeouts=NO_PATIENCE)
+            one = stores.open("one", timeouts=ZERO_TIMEOUTS)
             long_ago = Microseconds((await one.survey()).now - 8 * 24 * 60 * MINUTE)  # kept are seven days
             await one.begin([span("-")], long_ago)
             (held,) = await take(one, "a")
@@ -210,7 +210,7 @@ class PartitionEndsContract(Promises):
 
     def test_a_retention_that_was_seen_to_be_shorter_holds_from_then_on(self) -> None:
         async def promise(stores: Stores) -> None:
-            one = stores.open("one", timeouts=NO_PATIENCE)
+            one = stores.open("one", timeouts=ZERO_TIMEOUTS)
             long_ago = Microseconds((await one.survey()).now - 2 * 24 * 60 * MINUTE)
             await one.begin([span("-")], long_ago)
             (held,) = await take(one, "a")
@@ -228,7 +228,7 @@ class PartitionEndsContract(Promises):
 
     def test_what_was_reconciled_may_be_restarted_once_and_nothing_else_may(self) -> None:
         async def promise(stores: Stores) -> None:
-            one, two = stores.open("one", timeouts=NO_PATIENCE), stores.open("two")
+            one, two = stores.open("one", timeouts=ZERO_TIMEOUTS), stores.open("two")
             start = await begun(one, "-b", "b-")
             (left, right) = await take(one, "a", "b")
             with pytest.raises(ValueError, match="reconciled"):

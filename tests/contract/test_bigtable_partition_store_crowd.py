@@ -24,8 +24,8 @@ from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
     LEASE,
-    NO_PATIENCE,
     PARTITION_TABLE,
+    ZERO_TIMEOUTS,
     BreakingChannels,
     Stores,
     When,
@@ -217,7 +217,7 @@ def test_in_memory(seed: int) -> None:
                 owner,
                 LEASE,
                 lambda: crowd.monotonic[0],
-                timeouts=NO_PATIENCE,
+                timeouts=ZERO_TIMEOUTS,
                 retention=timedelta(days=7),
                 step=step if breaks else no_step,
             )
@@ -244,7 +244,7 @@ def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
             await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
 
             def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
-                return a_store(channels, stream, owner, crowd.monotonic, timeouts=NO_PATIENCE)
+                return a_store(channels, stream, owner, crowd.monotonic, timeouts=ZERO_TIMEOUTS)
 
             last = store("last")
             start = (await last.survey()).now

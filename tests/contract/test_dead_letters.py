@@ -115,7 +115,7 @@ class TestDeadLetterPublisher(DeadLettersContract):
     def place(self, pubsub_emulator: str) -> Iterator[Place]:
         with open_channel(pubsub_emulator) as hands, wire(pubsub_emulator) as way, open_channel(way.address) as channel:
             topology = a_topology(hands)
-            letters = DeadLetterPublisher(channel, topology.dead_letter_topic, Stop(), patience=timedelta(seconds=1))
+            letters = DeadLetterPublisher(channel, topology.dead_letter_topic, Stop(), budget=timedelta(seconds=1))
             seen: list[DeadLetter] = []
 
             def kept() -> Sequence[DeadLetter]:

@@ -24,10 +24,10 @@ from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
 
 @contextmanager
 def opened(
-    address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)
+    address: str, *, make: bool = True, timeout: timedelta = timedelta(seconds=10)
 ) -> Iterator[DeadLetterDatabase]:
     """Open a database for a block."""
-    database = open_database(address, make=make, patience=patience)
+    database = open_database(address, make=make, timeout=timeout)
     try:
         yield database
     finally:
@@ -143,7 +143,7 @@ class TestSqliteVersions(VersionsContract):
             open_database(f"sqlite:///{tmp_path}/letters.sqlite3")
 
     def test_a_file_that_another_holds_for_too_long_is_busy(self, address: str) -> None:
-        with opened(address, patience=timedelta(milliseconds=50)) as database:
+        with opened(address, timeout=timedelta(milliseconds=50)) as database:
             store = SqlLetterStore(database)
             other = sqlite3.connect(address.removeprefix("sqlite:///"), isolation_level=None)
             other.execute("BEGIN IMMEDIATE")

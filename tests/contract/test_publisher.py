@@ -23,7 +23,7 @@ from tests.integration.pubsub_topics import a_topology, pull
 
 PLANES: Final = a_header()
 WIDER: Final = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 
 Published = Sequence[tuple[Header, Sequence[Change]]]
 
@@ -38,7 +38,7 @@ class Place:
     async def publish(self, *changes: Change, header: Header = PLANES) -> asyncio.Future[None]:
         """Hand changes over, each under a key of its own; fails where the publisher does not take them in time."""
         keyed = [(f"{header.table}/{change.key}", change) for change in changes]
-        return await asyncio.wait_for(self.publisher.publish(header, keyed), PATIENCE)
+        return await asyncio.wait_for(self.publisher.publish(header, keyed), TIMEOUT)
 
     def changes(self) -> Counter[tuple[Header, Change]]:
         """Return how many times each change is there, under its header."""
@@ -72,7 +72,7 @@ class PublisherContract:
             batches = [[a_change(100 * n + m) for m in range(n)] for n in range(1, 30)]
             futures = [(await place.publish(*changes), changes) for changes in batches]
             for future, changes in futures:
-                await asyncio.wait_for(future, PATIENCE)
+                await asyncio.wait_for(future, TIMEOUT)
                 assert not Counter((PLANES, change) for change in changes) - place.changes()
             assert sum(place.changes().values()) == sum(map(len, batches))
 
@@ -113,7 +113,7 @@ class PublisherContract:
             for number in range(20):
                 futures.append(await place.publish(a_change(number)))
                 assert sum(not future.done() for future in futures) <= 1
-            await asyncio.wait_for(asyncio.gather(*futures), PATIENCE)
+            await asyncio.wait_for(asyncio.gather(*futures), TIMEOUT)
             assert len(place.changes()) == 20
 
         self.run(promise, narrow=True)
@@ -121,7 +121,7 @@ class PublisherContract:
     def test_a_caller_that_waits_no_longer_harms_nobody(self) -> None:
         async def promise(place: Place) -> None:
             (await place.publish(a_change(1))).cancel()
-            await asyncio.wait_for(await place.publish(a_change(2)), PATIENCE)
+            await asyncio.wait_for(await place.publish(a_change(2)), TIMEOUT)
             assert (PLANES, a_change(2)) in place.changes()
 
         self.run(promise, narrow=True)
@@ -129,7 +129,7 @@ class PublisherContract:
     def test_closing_publishes_what_was_taken(self) -> None:
         async def promise(place: Place) -> None:
             futures = [await place.publish(a_change(number)) for number in range(50)]
-            await asyncio.wait_for(place.publisher.close(), PATIENCE)
+            await asyncio.wait_for(place.publisher.close(), TIMEOUT)
             assert all(future.done() and future.exception() is None for future in futures)
             assert place.changes() == Counter((PLANES, a_change(number)) for number in range(50))
 
@@ -148,7 +148,7 @@ class PublisherContract:
         async def promise(place: Place) -> None:
             for number in range(3):
                 with pytest.raises(MisconfiguredError):
-                    await asyncio.wait_for(await place.publish(a_change(number)), PATIENCE)
+                    await asyncio.wait_for(await place.publish(a_change(number)), TIMEOUT)
             assert place.published() == []
 
         self.run(promise, broken=True)

@@ -21,7 +21,7 @@ from tests.integration.stand_in import StandIn
 from tests.worlds.commands import run_command
 from tests.worlds.consumer import World, counter
 
-PATIENCE: Final = timedelta(minutes=5)
+TIMEOUT: Final = timedelta(minutes=5)
 
 
 class Mending:
@@ -40,7 +40,7 @@ class Mending:
     def start(self, consumer: Service) -> None:
         """Start the dead-letter service, and wait until it and the consumer are ready."""
         letters = start_dead_letter(self.processes, self.world.pipeline)
-        wait_until_ready(self.processes, consumer, letters, patience=PATIENCE)
+        wait_until_ready(self.processes, consumer, letters, timeout=TIMEOUT)
 
     def say(self, *words: str, code: int = 0) -> Any:
         """Run a command; return its document."""
@@ -64,7 +64,7 @@ class Mending:
             return len(found) == count
 
         try:
-            self.processes.wait_until(there, f"{count} letters {filters}", PATIENCE)
+            self.processes.wait_until(there, f"{count} letters {filters}", TIMEOUT)
         except Exception as error:
             told = "\n".join(f"{one['reason']}: {one['table']} {one['key']}: {one['detail']}" for one in found)
             raise AssertionError(f"{error}\nthere are\n{told}") from error
@@ -78,14 +78,14 @@ class Mending:
     def wait_for(self, table: str, expected: Mapping[int, tuple[Any, Any]]) -> None:
         """Wait until a table is as it should be."""
         try:
-            self.processes.wait_until(lambda: self.rows(table) == expected, f"{table} to be {expected}", PATIENCE)
+            self.processes.wait_until(lambda: self.rows(table) == expected, f"{table} to be {expected}", TIMEOUT)
         except Exception as error:
             raise AssertionError(f"{error}\n{table} is {self.rows(table)}") from error
 
     def wait_until_handled(self, consumer: Service, messages: int) -> None:
         """Wait until a consumer has acknowledged so many messages since it was started."""
         self.processes.wait_until(
-            lambda: counter(consumer, "leases_acked") >= messages, f"{messages} messages to be acked", PATIENCE
+            lambda: counter(consumer, "leases_acked") >= messages, f"{messages} messages to be acked", TIMEOUT
         )
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from deploy.local.platform.processes import Processes, wait_until
-from deploy.local.platform.services import PATIENCE, Service, start_reader
+from deploy.local.platform.services import TIMEOUT, Service, start_reader
 from deploy.local.platform.source import SpannerInstance, Write
 from deploy.local.proof.comparison import compare_tables
 from shared.contracts.change_batch import decode_batch
@@ -99,7 +99,7 @@ class Rig:
         """Commit one transaction; return its commit timestamp in nanoseconds."""
         return self.database.commit([replace(one, table=self.named(one.table)) for one in writes])
 
-    def wait_until_equal(self, tables: Iterable[str] = TABLES, patience: timedelta = SOON) -> None:
+    def wait_until_equal(self, tables: Iterable[str] = TABLES, timeout: timedelta = SOON) -> None:
         """Wait until BigQuery equals Spanner, by value; the test fails with what differs."""
         last: list[str] = []
         whole = [self.named(table) for table in tables]
@@ -109,18 +109,18 @@ class Rig:
             return not last
 
         try:
-            self.wait(equal, "BigQuery to equal Spanner", patience)
+            self.wait(equal, "BigQuery to equal Spanner", timeout)
         except Exception as error:
             raise AssertionError(f"{error}\nwhat differs: " + "\n".join(last)) from error
 
-    def wait(self, ready: Callable[[], Any], what: str, patience: timedelta = SOON) -> Any:
+    def wait(self, ready: Callable[[], Any], what: str, timeout: timedelta = SOON) -> Any:
         """Wait for something to come true while no process dies unasked."""
-        return wait_until(lambda: ready() or None, what, [*self.standing.running, *self.processes.running], patience)
+        return wait_until(lambda: ready() or None, what, [*self.standing.running, *self.processes.running], timeout)
 
-    def wait_until_ready(self, *services: Service, patience: timedelta = PATIENCE) -> None:
+    def wait_until_ready(self, *services: Service, timeout: timedelta = TIMEOUT) -> None:
         """Wait until all of them say that they are ready."""
         for service in services:
-            self.wait(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
+            self.wait(lambda one=service: one.ready, f"{service.process.name} to be ready", timeout)  # type: ignore[misc]
 
     def consumer(self, **settings: str) -> Service:
         """Return the standing consumer, as `Standing.consumer` does."""

@@ -16,7 +16,7 @@ from shared.contracts.reasons import Reason
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub
 from tests.builders import a_header
 from tests.conftest import PROJECT
-from tests.e2e.mending import PATIENCE, Mending, a_mending, change, publish
+from tests.e2e.mending import TIMEOUT, Mending, a_mending, change, publish
 from tests.e2e.reasons import BAD, GOOD, SCENARIOS, named, with_fix
 from tests.integration.stand_in import StandIn
 from tests.worlds.consumer import counter, ends
@@ -173,7 +173,7 @@ def dead_letters_fixed_by_the_tables_file_are_applied(everything: Everything, co
     file.write_text("\n".join(scenario.tables_file for _reason, scenario in with_fix("tables file")))
     mending.environment["TABLES_FILE"] = str(file)
     consumer = mending.world.launch(TABLES_FILE=str(file))
-    wait_until_ready(mending.processes, consumer, patience=PATIENCE)
+    wait_until_ready(mending.processes, consumer, timeout=TIMEOUT)
     reasons = [reason for reason, _scenario in with_fix("tables file")]
     wanted = [word for reason in reasons for word in ("--reason", reason.value)]
     assert mending.say("replay", *wanted, "--execute")["sent"] == len(reasons)

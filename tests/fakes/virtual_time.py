@@ -1,4 +1,4 @@
-"""An event loop whose clock only moves when nothing else is to be done: waits cost nothing, and tests no patience."""
+"""An event loop whose clock only moves when nothing else is to be done: waits cost nothing."""
 
 import asyncio
 import selectors

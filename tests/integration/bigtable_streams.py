@@ -24,7 +24,7 @@ from services.bigtable_reader.core.stream.records import (
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable
 
 HEARTBEAT = 100  # milliseconds
-PATIENCE = 30.0
+TIMEOUT = 30.0
 LARGE = 1_000_000
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ async def read_until(
 ) -> list[StreamRecord]:
     """Return what is read until that is enough, or until the stream ends."""
     found: list[StreamRecord] = []
-    async with asyncio.timeout(PATIENCE), aclosing(stream.read(asked)) as portions:
+    async with asyncio.timeout(TIMEOUT), aclosing(stream.read(asked)) as portions:
         async for records in portions:
             found += records
             if enough(found):

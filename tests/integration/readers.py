@@ -14,7 +14,7 @@ from tests.worlds.commands import run_command
 
 STARTS: Final = timedelta(seconds=60)
 """How long a start may take, on a busy machine."""
-PATIENCE: Final = timedelta(seconds=120)
+TIMEOUT: Final = timedelta(seconds=120)
 
 
 class Readers(ABC):
@@ -58,7 +58,7 @@ class Readers(ABC):
         ready: Callable[[], bool],
         what: str,
         pull: Callable[[], object] = lambda: None,
-        patience: timedelta = PATIENCE,
+        timeout: timedelta = TIMEOUT,
     ) -> None:
         """Wait for something to come true while no reader dies unasked; ``pull`` takes what came before a check."""
 
@@ -66,7 +66,7 @@ class Readers(ABC):
             pull()
             return ready()
 
-        self.processes.wait_until(arrived, what, patience)
+        self.processes.wait_until(arrived, what, timeout)
 
 
 def ready(reader: Process) -> bool:

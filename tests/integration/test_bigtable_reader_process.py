@@ -19,7 +19,7 @@ from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, delete_ro
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.readers import PATIENCE, STARTS
+from tests.integration.readers import STARTS, TIMEOUT
 from tests.integration.wire import wire
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
@@ -147,7 +147,7 @@ def test_a_shorter_retention_is_reported_and_a_profile_that_routes_elsewhere_sto
     pipeline.wait(lambda: bool(events(reader, "retention_shortened")), "the warning")
 
     route_to("front-c2")
-    assert reader.wait(PATIENCE) == MISCONFIGURED, reader.obituary()
+    assert reader.wait(TIMEOUT) == MISCONFIGURED, reader.obituary()
     again = pipeline.launch(**read)
     assert again.wait(STARTS) == MISCONFIGURED, again.obituary()
     for refused in (reader, again):

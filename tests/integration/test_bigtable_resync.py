@@ -14,7 +14,7 @@ from deploy.local.platform.processes import Processes
 from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology
-from tests.worlds.bigtable_snapshotting import PATIENCE, Snapshotting
+from tests.worlds.bigtable_snapshotting import TIMEOUT, Snapshotting
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ class Marking(Snapshotting):
         """Run a command beside the reader to its end."""
         process = self.launch(*arguments)
         process.expected_to_end = True
-        code = process.wait(PATIENCE)
+        code = process.wait(TIMEOUT)
         return code, process.output()
 
     def needs_resync(self) -> list[Mapping[str, Any]]:
@@ -67,7 +67,7 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
 
     assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
-    pipeline.processes.wait_until(lambda: not pipeline.needs_resync() or None, "the mark to go", PATIENCE)
+    pipeline.processes.wait_until(lambda: not pipeline.needs_resync() or None, "the mark to go", TIMEOUT)
     outputs = [reader.output() for reader in readers]
     assert any('"table_needs_resync"' in output for output in outputs)
     assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
@@ -78,7 +78,7 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
     pipeline.fill()
     assert pipeline.needs_resync() == []
     pipeline.drop_g()
-    pipeline.processes.wait_until(lambda: pipeline.needs_resync() or None, "the mark", PATIENCE)
+    pipeline.processes.wait_until(lambda: pipeline.needs_resync() or None, "the mark", TIMEOUT)
     reader.kill()
 
     (marked,) = pipeline.needs_resync()
@@ -104,7 +104,7 @@ def test_a_start_under_another_name_is_marked_until_its_snapshot_is_complete(pip
     def healed() -> bool | None:
         return '"table_healed"' in second.output() or None
 
-    pipeline.processes.wait_until(healed, "the mark to go", PATIENCE)
+    pipeline.processes.wait_until(healed, "the mark to go", TIMEOUT)
     assert "begun_anew_under_another_name" in second.output()
     pipeline.swept()
     assert pipeline.mirror() == pipeline.source("f", "g")

@@ -18,7 +18,7 @@ from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, delete_row, set_cell
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.worlds.bigtable_snapshotting import PATIENCE, Snapshotting
+from tests.worlds.bigtable_snapshotting import TIMEOUT, Snapshotting
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finishe
             pipeline.pull()
             return len(pipeline.arrived) > before or None
 
-        pipeline.processes.wait_until(more, "rows of the snapshot", PATIENCE)
+        pipeline.processes.wait_until(more, "rows of the snapshot", TIMEOUT)
         for _write in range(20):
             key = b"%04d" % chance.randrange(ROWS)
             if chance.random() < 0.3:
@@ -68,7 +68,7 @@ def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finishe
                 pipeline.table.write(key, set_cell("g", b"q", b"in round %d" % round_))
         pipeline.table.front.control.split(pipeline.table.name, b"%04d" % (300 + 100 * round_))
         if round_ == 1:
-            pipeline.processes.wait_until(lambda: done(pipeline.saved()) or None, "a part that is saved", PATIENCE)
+            pipeline.processes.wait_until(lambda: done(pipeline.saved()) or None, "a part that is saved", TIMEOUT)
         reader.kill()
         saved = pipeline.saved()
     readers += [(pipeline.start(LEASE_DURATION="2s"), saved) for _reader in range(2)]
@@ -164,9 +164,9 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
     def shows(reason: str, **variables: str) -> bool | None:
         return reason in pipeline.command("--status", **variables)[1] or None
 
-    pipeline.processes.wait_until(lambda: shows("over at END_TIMESTAMP", **over), "the snapshot to wait", PATIENCE)
+    pipeline.processes.wait_until(lambda: shows("over at END_TIMESTAMP", **over), "the snapshot to wait", TIMEOUT)
     fix = "anew where their END_TIMESTAMP is reached"
-    pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", PATIENCE)
+    pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", TIMEOUT)
     reads_no_further.ask_to_end()
     assert reads_no_further.wait(timedelta(seconds=10)) == 0, reads_no_further.obituary()
     pipeline.start(LEASE_DURATION="2s")

@@ -33,7 +33,7 @@ from tests.integration.bigtable_front import (
 )
 from tests.integration.bigtable_streams import (
     LARGE,
-    PATIENCE,
+    TIMEOUT,
     after,
     at,
     changes,
@@ -213,7 +213,7 @@ def test_a_stream_that_breaks_off_within_a_change_is_read_on_without_loss_or_rep
         found: list[DataChange] = []
         position = at(table.since)
         breaks = 0
-        async with asyncio.timeout(PATIENCE), opened(table) as stream:
+        async with asyncio.timeout(TIMEOUT), opened(table) as stream:
             while len(found) < len(whole):
                 try:
                     async with aclosing(stream.read(query(position))) as portions:

@@ -169,5 +169,5 @@ def test_a_service_that_always_needs_long_for_its_first_message_is_read_in_the_e
     run(server, scenario)
 
 
-def test_patience_for_a_first_message_is_bounded() -> None:
+def test_the_timeout_of_a_first_message_is_bounded() -> None:
     assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]

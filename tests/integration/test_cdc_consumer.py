@@ -14,7 +14,7 @@ from shared.pubsub.topology import check_subscription
 from tests.builders import a_change, a_message
 from tests.integration.log_lines import events
 from tests.integration.stand_in import PROJECT
-from tests.worlds.consumer import PATIENCE, World, acks, ends
+from tests.worlds.consumer import TIMEOUT, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
 
     second = world.start("second")
     world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
-    world.processes.wait_until(acks(second, 6), "six acks", PATIENCE)
+    world.processes.wait_until(acks(second, 6), "six acks", TIMEOUT)
     assert ends(second) == 0
     assert world.letters() == []
 
@@ -41,7 +41,7 @@ def test_a_stop_while_bigquery_is_unavailable_nacks_and_ends_in_time(world: Worl
     consumer = world.start()
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(1)))
-    wait_until(lambda: bool(events(consumer.process, "call_retried")), "a retry", [consumer.process], PATIENCE)
+    wait_until(lambda: bool(events(consumer.process, "call_retried")), "a retry", [consumer.process], TIMEOUT)
 
     assert ends(consumer) == 0, consumer.process.obituary()
     world.mend()
@@ -54,7 +54,7 @@ def test_without_its_dataset_it_does_not_start_and_names_the_command(world: Worl
     consumer = world.launch(BIGQUERY_DATASET="nowhere")
     consumer.process.expected_to_end = True
 
-    assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
+    assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
     (event,) = events(consumer.process, "service_misconfigured")
     assert f"bq --project_id={PROJECT} mk --dataset nowhere" in event["error"]
 
@@ -63,7 +63,7 @@ def test_a_spark_that_cannot_run_its_tasks_is_refused_with_a_clear_error(world: 
     consumer = world.launch(SPARK_MASTER="local[*]", TASKS="500")
     consumer.process.expected_to_end = True
 
-    assert consumer.process.wait(PATIENCE) == 2, consumer.process.obituary()
+    assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
     (event,) = events(consumer.process, "service_misconfigured")
     assert event["error"].startswith("TASKS=500 is more than the ")
     assert "Traceback" not in consumer.process.output()
@@ -80,7 +80,7 @@ def test_set_up_makes_what_the_consumer_needs_and_can_be_repeated(world: World) 
     for _ in range(2):
         process = world.processes.start("setup", [sys.executable, "-m", "services.cdc_consumer", "setup"], environment)
         process.expected_to_end = True
-        assert process.wait(PATIENCE) == 0, process.obituary()
+        assert process.wait(TIMEOUT) == 0, process.obituary()
         assert len(events(process, "topology_created")) == 1
 
     def path(kind: str, name: str) -> str:
@@ -99,7 +99,7 @@ def test_a_wrong_command_names_the_right_ones(world: World) -> None:
         "usage", [sys.executable, "-m", "services.cdc_consumer", "run"], {"PYTHONPATH": str(ROOT)}
     )
     process.expected_to_end = True
-    assert process.wait(PATIENCE) == 2
+    assert process.wait(TIMEOUT) == 2
     said = process.output()
     assert said.startswith("error: unknown command run\n")
     assert "\nthe commands are setup, doctor, status, sweep, reconcile; " in said

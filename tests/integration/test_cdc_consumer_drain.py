@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ONE_TASK = {"SPARK_MASTER": "local[1]", "TASKS": "1"}
 TABLES = ("planes", "pilots", "airports")
-PATIENCE = timedelta(seconds=240)
+TIMEOUT = timedelta(seconds=240)
 
 
 def test_what_is_available_now_is_drained_and_it_ends_with_success(world: World) -> None:
@@ -31,7 +31,7 @@ def test_what_is_available_now_is_drained_and_it_ends_with_success(world: World)
         consumer = world.launch(run, module=module, **ONE_TASK, TRIGGER="available-now", MICRO_BATCH_MESSAGES="60")
         consumer.process.expected_to_end = True
 
-        assert consumer.process.wait(PATIENCE) == 0, consumer.process.obituary()
+        assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
         assert len(events(consumer.process, "subscription_drained")) == 1
         (counted,) = events(consumer.process, "leases_counted")
         assert (counted["taken"], counted["acked"], counted["left"]) == ((301, 301, 0) if run == "first" else (0, 0, 0))
@@ -50,7 +50,7 @@ def test_what_waits_for_a_table_or_for_an_upgrade_is_left_to_the_next_run(world:
     world.publish(a_message(a_change(1)), a_message(a_change(1), header=a_header("pilots")), newer)
     first = world.launch("first", TRIGGER="available-now")
     first.process.expected_to_end = True
-    assert first.process.wait(PATIENCE) == 3, first.process.obituary()
+    assert first.process.wait(TIMEOUT) == 3, first.process.obituary()
     (counted,) = events(first.process, "leases_counted")
     # Where the machine is so slow that leases end before the sink begins, all messages come once more.
     assert (2 * counted["acked"], counted["left"]) == (counted["deferred"], 0)
@@ -65,7 +65,7 @@ def test_what_waits_for_a_table_or_for_an_upgrade_is_left_to_the_next_run(world:
     beside = str(world.processes.directory / "first-checkpoint")
     second = world.launch("second", TRIGGER="available-now", CHECKPOINT_LOCATION=beside)
     second.process.expected_to_end = True
-    assert second.process.wait(PATIENCE) == 3, second.process.obituary()
+    assert second.process.wait(TIMEOUT) == 3, second.process.obituary()
     (left_to_it,) = events(second.process, "messages_left")
     assert left_to_it["come_again"] is not None
 

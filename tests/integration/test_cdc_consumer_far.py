@@ -17,7 +17,7 @@ from deploy.local.platform.emulators import HOST, ROOT, free_port, listens
 from deploy.local.platform.processes import Processes
 from tests.builders import a_change, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import ON_SPARK, PATIENCE, World, acks, asked, ends
+from tests.worlds.consumer import ON_SPARK, TIMEOUT, World, acks, asked, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 
@@ -40,7 +40,7 @@ def spark_master(new_processes: Processes) -> str:
         "PYTHONPATH": str(ROOT),
     }
     new_processes.start("master", [*java, f"{deployed}.master.Master", *here, "--port", str(port)], environment)
-    new_processes.wait_until(lambda: listens(port), "Spark's master", PATIENCE)
+    new_processes.wait_until(lambda: listens(port), "Spark's master", TIMEOUT)
     new_processes.start("worker", [*java, f"{deployed}.worker.Worker", *here, *worker], environment)
     return master
 
@@ -60,7 +60,7 @@ def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(2)))
     world.processes.wait_until(
-        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0, "a refused append", PATIENCE
+        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0, "a refused append", TIMEOUT
     )
     over = time.monotonic() + 2 * LIVENESS.total_seconds()  # longer than it may be without a sign
     while time.monotonic() < over:
@@ -69,7 +69,7 @@ def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what
     world.mend()
 
     world.wait_for_rows({1: "name 1", 2: "name 1"})
-    world.processes.wait_until(acks(consumer, 2), "what was written to be acked", PATIENCE)
+    world.processes.wait_until(acks(consumer, 2), "what was written to be acked", TIMEOUT)
     shown = consumer.exposed()
     assert "millrace_consumer_written_rows_total 2" in shown
     assert "millrace_leases_acquired" not in shown

@@ -14,7 +14,7 @@ from tests.worlds.consumer import World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
-PATIENCE = timedelta(minutes=8)
+TIMEOUT = timedelta(minutes=8)
 GARBAGE = {b"{ %d" % number for number in range(120)}
 PLANES = range(30)
 
@@ -31,9 +31,7 @@ def everything_there_is(world: World) -> Sequence[bytes]:
         held.update({one.message.message_id: (one.ack_id, one.message.data) for one in received})
         return len(held) >= len(GARBAGE) + len(PLANES)
 
-    world.processes.wait_until(
-        lambda: pulled() or None, "all messages, which were deferred for half a minute", PATIENCE
-    )
+    world.processes.wait_until(lambda: pulled() or None, "all messages, which were deferred for half a minute", TIMEOUT)
     ids = [ack_id for ack_id, _data in held.values()]
     modify(ModifyAckDeadlineRequest(subscription=subscription, ack_ids=ids, ack_deadline_seconds=0), timeout=30)
     return [data for _ack_id, data in held.values()]
@@ -46,7 +44,7 @@ def letters(world: World, enough: int) -> Sequence[DeadLetter]:
         found.extend(world.letters())
         return len(found) >= enough
 
-    world.processes.wait_until(lambda: kept() or None, "the letters", PATIENCE)
+    world.processes.wait_until(lambda: kept() or None, "the letters", TIMEOUT)
     return found
 
 
@@ -58,7 +56,7 @@ def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_
 
     first = world.launch("first", LINGER="3s")  # all in one micro-batch
     first.process.expected_to_end = True
-    assert first.process.wait(PATIENCE) == 2, first.process.obituary()
+    assert first.process.wait(TIMEOUT) == 2, first.process.obituary()
     (event,) = events(first.process, "service_misconfigured")
     assert event["error"].startswith("120 of the last 150 messages cannot be applied (undecodable: 120")
     assert "POISON_LIMIT" in event["error"]
@@ -71,7 +69,7 @@ def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_
     assert sorted(left) == sorted([*GARBAGE, *(bytes(one["data"]) for one in good)])  # type: ignore[call-overload]
 
     second = world.launch("first", LINGER="3s", POISON_LIMIT="500")
-    world.processes.wait_until(lambda: acks(second, 150)() or None, "all to be acked", PATIENCE)
+    world.processes.wait_until(lambda: acks(second, 150)() or None, "all to be acked", TIMEOUT)
     passed = letters(world, len(GARBAGE))
     assert {letter.reason for letter in passed} == {Reason.UNDECODABLE}
     assert {letter.data for letter in passed} == GARBAGE
@@ -86,7 +84,7 @@ def test_a_flood_that_trickles_in_is_not_drained_by_restarts(world: World) -> No
     for _start in range(3):
         one = world.launch("first", TASKS="1", POISON_LIMIT="5", MICRO_BATCH_MESSAGES="4")
         one.process.expected_to_end = True
-        assert one.process.wait(PATIENCE) == 2, one.process.obituary()
+        assert one.process.wait(TIMEOUT) == 2, one.process.obituary()
         letters_of.append(len(world.letters()))
 
     assert 4 <= letters_of[0] <= 20, "few: some pass in each worker process of the first"

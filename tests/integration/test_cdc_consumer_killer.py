@@ -22,7 +22,7 @@ from tests.worlds.consumer import World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2_400)]
 
-PATIENCE = timedelta(minutes=8)
+TIMEOUT = timedelta(minutes=8)
 SUSPECT, CRASHES = 3, 3
 """At which delivery a message is handled last, and after how many crashes it is dead-lettered undecoded."""
 MEMORY, WIDE, MANY = "3072", 1_000, 100_000
@@ -65,7 +65,7 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
     for _crash in range(CRASHES):  # nothing else comes back after the first: all others were acked before
         one = world.launch("first", **settings)
         one.process.expected_to_end = True
-        assert one.process.wait(PATIENCE) == 1, one.process.obituary()
+        assert one.process.wait(TIMEOUT) == 1, one.process.obituary()
         failed = events(one.process, "service_failed")[-1]
         assert "crashed" in failed["error"] or "exited unexpectedly" in failed["error"]
         assert {table: world.names(table) for table in ("planes", "pilots")} == {"planes": newest, "pilots": newest}
@@ -73,10 +73,8 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
 
     world.publish(a_message(a_change(1, 100)))
     second = world.launch("first", **settings)
-    world.processes.wait_until(
-        lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
-    )
-    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", PATIENCE)
+    world.processes.wait_until(lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", TIMEOUT)
+    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", TIMEOUT)
     (letter,) = world.letters()
     assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, killer["data"])
     assert "may end the process" in letter.detail
@@ -109,17 +107,15 @@ def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_bec
     for _crash in range(CRASHES):  # by MemoryError, or by a signal if a thread of a library finds no memory first
         one = world.launch("first", **settings)
         one.process.expected_to_end = True
-        assert one.process.wait(PATIENCE) == 1, one.process.obituary()
+        assert one.process.wait(TIMEOUT) == 1, one.process.obituary()
         assert len(events(one.process, "service_failed")) == 1
         assert world.names() == newest
         assert world.letters() == []
 
     world.publish(a_message(a_change(1, 100)))
     second = world.launch("first", **settings)
-    world.processes.wait_until(
-        lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", PATIENCE
-    )
-    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", PATIENCE)
+    world.processes.wait_until(lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", TIMEOUT)
+    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", TIMEOUT)
     (letter,) = world.letters()
     assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, huge["data"])
     assert world.names("wide") is None

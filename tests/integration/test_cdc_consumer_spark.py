@@ -22,7 +22,7 @@ from deploy.local.platform.services import Service
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import ON_SPARK, PATIENCE, STOP_WITHIN, World, acks, command_line, counter, ends
+from tests.worlds.consumer import ON_SPARK, STOP_WITHIN, TIMEOUT, World, acks, command_line, counter, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -43,13 +43,13 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     world.wait_for_rows({}, "airports")
     world.publish(a_message(a_change(1, 2, op="DELETE"), a_change(2, 5)), a_message(a_change(2, 4), a_change(4)))
     world.wait_for_rows({2: "name 5", 4: "name 1"})
-    world.processes.wait_until(acks(consumer, 5), "five acks", PATIENCE)
+    world.processes.wait_until(acks(consumer, 5), "five acks", TIMEOUT)
     assert {letter.reason for letter in world.letters()} == {Reason.VALUE_DOES_NOT_FIT, Reason.UNDECODABLE}
 
     for sequence in range(6, 12):
         world.publish(a_message(a_change(2, sequence)))
         world.wait_for_rows({2: f"name {sequence}", 4: "name 1"})
-    world.processes.wait_until(acks(consumer, 11), "eleven acks", PATIENCE)
+    world.processes.wait_until(acks(consumer, 11), "eleven acks", TIMEOUT)
     batches = len(events(consumer.process, "micro_batch_applied"))
     connections = len(events(consumer.process, "append_connection_opened"))
     assert connections <= 4 < batches  # one for each worker process, of which Spark keeps a few, and not for each task
@@ -58,11 +58,11 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     before = int(counter(consumer, "leases_acked"))
     world.fault(action="close", status="UNAVAILABLE")
     world.publish(a_message(a_change(5)), a_message(a_change(4, 2)))
-    world.processes.wait_until(lambda: bool(events(consumer.process, "call_retried")) or None, "a retry", PATIENCE)
+    world.processes.wait_until(lambda: bool(events(consumer.process, "call_retried")) or None, "a retry", TIMEOUT)
     assert world.names() == {2: "name 11", 4: "name 1"}
     world.mend()
     world.wait_for_rows({2: "name 11", 4: "name 2", 5: "name 1"})
-    world.processes.wait_until(acks(consumer, before + 2), "two more acks", PATIENCE)
+    world.processes.wait_until(acks(consumer, before + 2), "two more acks", TIMEOUT)
     assert counter(consumer, "consumer_messages") == before + 2
     assert counter(consumer, "consumer_appends") > 0
     assert counter(consumer, "consumer_appended_bytes") > 0
@@ -88,7 +88,7 @@ def more_messages_than_tasks_are_all_applied(world: World, consumer: Service) ->
     newest = {n % 40: f"name {n + 1}" for n in range(MESSAGES)}
     for table in TABLES:
         world.wait_for_rows(newest, table)
-    world.processes.wait_until(acks(consumer, before + MESSAGES * len(TABLES)), "every message to be acked", PATIENCE)
+    world.processes.wait_until(acks(consumer, before + MESSAGES * len(TABLES)), "every message to be acked", TIMEOUT)
 
 
 def a_hang_turns_healthz_red_and_going_on_turns_it_green_again(world: World, consumer: Service) -> None:
@@ -99,10 +99,10 @@ def a_hang_turns_healthz_red_and_going_on_turns_it_green_again(world: World, con
     ]
     java.suspend()
     try:
-        world.processes.wait_until(lambda: not consumer.alive, "the consumer to be called dead", PATIENCE)
+        world.processes.wait_until(lambda: not consumer.alive, "the consumer to be called dead", TIMEOUT)
     finally:
         java.resume()
-    world.processes.wait_until(lambda: consumer.alive, "the consumer to be alive again", PATIENCE)
+    world.processes.wait_until(lambda: consumer.alive, "the consumer to be alive again", TIMEOUT)
 
 
 def test_on_two_executors_everything_is_applied_and_one_that_is_killed_in_mid_batch_loses_nothing(
@@ -119,19 +119,19 @@ def test_on_two_executors_everything_is_applied_and_one_that_is_killed_in_mid_ba
     wait_until(
         lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0,
         "an append without an answer",
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     for executor in _executors(first):
         executor.kill()
 
-    assert first.process.wait(PATIENCE) == 1, first.process.obituary()
+    assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
     (counted,) = events(first.process, "leases_counted")
     assert counted["left"] >= 1, "what the killed executors held"
     assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
     world.mend()
     second = world.start("first")
     world.wait_for_rows(dict.fromkeys(range(3), "name 2"))
-    world.processes.wait_until(acks(second, 3), "what the killed executor held to be acked", PATIENCE)
+    world.processes.wait_until(acks(second, 3), "what the killed executor held to be acked", TIMEOUT)
     assert ends(second) == 0
     (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
     assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
@@ -144,20 +144,20 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     for sequence in range(1, 5):
         world.publish(*[a_message(a_change(n, sequence)) for n in range(3)])
         world.wait_for_rows(dict.fromkeys(range(3), f"name {sequence}"))
-    world.processes.wait_until(acks(first, 12), "twelve acks", PATIENCE)
+    world.processes.wait_until(acks(first, 12), "twelve acks", TIMEOUT)
     world.fault(action="stall")
     world.publish(*[a_message(a_change(n, 9)) for n in range(3)])
     wait_until(
         lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0,
         "an append without an answer",
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     for one in psutil.Process(first.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # workers end by themselves as well
             if any("pyspark.daemon" in parent.cmdline() for parent in one.parents()[:1]):
                 one.kill()
 
-    assert first.process.wait(PATIENCE) == 1, first.process.obituary()
+    assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
     (counted,) = events(first.process, "leases_counted")
     assert counted["left"] >= 1, "what the killed worker held"
     assert counted["taken"] == counted["acked"] + counted["left"]
@@ -165,7 +165,7 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     world.mend()
     second = world.start("first")
     world.wait_for_rows(dict.fromkeys(range(3), "name 9"))
-    world.processes.wait_until(acks(second, counted["left"]), "everything that was left to be acked", PATIENCE)
+    world.processes.wait_until(acks(second, counted["left"]), "everything that was left to be acked", TIMEOUT)
     assert ends(second) == 0
     (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
     assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
@@ -180,7 +180,7 @@ def test_when_spark_dies_it_ends_with_an_error_and_another_start_goes_on(world: 
     (java,) = [one for one in children if "pyspark-shell" in command_line(one)]
     java.kill()
 
-    assert consumer.process.wait(PATIENCE) == 1, consumer.process.obituary()
+    assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
     assert len(events(consumer.process, "service_failed")) == 1
     world.publish(a_message(a_change(1)))
     world.start("first")
@@ -194,7 +194,7 @@ def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(
         children = psutil.Process(consumer.process.pid).children(recursive=True)
         return [one for one in children if "pyspark-shell" in command_line(one)] or None
 
-    started = world.processes.wait_until(of_spark, "Spark to be started", PATIENCE)
+    started = world.processes.wait_until(of_spark, "Spark to be started", TIMEOUT)
     assert not consumer.ready
     assert ends(consumer) == 0, consumer.process.obituary()
     _gone, alive = psutil.wait_procs(started, timeout=STOP_WITHIN.total_seconds())

@@ -13,7 +13,7 @@ from tests.worlds.consumer import World, asked, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-PATIENCE = timedelta(seconds=180)
+TIMEOUT = timedelta(seconds=180)
 
 
 def states(consumer: Service) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ def read_at(consumer: Service) -> str | None:
 
 def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated_tables(world: World) -> None:
     def wait_for(consumer: Service, expected: Mapping[str, str]) -> None:
-        world.processes.wait_until(lambda: states(consumer) == expected or None, f"status to be {expected}", PATIENCE)
+        world.processes.wait_until(lambda: states(consumer) == expected or None, f"status to be {expected}", TIMEOUT)
 
     first = world.start("first")
     world.publish(a_message(a_change(1)), a_message(a_change(1), header=a_header("pilots")))
@@ -37,7 +37,7 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     wait_for(first, {"planes": "running", "pilots": "running", "keyless": "refused"})
 
     listed = read_at(first)
-    world.processes.wait_until(lambda: read_at(first) != listed or None, "the tables to be listed again", PATIENCE)
+    world.processes.wait_until(lambda: read_at(first) != listed or None, "the tables to be listed again", TIMEOUT)
     world.stand_in.client.delete_table(f"{world.pipeline.project}.{world.pipeline.dataset}.planes")
     world.publish(a_message(a_change(2)))
     world.wait_for_rows({2: "name 1"})
@@ -50,13 +50,13 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     assert document["processes"]["seen"] >= 1
     lag = document["lag_seconds"]
     assert lag["commit_to_published"] is not None
-    assert 0 <= lag["published_to_applied"] < PATIENCE.total_seconds()
+    assert 0 <= lag["published_to_applied"] < TIMEOUT.total_seconds()
 
     command = [sys.executable, "-m", "services.cdc_consumer", "status"]
     settings = {"PYTHONPATH": str(ROOT), "PORT": str(first.port)}
     process = world.processes.start("status", command, settings)
     process.expected_to_end = True
-    assert process.wait(PATIENCE) == 1, process.obituary()
+    assert process.wait(TIMEOUT) == 1, process.obituary()
     assert "needs re-sync" in process.output()
 
     assert ends(first) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import PATIENCE, World, acks, ends
+from tests.worlds.consumer import TIMEOUT, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -35,7 +35,7 @@ def test_what_the_file_says_is_done_by_the_workers_that_do_not_see_it(world: Wor
         a_message(a_change(1), header=a_header("tmp_planes")),
     )
 
-    world.processes.wait_until(acks(consumer, 3), "every message to be acked", PATIENCE)
+    world.processes.wait_until(acks(consumer, 3), "every message to be acked", TIMEOUT)
     dataset = world.pipeline.dataset
     assert world.stand_in.run(f"SELECT COUNT(*) FROM {dataset}.planes_changelog") == [(3,)]
     assert {table.table_id for table in world.stand_in.client.list_tables(dataset)} == {
@@ -57,7 +57,7 @@ def test_a_wrong_file_is_refused_at_the_start_with_all_its_mistakes(world: World
     consumer = world.launch("consumer", TABLES_FILE=str(file))
     consumer.process.expected_to_end = True
 
-    world.processes.wait_until(lambda: consumer.process.exit_code is not None, "the consumer to end", PATIENCE)
+    world.processes.wait_until(lambda: consumer.process.exit_code is not None, "the consumer to end", TIMEOUT)
     assert consumer.process.exit_code == 2
     (refused,) = events(consumer.process, "service_misconfigured")
     assert "tables.toml:2: unknown key 'mod'" in refused["error"]

@@ -16,7 +16,7 @@ from shared.pubsub.channels import open_channel
 from tests.builders import a_header
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.worlds.dead_letter_commands import PATIENCE, Place, fresh
+from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +64,7 @@ def test_killed_at_any_moment_and_run_again_every_letter_is_sent(place: Place, m
     process = place.start("replay", "--all", "--execute", "--rate", "100")
     place.wait_until(many)
     process.kill()
-    process.communicate(timeout=PATIENCE)
+    process.communicate(timeout=TIMEOUT)
 
     document = place.replay()  # what the dead one held is taken at once
     assert document["verdicts"]["held"] == 0
@@ -82,7 +82,7 @@ def test_asked_to_stop_it_finishes_what_is_under_way_and_the_next_goes_on_at_onc
     process = place.start("replay", "--all", "--execute", "--rate", "100", "--json")
     place.wait_until(1)
     process.send_signal(sign)
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 1, err
     document = json.loads(out)
     assert document["stopped"]
@@ -99,7 +99,7 @@ def test_two_replays_at_once_send_no_letter_twice(place: Place) -> None:
     processes = [place.start("replay", "--all", "--execute", "--rate", "0", "--json") for _ in range(2)]
     sent = 0
     for process in processes:
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
         assert process.returncode in (0, 1, 3), err
         sent += json.loads(out)["sent"]
     assert sent == 1_500 == place.replayed()

@@ -26,9 +26,9 @@ from services.dead_letter.core.selection import Selection
 from services.dead_letter.wiring.commands import command
 from shared.pubsub.channels import open_channel
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.worlds.dead_letter_commands import PATIENCE, Place, fresh
+from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
 from tests.worlds.dead_letter_service import ACK_DEADLINE, Letters, a_letter, counted
-from tests.worlds.dead_letter_service import PATIENCE as IN_TIME
+from tests.worlds.dead_letter_service import TIMEOUT as IN_TIME
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
@@ -70,7 +70,7 @@ class Deaths:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
             )
             steps = file.read_text().splitlines()
             assert len(steps) <= step

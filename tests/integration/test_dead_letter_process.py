@@ -31,7 +31,7 @@ from shared.runtime.stop import Stop
 from tests.integration.generous_pubsub import generous_pubsub
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stalling_proxy import stalling_proxy
-from tests.worlds.dead_letter_service import ACK_DEADLINE, PATIENCE, STARTS, Letters, a_letter, counted
+from tests.worlds.dead_letter_service import ACK_DEADLINE, STARTS, TIMEOUT, Letters, a_letter, counted
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +54,7 @@ def test_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letters) ->
 
     kept = {"new": 3, "again": 1, "seen": 0}  # counted once they are in the store
     letters.processes.wait_until(
-        lambda: json.loads(letters.get("/status") or "{}").get("kept") == kept or None, "the count of them", PATIENCE
+        lambda: json.loads(letters.get("/status") or "{}").get("kept") == kept or None, "the count of them", TIMEOUT
     )
     assert 'millrace_dead_letter_received_total{reason="value_does_not_fit"} 4.0' in (letters.get("/metrics") or "")
     assert letters.get("/healthz") == "alive\n"
@@ -74,7 +74,7 @@ def test_a_flood_is_kept_whole_though_the_collector_is_killed_again_and_again_in
         collector = letters.launch()
         there = len(kills) and kills[-1]
         more = there + chance.randint(1, 500)
-        letters.processes.wait_until(lambda more=more: letters.count() >= more or None, "more letters", PATIENCE)  # type: ignore[misc]
+        letters.processes.wait_until(lambda more=more: letters.count() >= more or None, "more letters", TIMEOUT)  # type: ignore[misc]
         collector.kill()
         kills.append(letters.count())
     publishing.join()
@@ -85,7 +85,7 @@ def test_a_flood_is_kept_whole_though_the_collector_is_killed_again_and_again_in
 
     assert collector.exit_code is None
     letters.processes.wait_until(
-        lambda: pull(letters.channel, letters.topology.dead_letter_subscription) == [] or None, "acks", PATIENCE
+        lambda: pull(letters.channel, letters.topology.dead_letter_subscription) == [] or None, "acks", TIMEOUT
     )
 
 
@@ -105,7 +105,7 @@ def test_what_pubsub_forwards_by_its_own_policy_is_collected_as_not_applied_in_t
             modify_ack_deadline_stub(letters.channel)(request, timeout=10)
         return letters.file.exists() and bool(letters.stored())
 
-    letters.processes.wait_until(lambda: given_back() or None, "Pub/Sub to forward it", PATIENCE)
+    letters.processes.wait_until(lambda: given_back() or None, "Pub/Sub to forward it", TIMEOUT)
 
     (line,) = letters.stored()
     assert line.reason is Reason.NOT_APPLIED_IN_TIME
@@ -121,7 +121,7 @@ def test_junk_on_the_dead_letter_topic_is_collected_too(letters: Letters) -> Non
         PublishRequest(topic=letters.topology.dead_letter_topic, messages=[message]), timeout=10
     )
 
-    letters.processes.wait_until(lambda: (letters.file.exists() and letters.stored()) or None, "the letter", PATIENCE)
+    letters.processes.wait_until(lambda: (letters.file.exists() and letters.stored()) or None, "the letter", TIMEOUT)
 
     (line,) = letters.stored()
     assert (line.reason, line.size) == (Reason.UNEXPLAINED, 2)
@@ -155,14 +155,14 @@ def test_a_store_that_is_locked_is_waited_for_and_the_service_is_not_ready(lette
         other.execute("BEGIN IMMEDIATE")
         letters.publish([a_letter(1)])
         letters.processes.wait_until(
-            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", PATIENCE
+            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
         assert letters.get("/healthz") == "alive\n"
         other.execute("ROLLBACK")
 
     letters.wait_until_stored(counted([a_letter(1)]))
     assert collector.exit_code is None
-    letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", PATIENCE)
+    letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", TIMEOUT)
 
 
 def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues_afterwards(
@@ -174,18 +174,18 @@ def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues
         letters.wait_until_stored(counted([a_letter(1)]))
         pubsub.hang()
         letters.processes.wait_until(
-            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", PATIENCE
+            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
         assert letters.get("/healthz") == "alive\n", "a restart would mend nothing"
         letters.publish([a_letter(2)])
 
         pubsub.heal()
-        letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", PATIENCE)
+        letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", TIMEOUT)
         letters.wait_until_stored(counted([a_letter(1), a_letter(2)]))
 
         pubsub.hang()
         letters.processes.wait_until(
-            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", PATIENCE
+            lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
         collector.ask_to_end()
         assert collector.wait(timedelta(seconds=10)) == 0, collector.obituary()

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.integration
 
 PROJECT = "millrace-test"
 ADA, BOB = "the-token-that-ada-has", "the-token-that-bob-has"
-PATIENCE = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Running:
         self.wait_until(lambda: self.answer("stats", token=None)["by_state"].get("open", 0) >= len(letters), "letters")
 
     def wait_until(self, condition: Any, what: str) -> None:
-        self.processes.wait_until(lambda: condition() or None, what, PATIENCE)
+        self.processes.wait_until(lambda: condition() or None, what, TIMEOUT)
 
     def published(self) -> list[Any]:
         """Return the messages that came to the topic of change batches."""
@@ -202,5 +202,5 @@ def test_a_port_that_is_taken_and_an_open_address_without_a_token_are_refused_at
             ({"API_PORT": "0", "API_HOST": "0.0.0.0", "API_TOKEN_FILE": ""}, "set API_TOKEN"),  # noqa: S104
         ):
             refused = start_dead_letter(running.processes, running.flow, **settings)
-            assert refused.process.wait(PATIENCE) == MISCONFIGURED
+            assert refused.process.wait(TIMEOUT) == MISCONFIGURED
             assert told in refused.process.log.read_text()

@@ -25,7 +25,7 @@ from shared.runtime.clock import SystemClock
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.builders import a_change as an_old_change
 from tests.integration.stand_in import StandIn
-from tests.worlds.leasing_consumer import PATIENCE, SHORT, LeasingConsumer
+from tests.worlds.leasing_consumer import SHORT, TIMEOUT, LeasingConsumer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -133,7 +133,7 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     assert (mended.tables_in_trouble, consumer.memory.tables._troubles) == ((), {})
 
 
-def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_in_trouble_is_over(
+def test_all_others_are_applied_and_acked_before_the_retry_time_of_those_in_trouble_is_over(
     channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
 ) -> None:
     stand_in = StandIn(bigquery_stand_in)
@@ -156,13 +156,13 @@ def test_all_others_are_applied_and_acked_before_the_first_patience_with_those_i
         with ThreadPoolExecutor(1) as pool:
             applying = pool.submit(consumer.apply)
             try:
-                wait_until(lambda: consumer.leases.acked >= len(TABLES) + well or None, "the others", timeout=PATIENCE)
+                wait_until(lambda: consumer.leases.acked >= len(TABLES) + well or None, "the others", timeout=TIMEOUT)
                 check(consumer, set(TABLES) - set(sick), rows(2))
                 assert not applying.done()
                 assert consumer.leases.acked == len(TABLES) + well
             finally:
                 stand_in.control("DELETE", "faults")
-            counts = applying.result(PATIENCE.total_seconds())
+            counts = applying.result(TIMEOUT.total_seconds())
         assert (counts.acked, counts.deferred, counts.letters) == (len(TABLES), 0, {})
         check(consumer, TABLES, rows(2))
     finally:
@@ -239,7 +239,7 @@ def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Leasing
         consumer.publish(*changes(sequence, tables))
         consumer.apply_until(lambda: consumer.total.acked >= sequence * len(tables), "all tables")  # noqa: B023
         check(consumer, tables, rows(sequence))
-        wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=PATIENCE)
+        wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=TIMEOUT)
 
     assert (consumer.total.deferred, consumer.letters()) == (0, [])
     assert consumer.writer.connections_opened == 3 * len(tables)
@@ -260,10 +260,10 @@ def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_o
     consumer.ports = replace(consumer.ports, waiting=lambda table="", why="": waits.append(table))
     with ThreadPoolExecutor(1) as pool:
         applying = pool.submit(consumer.apply)
-        wait_until(lambda: len(waits) > len(TABLES) or None, "several tries", timeout=PATIENCE)
+        wait_until(lambda: len(waits) > len(TABLES) or None, "several tries", timeout=TIMEOUT)
         assert not applying.done()
         with running_stand_in(new_processes, *ports, directory):
-            counts = applying.result(PATIENCE.total_seconds())
+            counts = applying.result(TIMEOUT.total_seconds())
             consumer.apply_until(lambda: consumer.total.acked >= 2 * len(TABLES), "everything to be applied")
             check(consumer, TABLES, rows(2))
             consumer.close()

@@ -21,7 +21,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.bigtable_front import Front, set_cell
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.worlds.bigtable_pipeline import BigtablePipeline
-from tests.worlds.dead_letter_service import PATIENCE, Letters
+from tests.worlds.dead_letter_service import TIMEOUT, Letters
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -63,13 +63,13 @@ def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_agai
 
     service.start()
     reader = pipeline.start(**reading)
-    service.processes.wait_until(lambda: kept(service).keys() == wanted or None, "two letters", PATIENCE)
+    service.processes.wait_until(lambda: kept(service).keys() == wanted or None, "two letters", TIMEOUT)
     first = kept(service)
     reader.kill()
     pipeline.partitions += "-anew"  # another reader, that knows nothing of what this one did
     pipeline.start(**reading)
     service.processes.wait_until(
-        lambda: {one.attempts for one in kept(service).values()} == {2} or None, "both to be read once more", PATIENCE
+        lambda: {one.attempts for one in kept(service).values()} == {2} or None, "both to be read once more", TIMEOUT
     )
 
     again = kept(service)

@@ -29,7 +29,7 @@ from tests.integration.pubsub_topics import a_topology, publish, pull, pull_unti
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-PATIENCE = timedelta(seconds=150)  # Spark itself takes a minute to start on a busy machine
+TIMEOUT = timedelta(seconds=150)  # Spark itself takes a minute to start on a busy machine
 Start = Callable[..., StreamingQuery]
 
 
@@ -65,10 +65,10 @@ def journal(tmp_path: Path) -> Path:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    wait_until(lambda: bool(condition()), what, timeout=PATIENCE)
+    wait_until(lambda: bool(condition()), what, timeout=TIMEOUT)
 
 
-def wait_for_acks(journal: Path, count: int, before: timedelta = PATIENCE) -> None:
+def wait_for_acks(journal: Path, count: int, before: timedelta = TIMEOUT) -> None:
     wait_until(lambda: len(messages_in(journal, "acked")) >= count, f"{count} messages to be acked", timeout=before)
 
 
@@ -119,7 +119,7 @@ def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro
         message = {"data": b"one", "ordering_key": f"planes/{key}"}
         request = PublishRequest(topic=topology.topic, messages=[message])
         published += publish_stub(channel)(request, timeout=10).message_ids
-        wait_for_acks(journal, len(published), before=timedelta(seconds=30) if key else PATIENCE)  # half of a wait
+        wait_for_acks(journal, len(published), before=timedelta(seconds=30) if key else TIMEOUT)  # half of a wait
 
     assert [one["messages"] for one in read_journal(journal, "taken")] == [[one] for one in published]
     done = [path.name for path in (tmp_path / "checkpoint/offsets").glob("[0-9]*")]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 ACK_DEADLINE = timedelta(seconds=10)
 """The shortest that Pub/Sub takes."""
-PATIENCE = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=60)
 A_WHILE = timedelta(seconds=1)
 
 
@@ -57,7 +57,7 @@ def test_a_message_published_after_a_cancelled_pull_is_not_leased(
     threading.Event().wait(A_WHILE.total_seconds())  # whoever pulls at once may be quicker than the one that is gone
 
     assert pull(channel, topology.subscription) == []
-    received = wait_until(lambda: pull(channel, topology.subscription) or None, "the lease to end", timeout=PATIENCE)
+    received = wait_until(lambda: pull(channel, topology.subscription) or None, "the lease to end", timeout=TIMEOUT)
     assert deliveries(received) == [(published, 2)], "its first delivery was to the pull that is gone"
 
 
@@ -81,6 +81,6 @@ def test_the_pull_of_ours_that_waits_outlasts_a_wait_and_gets_the_message_at_its
 
     (published,) = publish(channel, topology.topic, 1)
 
-    response = puller.first(PATIENCE, most=10)
+    response = puller.first(TIMEOUT, most=10)
     assert response is not None
     assert deliveries(response.received_messages) == [(published, 1)]

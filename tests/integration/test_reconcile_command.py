@@ -32,7 +32,7 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compared(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.RETRY_BUDGET", timedelta(0))
     out = io.StringIO()
     arguments = ["Nothing", "Things", "Busy", "--json", "--settle", "0s", "--source", SOURCE]
     code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *arguments), mirror.environment(), Stop(), out)

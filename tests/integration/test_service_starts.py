@@ -16,7 +16,7 @@ from shared.runtime.service import MISCONFIGURED
 pytestmark = pytest.mark.integration
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATIENCE: Final = 120  # seconds
+TIMEOUT: Final = 120  # seconds
 
 REQUIRED: Final = {
     READER: ("GOOGLE_CLOUD_PROJECT SPANNER_INSTANCE SPANNER_DATABASE CHANGE_STREAM TOPIC DEAD_LETTER_TOPIC"),
@@ -73,7 +73,7 @@ def refused(module: str, variables: Mapping[str, str]) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert ran.returncode == MISCONFIGURED == 2, ran.stderr
     assert ran.stdout == ""

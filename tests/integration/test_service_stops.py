@@ -27,7 +27,7 @@ from tests.worlds.consumer import WITHOUT_SPARK
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATIENCE: Final = timedelta(seconds=120)
+TIMEOUT: Final = timedelta(seconds=120)
 STOPS_WITHIN: Final = 10  # seconds: what Cloud Run leaves between SIGTERM and SIGKILL
 NOBODY: Final = "127.0.0.1:1"
 
@@ -95,7 +95,7 @@ def test_asked_twice_to_stop_while_it_starts_it_ends_in_time_with_0(
 
 def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
     with started(module, address, directory) as (process, port, log):
-        wait_until(lambda: answer(port, "/readyz") or None, "the health port", timeout=PATIENCE)
+        wait_until(lambda: answer(port, "/readyz") or None, "the health port", timeout=TIMEOUT)
         assert answer(port, "/readyz") == 503, "it is not ready"
         assert answer(port, "/healthz") == 200, "it lives: no restart would help"
         assert answer(port, "/metrics") == 200

@@ -199,7 +199,7 @@ def test_a_service_that_always_needs_long_for_its_first_record_is_read_in_the_en
     assert given_up >= 1
 
 
-def test_patience_for_a_first_record_is_bounded() -> None:
+def test_the_timeout_of_a_first_record_is_bounded() -> None:
     assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]
 
 
@@ -215,13 +215,13 @@ def test_a_reading_of_rows_that_is_taken_and_never_answered_is_given_up_and_ende
             async with aclosing(reader.read(table, START, after=None, until=None)) as batches:
                 return [row async for some in batches for row in some]
 
-        monkeypatch.setattr(rows, "_OPENING_PATIENCE", timedelta(seconds=1))
+        monkeypatch.setattr(rows, "_OPENING_TIMEOUT", timedelta(seconds=1))
         server.silent_for = None
         with pytest.raises(TransientError, match="no rows in time"):
             await read()
         await until(lambda: server.given_up == ["StreamingRead"])
 
-        monkeypatch.setattr(rows, "_OPENING_PATIENCE", timedelta(seconds=30))
+        monkeypatch.setattr(rows, "_OPENING_TIMEOUT", timedelta(seconds=30))
         server.silent_for = 0.0
         assert await read() == []
 

@@ -30,7 +30,7 @@ ROWS = 25_000
 KILLS = 5
 _ROWS_A_COMMIT = 2_500
 _BETWEEN_KILLS = 8_000
-_PATIENCE = timedelta(minutes=4)
+_TIMEOUT = timedelta(minutes=4)
 """The emulator goes on with the queries of killed readers, and a stream that begins again takes its turn."""
 _ROWS_PER_SECOND = "2500"
 
@@ -96,7 +96,7 @@ class Mirror:
 
     def wait_for(self, what: str, ready: Callable[[], bool]) -> None:
         """Wait until what has arrived, or is saved, is as it should be."""
-        self.pipeline.wait(ready, what, self.pull, _PATIENCE)
+        self.pipeline.wait(ready, what, self.pull, _TIMEOUT)
 
 
 @pytest.fixture

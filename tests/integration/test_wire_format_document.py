@@ -27,7 +27,7 @@ from tests.unit.bigtable_reader.readings import a_record, outputs
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PATIENCE: Final = timedelta(seconds=150)
+TIMEOUT: Final = timedelta(seconds=150)
 PLACEHOLDER: Final = "projects/my-project/subscriptions/my-subscription"
 DDL: Final = (
     "CREATE TABLE Orders (Id INT64 NOT NULL, Item STRING(MAX)) PRIMARY KEY (Id)",
@@ -88,7 +88,7 @@ def orders(
         "LOG_LEVEL": "DEBUG",
     }
     reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], environment)
-    new_processes.wait_until(lambda: "partition_claimed" in reader.output() or None, "the reader", PATIENCE)
+    new_processes.wait_until(lambda: "partition_claimed" in reader.output() or None, "the reader", TIMEOUT)
     return watched
 
 
@@ -100,7 +100,7 @@ def published(processes: Processes, channel: grpc.Channel, topology: PubsubTopol
         messages.extend(one.message for one in pull(channel, topology.subscription))
         return sum(int(one.attributes["change_count"]) for one in messages) >= changes or None
 
-    processes.wait_until(there, f"{changes} changes", PATIENCE)
+    processes.wait_until(there, f"{changes} changes", TIMEOUT)
     return messages
 
 
@@ -153,7 +153,7 @@ def test_the_ten_lines_print_every_change(
         ("Lines", "UPSERT", '{"Id": "17", "Line": "2", "Pieces": "2"}'),
         ("Orders", "DELETE", '{"Id": "17"}'),
     }
-    new_processes.wait_until(lambda: printed() == wanted or None, "the changes", PATIENCE)
+    new_processes.wait_until(lambda: printed() == wanted or None, "the changes", TIMEOUT)
     assert pull(channel, mine) == [], "it acknowledges what it has"
     subscriber.expected_to_end = True
     subscriber.signal(signal.SIGTERM)

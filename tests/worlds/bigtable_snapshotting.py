@@ -12,7 +12,7 @@ from tests.integration.bigtable_front import INSTANCE, FrontTable
 from tests.integration.pubsub_topics import pull
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
-PATIENCE = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=120)
 
 
 class Snapshotting(BigtablePipeline):
@@ -37,7 +37,7 @@ class Snapshotting(BigtablePipeline):
 
     def wait_until_said(self, number: int) -> None:
         """Wait until so many snapshots are complete."""
-        self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, PATIENCE)
+        self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, TIMEOUT)
 
     def swept(self) -> None:
         """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""

@@ -34,7 +34,7 @@ from tests.integration.stand_in import StandIn
 
 ACK_DEADLINE = timedelta(seconds=15)
 STOP_WITHIN = timedelta(seconds=10)
-PATIENCE = timedelta(minutes=2, seconds=30)
+TIMEOUT = timedelta(minutes=2, seconds=30)
 WITHOUT_SPARK, ON_SPARK = "tests.worlds.without_spark", CONSUMER
 
 
@@ -74,7 +74,7 @@ class World:
         def equal() -> bool:
             return self.names(table) == expected
 
-        self.processes.wait_until(equal, f"{table} to be {expected}", PATIENCE)
+        self.processes.wait_until(equal, f"{table} to be {expected}", TIMEOUT)
 
     def names(self, table: str = "planes") -> Mapping[int, str] | None:
         rows = self.dataset.rows(table)

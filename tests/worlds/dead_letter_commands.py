@@ -28,7 +28,7 @@ from tests.unit.dead_letter.letters import a_letter, at
 from tests.worlds.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0  # seconds
+TIMEOUT = 120.0  # seconds
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Place:
         return len(self.letters(State.REPLAYED))
 
     def wait_until(self, many: int) -> None:
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + TIMEOUT
         while self.replayed() < many:
             assert time.monotonic() < ends, "nothing was replayed"
 

@@ -31,7 +31,7 @@ PROJECT = "millrace-test"
 ACK_DEADLINE = timedelta(seconds=10)
 """The shortest that Pub/Sub takes: what a killed collector had leased comes again after it."""
 STARTS = timedelta(seconds=60)
-PATIENCE = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Letters:
         def stored() -> bool:
             return self.file.exists() and self.attempts() == wanted
 
-        self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} letters in the store", PATIENCE)
+        self.processes.wait_until(lambda: stored() or None, f"{len(wanted)} letters in the store", TIMEOUT)
 
 
 def a_letter(number: int, size: int = 200) -> DeadLetter:

@@ -15,7 +15,7 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_cl
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.dead_letter import DeadLetter, from_message
@@ -26,8 +26,8 @@ from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
 
-PATIENCE = timedelta(seconds=90)
-SHORT = RetryBudgets(
+TIMEOUT = timedelta(seconds=90)
+SHORT = RetryLimits(
     table=timedelta(seconds=1),
     first_deferral=timedelta(seconds=1),
     longest_deferral=timedelta(seconds=2),
@@ -43,7 +43,7 @@ class LeasingConsumer:
     channel: grpc.Channel
     addresses: tuple[str, str]
     stand_in: StandIn
-    patience: RetryBudgets = SHORT
+    limits: RetryLimits = SHORT
     stop: Stop = field(default_factory=Stop)
     total: Counts = field(default_factory=Counts)
 
@@ -52,7 +52,7 @@ class LeasingConsumer:
         dataset = self.stand_in.dataset
         self.topology = a_topology(self.channel)
         self.leases = PubsubLeases(
-            self.channel, self.topology.subscription, timedelta(seconds=60), self.stop, patience=timedelta(0)
+            self.channel, self.topology.subscription, timedelta(seconds=60), self.stop, budget=timedelta(0)
         )
         self.puller = Puller(self.channel, self.topology.subscription, self.leases)
         self.storage = open_storage_channel(write_api)
@@ -60,13 +60,11 @@ class LeasingConsumer:
         self.writer = AppendStreams(self.storage, PROJECT, dataset, self.stop, SystemClock(), limits)
         self.ports = Ports(
             leases=self.leases,
-            letters=DeadLetterPublisher(
-                self.channel, self.topology.dead_letter_topic, self.stop, patience=timedelta(0)
-            ),
+            letters=DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, self.stop, budget=timedelta(0)),
             tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, dataset),
             writer=self.writer,
         )
-        self.memory = Memory(self.patience)
+        self.memory = Memory(self.limits)
 
     def publish(self, *messages: Mapping[str, Any]) -> None:
         stub = publish_stub(self.channel)
@@ -88,7 +86,7 @@ class LeasingConsumer:
 
     def apply_until(self, done: Callable[[], bool], what: str) -> int:
         """Go on with micro-batches until it is so; return how many it took."""
-        until = time.monotonic() + PATIENCE.total_seconds()
+        until = time.monotonic() + TIMEOUT.total_seconds()
         micro_batches = 0
         while not done():
             assert time.monotonic() < until, f"waited in vain for {what}"

@@ -65,9 +65,9 @@ class AddedColumns:
                         story.first = tuple(write.row[name] for name in story.key), at
                         break
 
-    def finish(self, patience: timedelta) -> list[ColumnStory]:
-        """Wait until BigQuery has every column, or ``patience`` is over; return what became of them."""
-        self._thread.join(0 if all(one.seen for one in self._stories) else patience.total_seconds())
+    def finish(self, timeout: timedelta) -> list[ColumnStory]:
+        """Wait until BigQuery has every column, or ``timeout`` is over; return what became of them."""
+        self._thread.join(0 if all(one.seen for one in self._stories) else timeout.total_seconds())
         self._over.set()
         self._thread.join()
         if self._failure is not None:

@@ -103,9 +103,9 @@ class LatencyProbe:
             if self._transactions % self._every == 0 and sample is not None:
                 self._waiting.append(sample)
 
-    def finish(self, patience: timedelta) -> Latencies:
-        """Wait until every sample is seen, or ``patience`` is over; return what was measured."""
-        deadline = time.monotonic() + patience.total_seconds()
+    def finish(self, timeout: timedelta) -> Latencies:
+        """Wait until every sample is seen, or ``timeout`` is over; return what was measured."""
+        deadline = time.monotonic() + timeout.total_seconds()
         while self._waiting and time.monotonic() < deadline and self._thread.is_alive():
             if self._stop.wait(PAUSE):
                 break

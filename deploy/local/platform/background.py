@@ -36,9 +36,9 @@ from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
 _CHECK_EVERY: Final = timedelta(seconds=1)
-_START_PATIENCE: Final = timedelta(minutes=5)
-_APPLY_PATIENCE: Final = timedelta(minutes=2)
-_STOP_PATIENCE: Final = 5 * GRACE
+_START_TIMEOUT: Final = timedelta(minutes=5)
+_APPLY_TIMEOUT: Final = timedelta(minutes=2)
+_STOP_TIMEOUT: Final = 5 * GRACE
 _COMMAND: Final = ".venv/bin/python -m deploy.local"
 _A_FLIGHT: Final = "carrier = 'UA' AND flight = 1545 AND flight_date = '2013-01-01'"  # the first of the year
 _AN_HOUR: Final = "JFK#2013-01-01T10"
@@ -125,7 +125,7 @@ class BackgroundPlatform:
             return over
 
         try:
-            wait_until(ready, "the platform", timeout=_START_PATIENCE, stop=stop)
+            wait_until(ready, "the platform", timeout=_START_TIMEOUT, stop=stop)
         except (StopRequestedError, ProcessDiedError):
             supervisor.terminate()
             supervisor.wait()
@@ -146,7 +146,7 @@ class BackgroundPlatform:
             wait_until(
                 lambda: not self._is_up() and not _is_ours(state.supervisor),  # it lets go of the lock before it ends
                 "the platform to end",
-                timeout=_STOP_PATIENCE,
+                timeout=_STOP_TIMEOUT,
             )
         except ProcessDiedError:
             say("it does not end when asked; killing it")
@@ -173,8 +173,8 @@ class BackgroundPlatform:
                 for side in sides:
                     side.load(stop)
                 stack.wait()
-                if not wait_until_loaded(stack, sides, _APPLY_PATIENCE, stop) and not stop.requested:
-                    raise ProcessDiedError(f"the rows are not applied after {_APPLY_PATIENCE}; see {self._directory}")
+                if not wait_until_loaded(stack, sides, _APPLY_TIMEOUT, stop) and not stop.requested:
+                    raise ProcessDiedError(f"the rows are not applied after {_APPLY_TIMEOUT}; see {self._directory}")
                 write_settings_files(self._directory, stack.flow, stack.pipelines)
                 text = _how_to_use(stack, self._directory)
                 sessions = processes.sessions()

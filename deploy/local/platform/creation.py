@@ -113,9 +113,9 @@ def platform_at(addresses: Addresses, tables: Path, *, create: bool, before: int
         yield Platform(flow, dataset, databases, wide)
 
 
-def wait_for(addresses: Addresses, patience: timedelta) -> None:
+def wait_for(addresses: Addresses, timeout: timedelta) -> None:
     """Wait until every address is served, for not every image has a health check; MisconfiguredError if one is not."""
-    deadline = time.monotonic() + patience.total_seconds()
+    deadline = time.monotonic() + timeout.total_seconds()
     served = [addresses.pubsub, addresses.bigquery_grpc, addresses.spanner, addresses.bigtable]
     for address in filter(None, served):
         with grpc.insecure_channel(address) as channel:

@@ -20,7 +20,7 @@ from shared.contracts.errors import MisconfiguredError
 
 HOST: Final = "127.0.0.1"
 ROOT: Final = Path(__file__).resolve().parents[3]
-PATIENCE: Final = timedelta(seconds=60)
+TIMEOUT: Final = timedelta(seconds=60)
 
 
 def find_sdk(environment: Mapping[str, str]) -> Path:
@@ -57,7 +57,7 @@ def spanner_emulator(processes: Processes, **flags: str) -> Iterator[str]:
         return said[1] if said else None
 
     try:
-        yield processes.wait_until(address, "the Spanner emulator", PATIENCE)
+        yield processes.wait_until(address, "the Spanner emulator", TIMEOUT)
     finally:
         process.end()
 
@@ -70,7 +70,7 @@ def pubsub_emulator(processes: Processes, heap: str = "512m") -> Iterator[str]:
     options = ["-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-jar", str(jar), f"--host={HOST}", f"--port={port}"]
     process = processes.start("pubsub_emulator", [str(java), *options])
     try:
-        processes.wait_until(lambda: listens(port), "the Pub/Sub emulator", PATIENCE)
+        processes.wait_until(lambda: listens(port), "the Pub/Sub emulator", TIMEOUT)
         yield f"{HOST}:{port}"
     finally:
         process.end()
@@ -83,7 +83,7 @@ def bigtable_emulator(processes: Processes) -> Iterator[str]:
     port = free_port()
     process = processes.start("bigtable_emulator", [str(binary), f"-host={HOST}", f"-port={port}"])
     try:
-        processes.wait_until(lambda: listens(port), "the Bigtable emulator", PATIENCE)
+        processes.wait_until(lambda: listens(port), "the Bigtable emulator", TIMEOUT)
         yield f"{HOST}:{port}"
     finally:
         process.end()
@@ -107,7 +107,7 @@ def bigtable_front(processes: Processes, port: int = 0, **options: str) -> Itera
             return None
 
         try:
-            yield processes.wait_until(address, "the Bigtable front", PATIENCE)
+            yield processes.wait_until(address, "the Bigtable front", TIMEOUT)
         finally:
             process.end()
 
@@ -134,7 +134,7 @@ def bigquery_stand_in(
         return None
 
     try:
-        rest, grpc = processes.wait_until(ports, "the BigQuery stand-in", PATIENCE)
+        rest, grpc = processes.wait_until(ports, "the BigQuery stand-in", TIMEOUT)
         yield f"{HOST}:{rest}", f"{HOST}:{grpc}"
     finally:
         process.end()

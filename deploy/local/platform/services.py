@@ -30,7 +30,7 @@ READER: Final = "services.spanner_reader"
 BIGTABLE_READER: Final = "services.bigtable_reader"
 CONSUMER: Final = "services.cdc_consumer"
 DEAD_LETTER: Final = "services.dead_letter"
-PATIENCE: Final = timedelta(seconds=240)
+TIMEOUT: Final = timedelta(seconds=240)
 """How long a service may take to be ready: Spark's start on a busy machine, and some."""
 
 LETTERS: Final = "dead_letters.sqlite3"
@@ -330,10 +330,10 @@ class LettersCommand:
         return subprocess.run([sys.executable, "-m", DEAD_LETTER, *arguments], env=environment, check=False).returncode
 
 
-def wait_until_ready(processes: Processes, *services: Service, patience: timedelta = PATIENCE) -> None:
+def wait_until_ready(processes: Processes, *services: Service, timeout: timedelta = TIMEOUT) -> None:
     """Wait until all of them report that they are ready; ProcessDiedError with the end of its log if one dies."""
     for service in services:
-        processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", patience)  # type: ignore[misc]
+        processes.wait_until(lambda one=service: one.ready, f"{service.process.name} to be ready", timeout)  # type: ignore[misc]
 
 
 def show_status(environment: Mapping[str, str], readers: Sequence[AnyPipeline], consumer: str) -> int:

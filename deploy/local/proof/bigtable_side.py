@@ -62,7 +62,7 @@ class BigtableSide:
             compare_wide(one.demo, self._instance.rows(one.demo.name), self._dataset).equal for one in self._sources
         )
 
-    def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
         """Make calls at a pace, and now and then split or merge a partition, or collect garbage."""
         reshaped = time.monotonic()
         calls = ((call, call[1]) for call in self._workload.changes(pace.changes))
@@ -74,7 +74,7 @@ class BigtableSide:
                 if time.monotonic() - reshaped > _RESHAPE_EVERY:
                     reshaped = time.monotonic()
                     self._reshape()
-            self._latencies = probe.finish(patience)
+            self._latencies = probe.finish(timeout)
 
     def beside(self, changes: Mapping[str, int]) -> None:
         """Nobody else changes these tables."""

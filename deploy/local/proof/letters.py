@@ -96,10 +96,10 @@ class Command(Protocol):
 class LettersStory:
     """What goes wrong in a run, and how it is put right. Without Spanner there is only what is no change batch."""
 
-    def __init__(self, stack: Stack, command: Command, patience: timedelta, stop: Stop, say: Say) -> None:
+    def __init__(self, stack: Stack, command: Command, timeout: timedelta, stop: Stop, say: Say) -> None:
         self._stack = stack
         self._command = command
-        self._patience = patience
+        self._timeout = timeout
         self._stop = stop
         self._say = say
         self._database: SpannerDatabase | None = None
@@ -189,7 +189,7 @@ class LettersStory:
         return said
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        wait_until(lambda: condition() or None, what, timeout=self._patience, stop=self._stop)
+        wait_until(lambda: condition() or None, what, timeout=self._timeout, stop=self._stop)
 
 
 def _row(airport: str, name: str) -> Mapping[str, Value]:

@@ -23,7 +23,7 @@ from deploy.local.proof.spanner_side import SpannerSide
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
-_LETTERS_PATIENCE: Final = timedelta(minutes=2)
+_LETTERS_TIMEOUT: Final = timedelta(minutes=2)
 _LOOK_AGAIN: Final = timedelta(milliseconds=500)
 
 
@@ -73,7 +73,7 @@ def prove(
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
-    story = LettersStory(stack, command, max(settings.patience, _LETTERS_PATIENCE), stop, say)
+    story = LettersStory(stack, command, max(settings.patience, _LETTERS_TIMEOUT), stop, say)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
         say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
         if settings.before:
@@ -118,9 +118,9 @@ def to_be_applied(stack: Stack, sides: Sequence[Side]) -> int:
     return max(0, sum(side.to_apply() for side in sides) - stack.applied())
 
 
-def wait_until_loaded(stack: Stack, sides: Sequence[Side], patience: timedelta, stop: Stop) -> bool:
-    """Wait until all that was loaded is applied; return whether that came within ``patience``."""
-    return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), patience, stop)
+def wait_until_loaded(stack: Stack, sides: Sequence[Side], timeout: timedelta, stop: Stop) -> bool:
+    """Wait until all that was loaded is applied; return whether that came within ``timeout``."""
+    return _wait(lambda: not to_be_applied(stack, sides) and all(side.loaded() for side in sides), timeout, stop)
 
 
 def _change(
@@ -148,7 +148,7 @@ def _change(
 
 
 def _until_equal(
-    stack: Stack, sides: Sequence[Side], patience: timedelta, counted: timedelta, stop: Stop
+    stack: Stack, sides: Sequence[Side], timeout: timedelta, counted: timedelta, stop: Stop
 ) -> list[Sequence[Compared]]:
     """Compare as soon as everything is counted as applied, and again what differs until equal or the timeout.
 
@@ -165,12 +165,12 @@ def _until_equal(
         return all(database.equal for databases in compared for database in databases)
 
     deadline = time.monotonic() + counted.total_seconds()
-    _wait(equal, patience, stop)
+    _wait(equal, timeout, stop)
     return [databases or side.compare() for databases, side in zip(compared, sides, strict=True)]
 
 
-def _wait(condition: Callable[[], bool], patience: timedelta, stop: Stop) -> bool:
-    deadline = time.monotonic() + patience.total_seconds()
+def _wait(condition: Callable[[], bool], timeout: timedelta, stop: Stop) -> bool:
+    deadline = time.monotonic() + timeout.total_seconds()
     while not condition():
         if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
             return False

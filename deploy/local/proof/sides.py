@@ -74,7 +74,7 @@ class Side(Protocol):
     def loaded(self) -> bool:
         """Return whether all that was loaded is seen to be on its way or applied."""
 
-    def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
         """Change rows, and find out how long that takes to be seen."""
 
     def beside(self, changes: Mapping[str, int]) -> None:

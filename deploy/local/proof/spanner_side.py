@@ -72,7 +72,7 @@ class SpannerSide:
         """Return True: each change is counted here and by the consumer."""
         return True
 
-    def change(self, pace: Pace, patience: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
         """Commit transactions at a pace, as far as the emulator keeps up.
 
         A third of them made, or half of the time over, each database gets its column.
@@ -92,7 +92,7 @@ class SpannerSide:
                 if not added and (3 * done >= pace.changes or 2 * passed >= pace.seconds):
                     added = True
                     self._add_columns(columns, say)
-            self._latencies, self._columns = probe.finish(patience), columns.finish(patience)
+            self._latencies, self._columns = probe.finish(timeout), columns.finish(timeout)
 
     def beside(self, changes: Mapping[str, int]) -> None:
         """Take note of changes to other tables of the first database."""

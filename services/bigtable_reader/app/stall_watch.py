@@ -15,8 +15,8 @@ _MICROSECOND: Final = 1_000  # in nanoseconds
 class StallWatch:
     """Follows the low watermark by the monotonic time at which it is told."""
 
-    def __init__(self, patience: timedelta, clock: VersionClock) -> None:
-        self._patience = patience
+    def __init__(self, timeout: timedelta, clock: VersionClock) -> None:
+        self._timeout = timeout
         self._clock = clock
         self._stalled = False
         self._moved_at: float | None = None
@@ -42,7 +42,7 @@ class StallWatch:
                 self._log.info("low_watermark_moved_again", low_watermark=shown(low_watermark))
             self.low_watermark, self._moved_at, self._stalled = low_watermark, now, False
         stood = timedelta(seconds=now - self._moved_at)
-        if stood > self._patience and not self._stalled:
+        if stood > self._timeout and not self._stalled:
             self._stalled = True
             self._log.warning(
                 "low_watermark_stalled",

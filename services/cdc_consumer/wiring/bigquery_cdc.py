@@ -245,7 +245,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
             deadline = deadline or ack_deadline_of(pubsub, options.subscription)
     assert deadline is not None
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
-    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, patience=timedelta(0))
+    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
     suspects = Path(options.state_directory) if options.state_directory else None
     scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
@@ -253,7 +253,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     ports = Ports(
         leases=leases,
         crash_counts=CrashCountsOnDisk(suspects, scope),
-        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, patience=timedelta(0)),
+        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
         tables=BigQueryTables(
             client,
             options.project,

@@ -20,7 +20,7 @@ from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, rou
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-PATIENCE: Final = timedelta(seconds=60)
+RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long Pub/Sub may be away before the replay ends; what is not confirmed stays open."""
 _TIMEOUT: Final = 30.0
 _REQUEST_BYTES: Final = 9_000_000
@@ -36,7 +36,7 @@ class PubsubReplayPublisher:
         channel: grpc.Channel,
         topic: str,
         stop: Stop,
-        patience: timedelta = PATIENCE,
+        budget: timedelta = RETRY_BUDGET,
         *,
         emulated: bool = False,
     ) -> None:
@@ -44,7 +44,7 @@ class PubsubReplayPublisher:
         self._topic = topic
         self._emulated = emulated
         self._stop = stop
-        self._patience = patience
+        self._budget = budget
 
     @property
     def topic(self) -> str:
@@ -81,7 +81,7 @@ class PubsubReplayPublisher:
     def _confirmed(self, requests: Sequence[Any]) -> None:
         """Return when Pub/Sub has confirmed these requests, each of another key; only what failed is sent again."""
         left = list(requests)
-        for attempt in retrying(self._stop, self._patience):
+        for attempt in retrying(self._stop, self._budget):
             with attempt:
                 self._try(left)
 

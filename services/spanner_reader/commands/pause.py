@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TextIO
 
-from services.spanner_reader.commands.snapshot import COMMANDS_PATIENCE
+from services.spanner_reader.commands.snapshot import COMMAND_RETRY_BUDGET
 from services.spanner_reader.ports import DatabaseCatalog, PauseStore
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.retries import retried
@@ -25,12 +25,12 @@ async def pause(
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
         )
     if not tables:
-        new = await _patiently(lambda: pauses.pause(None))
+        new = await _retried(lambda: pauses.pause(None))
         kept = "" if look.retention is None else f" (the stream keeps it for {look.retention})"
         what = "is paused now" if new else "was paused already"
         out.write(f"the stream {what}: nothing is read until `resume`{kept}\n")
     for table in dict.fromkeys(tables):
-        new = await _patiently(partial(pauses.pause, table))
+        new = await _retried(partial(pauses.pause, table))
         out.write(
             f"{table} {'is paused now' if new else 'was paused already'}: its changes are dropped until `resume "
             f"{table}`, and it needs re-sync\n"
@@ -40,11 +40,11 @@ async def pause(
 
 async def resume(tables: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
     """Let the stream, or tables, go on; return 0, or 1 where something was not paused."""
-    done = {table: await _patiently(partial(pauses.resume, table)) for table in dict.fromkeys(tables)} if tables else {}
+    done = {table: await _retried(partial(pauses.resume, table)) for table in dict.fromkeys(tables)} if tables else {}
     if not tables:
-        done[""] = await _patiently(lambda: pauses.resume(None))
+        done[""] = await _retried(lambda: pauses.resume(None))
         out.write("the stream goes on where it was\n" if done[""] else "the stream was not paused\n")
-        if still := sorted((await retried(Stop(), pauses.read, COMMANDS_PATIENCE)).paused_tables):
+        if still := sorted((await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)).paused_tables):
             out.write(f"still paused: {', '.join(still)}; `resume {' '.join(still)}` lets them go on\n")
     for table in dict.fromkeys(tables):
         what = f"goes on; it needs re-sync: `snapshot {table}` brings its rows" if done[table] else "was not paused"
@@ -52,6 +52,6 @@ async def resume(tables: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
     return int(not all(done.values()))
 
 
-async def _patiently(call: Callable[[], Awaitable[bool]]) -> bool:
+async def _retried(call: Callable[[], Awaitable[bool]]) -> bool:
     """Make a call again that came in the way of another transaction: readers write all the time."""
-    return await retried(Stop(), call, COMMANDS_PATIENCE)
+    return await retried(Stop(), call, COMMAND_RETRY_BUDGET)

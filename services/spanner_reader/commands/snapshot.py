@@ -23,7 +23,7 @@ from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshot
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
-COMMANDS_PATIENCE: Final = timedelta(seconds=15)
+COMMAND_RETRY_BUDGET: Final = timedelta(seconds=15)
 """With what comes in the way of another transaction: readers write all the time."""
 _NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
@@ -57,7 +57,7 @@ async def snapshot(
     if told.status:
         return await _status(store, shapes, told, out)
     if told.cancel:
-        given_up = await retried(Stop(), lambda: store.cancel(tables), COMMANDS_PATIENCE)
+        given_up = await retried(Stop(), lambda: store.cancel(tables), COMMAND_RETRY_BUDGET)
         out.writelines(f"{table}: given up; what was read stays\n" for table in given_up)
         out.writelines(f"{table}: nothing was left to read\n" for table in tables if table not in given_up)
         return 0
@@ -70,9 +70,9 @@ async def snapshot(
         )
         return 0
     if keys is None:
-        await retried(Stop(), lambda: store.request(tables, read_at, again=True), COMMANDS_PATIENCE)
+        await retried(Stop(), lambda: store.request(tables, read_at, again=True), COMMAND_RETRY_BUDGET)
     else:
-        await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMANDS_PATIENCE)
+        await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMAND_RETRY_BUDGET)
     if told.watch:
         return await _watch(store, shapes, tables, told.json, out)
     shown = summaries(await store.survey(), await shapes.marks(), tables)

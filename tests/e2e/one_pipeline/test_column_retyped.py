@@ -18,7 +18,7 @@ from tests.worlds.commands import run_command
 
 pytestmark = pytest.mark.timeout(1_800)
 
-PATIENCE = timedelta(minutes=5)
+TIMEOUT = timedelta(minutes=5)
 SECOND = 1_000_000_000  # in nanoseconds
 INSPECTED_AGAIN = timedelta(seconds=10)
 """How long a worker process of the consumer dead-letters what conflicts, before it inspects the table again."""
@@ -63,37 +63,37 @@ def letters(rig: Rig, of: set[str]) -> Sequence[DeadLetter]:
         found.extend(rig.letters())
         return {letter.key for letter in found} >= of
 
-    rig.wait(kept, f"the letters of {sorted(of)}", PATIENCE)
+    rig.wait(kept, f"the letters of {sorted(of)}", TIMEOUT)
     assert {letter.key for letter in found} <= {*of, ANNOUNCEMENT}
     return found
 
 
 def test_both_services_report_a_retyped_column_and_the_fixes_they_print_restore_the_mirror(rig: Rig) -> None:
     consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
-    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    rig.wait_until_ready(reader, consumer, timeout=TIMEOUT)
     singers = rig.named("Singers")
     rig.commit(*[singer(key, Born=date(1990, 1, key)) for key in (1, 2, 3)], tag("before"))
-    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)
 
     rig.database.alter(f"ALTER TABLE {singers} DROP COLUMN Born", f"ALTER TABLE {singers} ADD COLUMN Born INT64")
     rig.commit(singer(2, Born=1992), singer(4, Born=1994), tag("after"))
 
     unfit = letters(rig, of={"[2]", "[4]"})
     assert {letter.reason for letter in unfit} == {Reason.SCHEMA_CONFLICT}
-    rig.wait_until_equal(["Tags", "Albums"], PATIENCE)
+    rig.wait_until_equal(["Tags", "Albums"], TIMEOUT)
     kept = {row["Id"]: row["Born"] for row in rig.rows("Singers")}
     assert kept == {key: date(1990, 1, key) for key in (1, 2, 3)}
 
-    rig.wait(lambda: reader_says(rig, "status").code == 1, "the reader to say so", PATIENCE)
+    rig.wait(lambda: reader_says(rig, "status").code == 1, "the reader to say so", TIMEOUT)
     told = reader_says(rig, "status").text
     assert f"{singers}: needs re-sync since" in told
     assert "column type changed (Born)" in told
     # Any publisher may forge one such batch: `status` shows a healthy table as refused when another comes later.
     repeated_at = max(letter.failed_at for letter in unfit) + 2 * REFUSED_AFTER.seconds * SECOND
-    rig.wait(lambda: time.time_ns() > repeated_at, "more than REFUSED_AFTER to pass", PATIENCE)
+    rig.wait(lambda: time.time_ns() > repeated_at, "more than REFUSED_AFTER to pass", TIMEOUT)
     rig.commit(singer(2, Born=1992), singer(4, Born=1994))
     letters(rig, of={"[2]", "[4]"})
-    rig.wait(lambda: states(rig, consumer).get(singers) == "refused", "the consumer to say so", PATIENCE)
+    rig.wait(lambda: states(rig, consumer).get(singers) == "refused", "the consumer to say so", TIMEOUT)
     shown = consumer_says(rig, consumer)
     assert (shown.code, states(rig, consumer)[rig.named("Tags")]) == (1, "running")
 
@@ -110,7 +110,7 @@ def test_both_services_report_a_retyped_column_and_the_fixes_they_print_restore_
     rig.wait(
         lambda: {row["Id"]: row.get("Born") for row in rig.rows("Singers")} == {1: None, 2: 1992, 3: None, 4: 1994},
         "the replayed changes to be applied",
-        PATIENCE,
+        TIMEOUT,
     )
 
     # The reader's: every row comes again, and the mark is taken away.
@@ -119,9 +119,9 @@ def test_both_services_report_a_retyped_column_and_the_fixes_they_print_restore_
     assert touch is not None, told
     assert synced is not None, told
     assert rig.database.execute(touch[1])[0] == 4
-    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)
     assert reader_says(rig, *synced[1].split()).code == 0
 
-    rig.wait(lambda: set(states(rig, consumer).values()) == {"running"}, "all tables to run", PATIENCE)
+    rig.wait(lambda: set(states(rig, consumer).values()) == {"running"}, "all tables to run", TIMEOUT)
     assert (reader_says(rig, "status").code, consumer_says(rig, consumer).code) == (0, 0)
     assert {letter.key for letter in rig.letters()} <= {ANNOUNCEMENT}

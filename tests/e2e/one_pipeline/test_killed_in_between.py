@@ -63,7 +63,7 @@ def test_the_consumer_killed_while_it_adds_a_column_loses_nothing(
     consumer, reader = rig.consumer(), rig.start_reader(BUCKETS="1")
     rig.wait_until_ready(consumer, reader)
     rig.commit(*[Write("insert", table, {key: number}) for number in range(20)])
-    rig.wait_until_equal([table], patience=timedelta(seconds=120))
+    rig.wait_until_equal([table], timeout=timedelta(seconds=120))
 
     altered, in_bigquery = rig.named(table), rig.in_bigquery(table)
     # BigQuery has altered the table or not: the consumer never hears of it
@@ -77,10 +77,10 @@ def test_the_consumer_killed_while_it_adds_a_column_loses_nothing(
         assert ("added" in rig.target.columns(altered)) is (when == "after")
         rig.commit(Write("insert", table, {key: 4, "added": value}))
         rig.wait_until_ready(rig.consumer())
-        rig.wait_until_equal([table], patience=timedelta(seconds=120))
+        rig.wait_until_equal([table], timeout=timedelta(seconds=120))
     # now what the dead one had asked for is done, or is not any more
     rig.commit(Write("delete", table, {key: 4}), Write("update", table, {key: 6, "added": value}))
-    rig.wait_until_equal([table], patience=timedelta(seconds=120))
+    rig.wait_until_equal([table], timeout=timedelta(seconds=120))
     assert rig.letters() == []
     rig.processes.end_all()
     rig.drop()
@@ -151,7 +151,7 @@ def test_partitions_that_live_for_a_second_lose_nothing(standing: Standing, proc
         rig.wait(lambda: rig.counted(reader, "millrace_partitions_split_total"), "a partition to split")
         rig.wait(lambda: rig.counted(reader, "millrace_partitions_merged_total"), "partitions to merge")
         rig.wait(lambda: finished(rig) >= 20, "many partitions to be finished")
-        rig.wait_until_equal(patience=timedelta(seconds=120))
+        rig.wait_until_equal(timeout=timedelta(seconds=120))
 
         changes = [change for message in rig.published() for change in message.changes()]
         assert {(change.sequence[:17], int(json.loads(change.key)["Id"])) for change in changes} == committed

@@ -25,7 +25,7 @@ from tests.integration.bigtable_front import Front
 
 pytestmark = pytest.mark.timeout(900)
 
-_PATIENCE: Final = timedelta(minutes=2)
+_TIMEOUT: Final = timedelta(minutes=2)
 _NOTHING_DIFFERS: Final = (0, 3)
 """What it exits with; 3: rows that changed all the time are neither equal nor different."""
 _STILL, _CHANGED = range(200), range(200, 1_200)
@@ -80,8 +80,8 @@ def started(lasting_rig: Rig, bigtable_front: str) -> Iterator[Started]:
             for name, table in tables.items()
         }
         rig.wait_until_ready(*readers.values(), consumer)
-        rig.wait_until_equal(patience=_PATIENCE)
-        rig.wait(lambda: len(tables["Bigtable"].rows()) == len(before), "the rows of Bigtable", _PATIENCE)
+        rig.wait_until_equal(timeout=_TIMEOUT)
+        rig.wait(lambda: len(tables["Bigtable"].rows()) == len(before), "the rows of Bigtable", _TIMEOUT)
         yield Started(rig, consumer, readers["Spanner"], tables)
 
 
@@ -95,7 +95,7 @@ def load(started: Started) -> Iterator[None]:
         return all(one is not None and parse_timestamp(one) > began for one in committed)
 
     with changing(started):
-        started.rig.wait(flows, "changes to be applied", _PATIENCE)
+        started.rig.wait(flows, "changes to be applied", _TIMEOUT)
         yield
 
 
@@ -126,10 +126,10 @@ def healed_by_resync_and_sweep(started: Started, table: Mirrored) -> None:
 
     before = started.to_sweep(table)
     table.snapshot()
-    started.rig.wait(lambda: started.to_sweep(table) not in (None, before), "the consumer to apply its end", _PATIENCE)
+    started.rig.wait(lambda: started.to_sweep(table) not in (None, before), "the consumer to apply its end", _TIMEOUT)
     since = table.snapshot("--status")["complete_since"]
     assert started.to_sweep(table) == since
-    started.rig.wait(lambda: table.older(since) == {20_000}, "its rows to be applied", _PATIENCE)
+    started.rig.wait(lambda: table.older(since) == {20_000}, "its rows to be applied", _TIMEOUT)
     code, said = table.sweep(since)
     assert (code, said["gone"], said["in_source"], said["deleted"]) == (0, 1, 0, 0), said
     assert [int(json.loads(key)[0]) for key in said["some_gone"]] == [20_000]

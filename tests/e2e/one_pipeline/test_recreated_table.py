@@ -15,7 +15,7 @@ from tests.worlds.commands import run_command
 
 pytestmark = pytest.mark.timeout(1_800)
 
-PATIENCE = timedelta(minutes=5)
+TIMEOUT = timedelta(minutes=5)
 SOURCE = "python -m services.spanner_reader rows"
 
 
@@ -44,10 +44,10 @@ def singer(key: int) -> Write:
 def make_again(rig: Rig) -> None:
     """Drop the table and make it again, with some of the rows that it had and one more; the reader sees both."""
     rig.commit(singer(1), *tags("stays", "goes", "goes too"))
-    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)
     table = rig.named("Tags")
     rig.database.alter(f"DROP TABLE {table}")
-    rig.wait(lambda: reader_status(rig)["left"] == [table], "the reader to see that the table is gone", PATIENCE)
+    rig.wait(lambda: reader_status(rig)["left"] == [table], "the reader to see that the table is gone", TIMEOUT)
     rig.database.alter(f"CREATE TABLE {table} (Tag STRING(MAX) NOT NULL) PRIMARY KEY (Tag)")
     rig.commit(singer(2), *tags("stays", "comes"))
 
@@ -58,11 +58,11 @@ def told_of(consumer: Service, table: str) -> Mapping[str, Any]:
 
 def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     consumer, reader = rig.consumer(), rig.start_reader(CHECK_SCHEMA_EVERY="1s")
-    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    rig.wait_until_ready(reader, consumer, timeout=TIMEOUT)
     table = rig.named("Tags")
     make_again(rig)
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"], "the table to be marked", PATIENCE)
+    rig.wait(lambda: reader_status(rig)["needs_resync"], "the table to be marked", TIMEOUT)
     (mark,) = reader_status(rig)["needs_resync"]
     assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
     says(rig, "spanner_reader", "snapshot", table)
@@ -76,10 +76,10 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
         since: str | None = shown["complete_since"]
         return since
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", PATIENCE)
+    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
     since = complete_since()
     assert since is not None
-    rig.wait(lambda: to_sweep() == since, "the consumer to know what is to be swept", PATIENCE)
+    rig.wait(lambda: to_sweep() == since, "the consumer to know what is to be swept", TIMEOUT)
     assert says(rig, "spanner_reader", "status")["needs_resync"] == []
 
     def swept(*words: str) -> Mapping[str, Any]:
@@ -88,13 +88,13 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
         )
         return found
 
-    rig.wait(lambda: swept()["in_source"] == 0, "the snapshot's rows to arrive", PATIENCE)
+    rig.wait(lambda: swept()["in_source"] == 0, "the snapshot's rows to arrive", TIMEOUT)
     dry = swept()
     assert (dry["gone"], dry["some_gone"], dry["deleted"]) == (2, ['["goes"]', '["goes too"]'], 0)
     done = swept("--execute")
     assert (done["deleted"], done["in_source"], done["left"]) == (2, 0, 0)
-    rig.wait_until_equal(patience=PATIENCE)
-    rig.wait(lambda: to_sweep() is None, "the consumer to say that it is done", PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)
+    rig.wait(lambda: to_sweep() is None, "the consumer to say that it is done", TIMEOUT)
 
 
 def test_a_recreated_table_is_resynced_automatically(rig_without_spark: Rig) -> None:
@@ -102,10 +102,10 @@ def test_a_recreated_table_is_resynced_automatically(rig_without_spark: Rig) -> 
     source = {"SOURCE_ROWS": SOURCE, **rig.pipeline.reader_environment()}
     consumer = rig.consumer(SWEEP="automatic", SWEEP_AFTER="2s", **source)
     reader = rig.start_reader(CHECK_SCHEMA_EVERY="1s", RESYNC="automatic")
-    rig.wait_until_ready(reader, consumer, patience=PATIENCE)
+    rig.wait_until_ready(reader, consumer, timeout=TIMEOUT)
     make_again(rig)
 
-    rig.wait_until_equal(patience=PATIENCE)
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)
+    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
     rig.commit(*tags("after"))
-    rig.wait_until_equal(patience=PATIENCE)
+    rig.wait_until_equal(timeout=TIMEOUT)

@@ -36,7 +36,7 @@ from tests.integration.bigtable_front import Front, FrontTable, set_cell
 pytestmark = pytest.mark.timeout(1_800)
 
 MARKER: Final = f"marked{uuid.uuid4().hex}"
-PATIENCE: Final = timedelta(minutes=7)
+TIMEOUT: Final = timedelta(minutes=7)
 ROWS: Final = 40
 READY: Final = 200
 NOT_READY: Final = 503
@@ -106,7 +106,7 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
         }
         first = {name: start() for name, start in starts.items()}
         services = dict(first)
-        rig.wait_until_ready(*services.values(), patience=PATIENCE)
+        rig.wait_until_ready(*services.values(), timeout=TIMEOUT)
 
         load = Load(rig, table)
         with load.running():
@@ -117,14 +117,14 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
                 if name == "cdc_consumer":  # which takes seconds to end; the others may be gone between two looks
                     assert NOT_READY in answers, "it says that it is not ready before it is gone"
                 services[name] = start()
-                rig.wait_until_ready(services[name], patience=PATIENCE)
-                rig.wait(lambda before=before: load.poison > before, "more load", PATIENCE)  # type: ignore[misc]
+                rig.wait_until_ready(services[name], timeout=TIMEOUT)
+                rig.wait(lambda before=before: load.poison > before, "more load", TIMEOUT)  # type: ignore[misc]
 
-        rig.wait_until_equal(("Singers", "Tags"), patience=PATIENCE)
+        rig.wait_until_equal(("Singers", "Tags"), timeout=TIMEOUT)
         rig.wait(
-            lambda: mirrored(rig.target.rows(wide.table) or []) == load.cells, "Bigtable's mirror to be equal", PATIENCE
+            lambda: mirrored(rig.target.rows(wide.table) or []) == load.cells, "Bigtable's mirror to be equal", TIMEOUT
         )
-        rig.wait(lambda: letters(processes) == load.poison, f"{load.poison} letters", PATIENCE)
+        rig.wait(lambda: letters(processes) == load.poison, f"{load.poison} letters", TIMEOUT)
         counted = {name: service.exposed() for name, service in services.items()}
         processes.end_all()
         rig.standing.stop()

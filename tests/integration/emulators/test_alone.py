@@ -16,7 +16,7 @@ from deploy.local.platform.processes import Processes
 
 pytestmark = pytest.mark.integration
 
-PATIENCE: Final = timedelta(seconds=60)
+TIMEOUT: Final = timedelta(seconds=60)
 PORT: Final = re.compile(r"\b\d{4,5}\b")
 FREE_PORTS: Final = {"bigquery": ("--rest-port=0", "--grpc-port=0"), "bigtable_streams": ("--port=0",)}
 
@@ -31,7 +31,7 @@ def printed(processes: Processes, name: str, *options: str) -> str:
     """Run a stand-in on free ports; return what it prints when it listens."""
     command = [sys.executable, "-m", f"emulators.{name}", *FREE_PORTS[name], *options]
     process = processes.start(name, command, {"PYTHONPATH": str(ROOT)})
-    return processes.wait_until(lambda: process.output() if "export" in process.output() else None, name, PATIENCE)
+    return processes.wait_until(lambda: process.output() if "export" in process.output() else None, name, TIMEOUT)
 
 
 def check_example(name: str, variables: str) -> None:

@@ -130,7 +130,7 @@ class SnapshotWorld(World):
         return self.mark is not None
 
     async def wait_until_healed(self) -> None:
-        """Wait until no family is missing of which nobody knows, and no mark is left, with patience."""
+        """Wait until no family is missing of which nobody knows, and no mark is left."""
         async with asyncio.timeout(3_600):
             while self.mark is not None or self.is_missed:
                 for reader in self.readers:
@@ -170,7 +170,7 @@ class SnapshotWorld(World):
                 await asyncio.sleep(0.1)
 
     async def wait_until_snapshots_are_over(self) -> None:
-        """Wait for it, with patience; what ends a reader is raised."""
+        """Wait for it; what ends a reader is raised."""
         async with asyncio.timeout(3_600):
             while (found := self.snapshots.snapshot) is not None and (
                 found.unfinished or (found.complete_since is not None and not found.told)

@@ -28,7 +28,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 NOON = Microseconds(1_700_000_000 * SECOND)
 LONG_AGO = Microseconds(0)
-PATIENCE = MergeTimeouts()
+TIMEOUT = MergeTimeouts()
 
 
 def us(time: int) -> Microseconds:
@@ -195,8 +195,8 @@ def test_a_merge_whose_other_half_was_split_again_waits_until_it_is_reconciled()
     topology = closed(topology, "b", child("b-c", "-c"), child("c-d"))  # never hears of -d
     assert shape(topology) == ["-b:-b -> -d", "b-c:b-c -> -c", "c-d:c-d", "d-:"]
 
-    waited = {at(topology, "a").id: PATIENCE.merge, at(topology, "b").id: PATIENCE.merge - timedelta(seconds=1)}
-    reconciled = reconcile(topology, waited, PATIENCE, LONG_AGO)
+    waited = {at(topology, "a").id: TIMEOUT.merge, at(topology, "b").id: TIMEOUT.merge - timedelta(seconds=1)}
+    reconciled = reconcile(topology, waited, TIMEOUT, LONG_AGO)
     assert reconciled is not None
     assert reconciled.reconciled == 1
     topology = reconciled.topology
@@ -219,8 +219,8 @@ def test_what_has_no_token_is_no_part_of_a_merge() -> None:
 def test_what_has_no_token_is_read_from_before_its_watermark_after_longer() -> None:
     topology = closed(begun("-"), "a", child("-b"), read=90 * MINUTE)
     lost = at(topology, "b")
-    assert reconcile(topology, {lost.id: PATIENCE.merge}, PATIENCE, LONG_AGO) is None
-    reconciled = reconcile(topology, {lost.id: PATIENCE.token}, PATIENCE, LONG_AGO)
+    assert reconcile(topology, {lost.id: TIMEOUT.merge}, TIMEOUT, LONG_AGO) is None
+    reconciled = reconcile(topology, {lost.id: TIMEOUT.token}, TIMEOUT, LONG_AGO)
     assert reconciled is not None
     assert at(reconciled.topology, "b").position == Position(start=us(NOON + 30 * MINUTE))
     assert at(reconciled.topology, "b").is_readable
@@ -240,13 +240,13 @@ def test_a_restart_goes_back_by_the_allowance_as_far_as_there_is_something(
     read: int, kept_since: int, start: int
 ) -> None:
     topology = begun("-")
-    found = restart(topology, us(NOON + read * MINUTE), PATIENCE, us(NOON + kept_since * MINUTE))
+    found = restart(topology, us(NOON + read * MINUTE), TIMEOUT, us(NOON + kept_since * MINUTE))
     assert found == NOON + start * MINUTE
 
 
 def test_a_restart_that_would_lose_changes_is_refused() -> None:
     with pytest.raises(ValueError, match="kept since"):
-        restart(begun("-"), us(NOON + MINUTE), PATIENCE, us(NOON + 2 * MINUTE))
+        restart(begun("-"), us(NOON + MINUTE), TIMEOUT, us(NOON + 2 * MINUTE))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_what_is_reconciled_again_is_counted() -> None:
     parts = (Successor(span("", "b"), (RangeToken(span("", "b"), "t"),), ALL_KEYS, 2), Successor(span("b", "")))
     ended = end(topology, piece.id, Ending(parts, 9, NOON))
     assert ended is not None
-    waited = dict.fromkeys(ended.topology.names, PATIENCE.merge)
-    reconciled = reconcile(ended.topology, waited, PATIENCE, LONG_AGO)
+    waited = dict.fromkeys(ended.topology.names, TIMEOUT.merge)
+    reconciled = reconcile(ended.topology, waited, TIMEOUT, LONG_AGO)
     assert reconciled is not None
     first = reconciled.topology.pieces[0]
     assert (first.reconciled, first.again, first.target) == (True, 2, None)
@@ -319,7 +319,7 @@ def test_endings_merges_and_reconciling_of_many_pieces_check_the_whole_once(monk
     assert settle(settled.topology, endings) is None
 
     checked.clear()
-    reconciled = reconcile(settled.topology, dict.fromkeys(settled.topology.names, PATIENCE.token), PATIENCE, LONG_AGO)
+    reconciled = reconcile(settled.topology, dict.fromkeys(settled.topology.names, TIMEOUT.token), TIMEOUT, LONG_AGO)
 
     assert reconciled is not None
     assert reconciled.reconciled == 10

@@ -22,7 +22,7 @@ from tests.seeds import examples
 
 NOON = Microseconds(1_700_000_000_000_000)
 LONG_AGO = Microseconds(0)
-PATIENCE = MergeTimeouts()
+TIMEOUT = MergeTimeouts()
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 """Where ranges begin and end; each is also the first key of a part of the key space that is never cut."""
 
@@ -98,7 +98,7 @@ class Pieces(RuleBasedStateMachine):
         waiting = [piece.id for piece in self.topology.pieces if not piece.is_readable]
         some = data.draw(st.sets(st.sampled_from(waiting))) if waiting else set()
         before = len(waiting)
-        reconciled = reconcile(self.topology, dict.fromkeys(some, PATIENCE.token), PATIENCE, LONG_AGO)
+        reconciled = reconcile(self.topology, dict.fromkeys(some, TIMEOUT.token), TIMEOUT, LONG_AGO)
         assert (reconciled is None) == (not some)
         if reconciled is not None:
             self.become(reconciled.topology)
@@ -114,8 +114,8 @@ class Pieces(RuleBasedStateMachine):
                     found = [(one, _common(one, piece.range)) for one in self.server]
                     named = [Child(RangeToken(part, "true"), one) for one, part in found if part is not None]
                     self.close(piece, named, 0)
-            waited = {piece.id: PATIENCE.token for piece in self.topology.pieces if not piece.is_readable}
-            reconciled = reconcile(self.topology, waited, PATIENCE, LONG_AGO)
+            waited = {piece.id: TIMEOUT.token for piece in self.topology.pieces if not piece.is_readable}
+            reconciled = reconcile(self.topology, waited, TIMEOUT, LONG_AGO)
             if reconciled is not None:
                 self.become(reconciled.topology)
         assert [piece.range for piece in self.topology.pieces] == sorted(self.server)

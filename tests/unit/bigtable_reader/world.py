@@ -195,7 +195,7 @@ class World:
         return True
 
     async def wait_until_all_is_read(self) -> None:
-        """Wait for it, with patience; what ends a reader is raised."""
+        """Wait for it; what ends a reader is raised."""
         async with asyncio.timeout(3_600):
             while not self.is_all_read():
                 for reader in self.readers:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from tests.unit.cdc_consumer.world import AT_ONCE, World
 
 
@@ -13,7 +13,7 @@ from tests.unit.cdc_consumer.world import AT_ONCE, World
 def world() -> World:
     """Return a world in which a second goes by at each look at the clock."""
     world = World()
-    world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(between_calls=AT_ONCE))
     world.clock.ticks = timedelta(seconds=1)
     return world
 

@@ -11,7 +11,7 @@ from typing import Literal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import TransientError
@@ -121,7 +121,7 @@ class Subscription:
     def deliver(self, ends: str = "", ends_after: int = 0) -> None:
         """Let a new process take what was not acked."""
         world, self.attempt = self.world, self.attempt + 1
-        world.start_anew(RetryBudgets(between_calls=AT_ONCE, alone=timedelta(seconds=10), stuck_deliveries=3))
+        world.start_anew(RetryLimits(between_calls=AT_ONCE, alone=timedelta(seconds=10), stuck_deliveries=3))
         world.stop = Stop()
         world.effects = Ending(ends=ends, ends_after=ends_after, stop=world.stop)
         for port in (world.tables, world.writer, world.letters, world.leases):

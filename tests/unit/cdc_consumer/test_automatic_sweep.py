@@ -242,7 +242,7 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
         status.take(Report(counts=consumer.apply(a_message(a_change(3)), bad)))
         if consumer.letters.kept:
             break
-        assert due_meanwhile(consumer.patience.deferral_at(delivery)) == set()
+        assert due_meanwhile(consumer.limits.deferral_at(delivery)) == set()
     assert delivery == 10
     assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 

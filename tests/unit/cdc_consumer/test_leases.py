@@ -15,7 +15,7 @@ from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 SHORT = timedelta(milliseconds=30)
-PATIENCE = 10.0
+RETRY_BUDGET = 10.0
 
 
 class PubsubInMemory:
@@ -39,7 +39,7 @@ class PubsubInMemory:
 
     def wait_for_extensions(self, count: int) -> None:
         for _ in range(count):
-            assert self.extensions.acquire(timeout=PATIENCE)
+            assert self.extensions.acquire(timeout=RETRY_BUDGET)
 
     def called(self, name: str) -> list[Any]:
         return [request for called, request in list(self.channel.calls) if called == name]
@@ -103,7 +103,7 @@ def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: Pub
 
     pubsub.channel.answer = answer
     channel: Any = pubsub.channel
-    leases = PubsubLeases(channel, "s", SHORT, Stop(), patience=timedelta(0))
+    leases = PubsubLeases(channel, "s", SHORT, Stop(), budget=timedelta(0))
     with leases.keeping(["a", "b", "c"]):
         with pytest.raises(TransientError):
             leases.ack(["a"])
@@ -197,13 +197,13 @@ def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsu
             order.append("given back")
             return
         under_way.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(RETRY_BUDGET)
         order.append("extended")
 
     pubsub.channel.answer = answer
     leases = pubsub.leases()
     with leases.keeper(["a"]):
-        assert under_way.wait(PATIENCE)
+        assert under_way.wait(RETRY_BUDGET)
         giving_back = threading.Thread(target=leases.give_back, args=(["a"],))
         giving_back.start()
         giving_back.join(0.05)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Applied, Counts, TableNote
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -176,7 +176,7 @@ def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_le
 
 
 def test_a_table_in_trouble_is_tried_again_for_a_while(world: World) -> None:
-    world.start_anew(RetryBudgets(table=timedelta(minutes=1), between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(table=timedelta(minutes=1), between_calls=AT_ONCE))
     world.writer.invisible["name"] = 2
     counts = world.apply(a_message(a_change(1)))
 

@@ -34,7 +34,7 @@ def test_what_cannot_be_published_is_said_and_the_differences_are_told_all_the_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.reconcile.KEYS", 1)
-    monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.RETRY_BUDGET", timedelta(0))
     world = World({1: NOTE, 2: NOTE, 3: NOTE}, {3: NOTE}, unpublished={1: error})
 
     result = reconciled(world, tmp_path, repair=True)

@@ -20,7 +20,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     swept,
 )
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import RECREATED, ROWS_TOO_OLD, Mirror
@@ -131,7 +131,7 @@ def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
 
 
 def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
-    world = World(patience=RetryBudgets(between_calls=AT_ONCE))
+    world = World(limits=RetryLimits(between_calls=AT_ONCE))
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     airport = a_message(a_change(1), header=a_header("airports"))
     world.apply(a_message(a_change(1)), airport)  # from now on the conflict is known without a look at the table

@@ -9,7 +9,7 @@ import pytest
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, choose_state_directory
 from services.cdc_consumer.app.stream import micro_batch
 from services.cdc_consumer.app.stream.suspects import is_fatal
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.reasons import Reason
@@ -177,14 +177,14 @@ def test_where_crashes_are_not_counted_many_quick_deliveries_tell(world: World) 
 
 
 def test_a_message_that_was_deferred_so_often_is_no_suspect_of_that_kind() -> None:
-    patience, age = RetryBudgets(), timedelta(0)
+    limits, age = RetryLimits(), timedelta(0)
     for deliveries in range(1, 101):
-        assert not is_fatal(deliveries, age.total_seconds(), patience)
-        age += patience.deferral_at(deliveries)
+        assert not is_fatal(deliveries, age.total_seconds(), limits)
+        age += limits.deferral_at(deliveries)
 
 
 def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on() -> None:
-    verdicts = [is_fatal(deliveries, 90.0 * deliveries, RetryBudgets()) for deliveries in range(1, 25)]
+    verdicts = [is_fatal(deliveries, 90.0 * deliveries, RetryLimits()) for deliveries in range(1, 25)]
 
     assert verdicts == [False] * 19 + [True] * 5
 

@@ -174,7 +174,7 @@ def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(w
 def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.RETRY_BUDGET", timedelta(0))
     world.writer.missing = {"planes"}
     with pytest.raises(MisconfiguredError, match=r"dataEditor.*0 rows were deleted"):
         swept(world)
@@ -239,7 +239,7 @@ def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
 def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.PATIENCE", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.RETRY_BUDGET", timedelta(0))
     world = a_world(BOTH)
     world.writer.interrupted = lambda table: table == "planes"
     with pytest.raises(TransientError):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.cdc_consumer.app.status.status import ConsumerStatus
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote
 from services.cdc_consumer.ports import TableTroubleError
@@ -167,7 +167,7 @@ def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: Wor
     said: list[tuple[str, str]] = []
     wait = world.wait
     world.wait = lambda table="", why="": (wait(), said.append((table, why)))[0]  # type: ignore[method-assign,func-returns-value]
-    world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(between_calls=AT_ONCE))
     world.writer.away = 10
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 

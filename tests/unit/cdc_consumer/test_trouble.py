@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.cdc_consumer.app.stream import trouble
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
@@ -18,9 +18,9 @@ LONGEST = timedelta(seconds=600)
 
 
 def forbid(world: World, table: str = "planes") -> None:
-    """Forbid a table, and let its first patience be spent without waiting for it."""
+    """Forbid a table, and let its retry time be spent without waiting for it."""
     world.tables.forbidden.add(table)
-    world.start_anew(RetryBudgets(table=AT_ONCE, between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(table=AT_ONCE, between_calls=AT_ONCE))
     world.apply(a_message(a_change(1), header=a_header(table)))
 
 
@@ -36,10 +36,10 @@ def test_a_table_known_to_be_in_trouble_is_deferred_at_once_and_not_tried(world:
     assert set(world.names("airports")) == set(range(5))
 
 
-def test_its_first_patience_is_spent_once_and_not_in_every_micro_batch(
+def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.start_anew(RetryBudgets(table=timedelta(seconds=0.2), between_calls=timedelta(seconds=0.01)))
+    world.start_anew(RetryLimits(table=timedelta(seconds=0.2), between_calls=timedelta(seconds=0.01)))
     world.tables.forbidden.add("planes")
     tried: list[str] = []
     monkeypatch.setattr(world.tables, "forget", tried.append)
@@ -72,7 +72,7 @@ def test_one_probe_every_ten_seconds_finds_out_that_it_is_well_again(world: Worl
 
 
 def test_everything_else_is_acked_before_a_table_is_borne_with(world: World) -> None:
-    world.start_anew(RetryBudgets(table=timedelta(seconds=0.1), between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(table=timedelta(seconds=0.1), between_calls=AT_ONCE))
     world.tables.forbidden.add("planes")
     acked: list[int] = []
     forget = world.tables.forget
@@ -129,7 +129,7 @@ def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> N
 
 
 def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits(world: World) -> None:
-    world.writer.away = 2_000  # seconds go by at each: far longer than any patience with a table
+    world.writer.away = 2_000  # seconds go by at each: far longer than any limits with a table
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
@@ -257,7 +257,7 @@ def test_messages_that_came_often_are_handled_last_and_together(world: World) ->
 
 
 def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(world: World) -> None:
-    world.start_anew(RetryBudgets(table=AT_ONCE, between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(table=AT_ONCE, between_calls=AT_ONCE))
     world.clock.ticks = AT_ONCE
     headers = [a_header(f"table{number}") for number in range(40)]
     world.tables.forbidden |= {"table3", "table17"}  # no permission
@@ -312,7 +312,7 @@ def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
 ) -> None:
     world.apply(*[a_message(a_change(9), header=a_header(table)) for table in ("planes", "airports", "pilots")])
     if process == "new":
-        world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+        world.start_anew(RetryLimits(between_calls=AT_ONCE))
     world.clock.ticks = timedelta(minutes=1)
     refuse_the_dataset(world, 3_000)
     began = world.clock.time
@@ -353,7 +353,7 @@ def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> 
 
 
 FOUR = ("planes", "airports", "pilots", "seats")
-HASTY = RetryBudgets(table=AT_ONCE, between_calls=AT_ONCE)
+HASTY = RetryLimits(table=AT_ONCE, between_calls=AT_ONCE)
 
 
 def apply_to(world: World, number: int, tables: Sequence[str]) -> Counts:

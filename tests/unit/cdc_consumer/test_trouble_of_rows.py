@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
@@ -51,8 +51,8 @@ def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> l
         counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
         said.append((counts.deferred, counts.tables_in_trouble, sum(counts.letters.values())))
         if counts.deferred:
-            assert world.leases.deferred_for == {"a0": world.patience.deferral_at(delivery)}
-            world.clock.pass_time(world.patience.deferral_at(delivery))
+            assert world.leases.deferred_for == {"a0": world.limits.deferral_at(delivery)}
+            world.clock.pass_time(world.limits.deferral_at(delivery))
     return said
 
 
@@ -92,7 +92,7 @@ def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(
             a_message(a_change(1), delivery_attempt=delivery), a_message(a_change(1, delivery), header=AIRPORTS)
         )
         assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
-        world.clock.pass_time(world.patience.deferral_at(delivery))
+        world.clock.pass_time(world.limits.deferral_at(delivery))
 
     assert world.letters.kept == {}
 
@@ -104,7 +104,7 @@ def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_wh
         message = a_message(a_change(1, colour="red"), header=WIDER, delivery_attempt=delivery)
         counts = world.apply(message, a_message(a_change(1, delivery), header=AIRPORTS))
         assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
-        world.clock.pass_time(world.patience.deferral_at(delivery))
+        world.clock.pass_time(world.limits.deferral_at(delivery))
 
     assert world.letters.kept == {}
 
@@ -126,7 +126,7 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
 def in_a_new_process(tables_file: str = "") -> World:
     """Return a world in which a second goes by at each look at the clock, and nothing was ever written."""
     world = World(tables_file=tables_file)
-    world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+    world.start_anew(RetryLimits(between_calls=AT_ONCE))
     world.clock.ticks = timedelta(seconds=1)
     stuck(world)
     wait = world.wait
@@ -202,7 +202,7 @@ def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_bef
 def test_a_blip_that_ends_while_rows_are_looked_at_one_by_one_blames_none(rows: int) -> None:
     for refusals in range(1, 40):
         world = World()
-        world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+        world.start_anew(RetryLimits(between_calls=AT_ONCE))
         world.clock.ticks = timedelta(seconds=1)
         left = iter([True] * refusals)
         world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
@@ -218,7 +218,7 @@ def test_a_table_that_takes_appends_only_now_and_then_has_no_bad_rows(probabilit
     for seed in range(20):
         chance = random.Random(seed)
         world = World()
-        world.start_anew(RetryBudgets(between_calls=AT_ONCE))
+        world.start_anew(RetryLimits(between_calls=AT_ONCE))
         world.clock.ticks = timedelta(seconds=1)
         left = iter([chance.random() < probability for _ in range(500)])
         world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]

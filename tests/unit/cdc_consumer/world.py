@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.reasons import Reason
@@ -54,7 +54,7 @@ class World:
 
     effects: Effects = field(default_factory=Effects)
     stop: Stop = field(default_factory=Stop)
-    patience: RetryBudgets = field(default_factory=lambda: RetryBudgets(table=AT_ONCE, between_calls=AT_ONCE))
+    limits: RetryLimits = field(default_factory=lambda: RetryLimits(table=AT_ONCE, between_calls=AT_ONCE))
     tables_file: str = ""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class World:
         self.leases = FakeLeases(self.effects, must_keep=True)
         self.crash_counts = FakeCrashCounts()
         self.clock = SetClock()
-        self.memory = Memory(self.patience, plan=self.plan)
+        self.memory = Memory(self.limits, plan=self.plan)
         self.waits = 0
 
     @property
@@ -85,9 +85,9 @@ class World:
     def wait(self, table: str = "", why: str = "") -> None:
         self.waits += 1
 
-    def start_anew(self, patience: RetryBudgets | None = None) -> None:
+    def start_anew(self, limits: RetryLimits | None = None) -> None:
         """Be another process."""
-        self.memory = Memory(patience or self.patience, plan=self.plan)
+        self.memory = Memory(limits or self.limits, plan=self.plan)
 
     def names(self, table: str = "planes") -> Mapping[int, str]:
         return {key[0]: row["name"] for key, row in self.writer.rows(table).items()}  # type: ignore[misc]

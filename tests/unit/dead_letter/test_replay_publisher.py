@@ -38,7 +38,7 @@ class Topic:
         return PublishResponse(message_ids=[str(n) for n in range(len(request.messages))])
 
     def publish(self, *letters: DeadLetter, forced: bool = False) -> None:
-        publisher = PubsubReplayPublisher(self.channel, TOPIC, Stop(), patience=timedelta(seconds=5))
+        publisher = PubsubReplayPublisher(self.channel, TOPIC, Stop(), budget=timedelta(seconds=5))
         publisher.publish(letters, [LetterId(one.identity) for one in letters] if forced else [])
 
 

@@ -39,7 +39,7 @@ def test_a_port_that_is_taken_is_named_with_the_settings_that_choose_another() -
 
 
 def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() -> None:
-    health = Health(patience=timedelta(hours=1))
+    health = Health(timeout=timedelta(hours=1))
     with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         assert fetched(port, "/readyz")[0] == 503
         health.ready = True
@@ -87,7 +87,7 @@ def test_silent_clients_take_a_limited_number_of_threads_and_keep_no_probe_out()
 
 def test_a_loop_that_does_not_come_round_is_not_alive() -> None:
     seconds = [1000.0]
-    health = Health(patience=timedelta(seconds=60), now=lambda: seconds[0])
+    health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
     with serving_health(health, CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         seconds[0] += 60
         assert fetched(port, "/healthz") == (200, "alive\n")
@@ -110,12 +110,12 @@ def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end(
 
 def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready() -> None:
     seconds = [0.0]
-    health = Health(patience=timedelta(seconds=60), now=lambda: seconds[0])
+    health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
     health.ready = True
     answers = iter([TransientError("away"), TransientError("away"), None])
 
     async def call() -> str:
-        seconds[0] += 50  # a patience's worth of it for each attempt
+        seconds[0] += 50  # a timeout's worth of it for each attempt
         answer = next(answers)
         if answer is not None:
             raise answer

@@ -1,4 +1,4 @@
-"""One retry policy: only what is transient, until it succeeds, patience ends, or the process is asked to stop."""
+"""One retry policy: only what is transient, until it succeeds, the budget is spent, or the process is asked to stop."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_what_is_not_transient_is_raised_at_once() -> None:
     assert call() == 2
 
 
-def test_when_patience_ends_the_last_error_is_raised() -> None:
+def test_when_the_budget_is_spent_the_last_error_is_raised() -> None:
     with pytest.raises(TransientError, match="away"):
         retrying(Stop(), timedelta(milliseconds=5), longest_wait=SOON)(failing(10**9, TransientError("away")))
 
@@ -105,14 +105,14 @@ class Reading:
         return retrying(Stop(), timedelta(minutes=1), longest_wait=SOON, headway=self.headway)(self)
 
 
-def test_what_takes_longer_than_patience_is_tried_again_for_as_long_as_it_gets_further(
+def test_what_takes_longer_than_the_budget_is_tried_again_for_as_long_as_it_gets_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert Reading(monkeypatch, 0).tried() == 2
     assert Reading(monkeypatch, 3, 5, 9).tried() == 4
 
 
-def test_what_gets_no_further_ends_when_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gets_no_further_ends_when_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading(monkeypatch, 3, 5, 5, 7)
 
     with pytest.raises(TransientError, match="at 5"):

@@ -13,7 +13,7 @@ from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.spanner_reader.scripts import LEASE, World, at
 
 START = at("09:00:00")
-PATIENCE = timedelta(minutes=2)
+TIMEOUT = timedelta(minutes=2)
 
 
 class Moody(FakePartitionStore):
@@ -39,7 +39,7 @@ def test_a_loop_that_hangs_is_not_alive_and_one_that_waits_for_spanner_is_but_no
         world = World(Script({ROOT: [HeartbeatRecord(START)]}))
         await world.add_root(START)
         store = Moody(world.table, "reader", LEASE)
-        health = Health(PATIENCE, now=asyncio.get_running_loop().time)
+        health = Health(TIMEOUT, now=asyncio.get_running_loop().time)
         stop = Stop()
         reading = asyncio.create_task(world.reader(store=store, health=health, poll=timedelta(seconds=1)).run(stop))
         await asyncio.sleep(600)

@@ -99,17 +99,17 @@ class BigtableChangeStream:
         """Yield the records of a range in the order of the stream, many at a time; see the port for what ends it."""
         log = structlog.get_logger()
         # A healthy stream says something at every heartbeat; one that does not has lost its connection unnoticed.
-        patience = _STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000
+        timeout = _STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000
         silences = self._channels.silences
         asked = (self._table, query.range)
-        opening = patience + opening_seconds(silences[asked])
+        opening = timeout + opening_seconds(silences[asked])
         merging = Merging(keep=self._keep, most_bytes=self._most_bytes)
         opened = False
         try:
             portions = self._channels.portions(_READ, self._table, _request(self._table, query), timeout=None)
             async with aclosing(portions):
                 while True:
-                    async with asyncio.timeout(patience if opened else opening):
+                    async with asyncio.timeout(timeout if opened else opening):
                         portion = await anext(portions, None)
                     if portion is None:
                         raise TransientError("the change stream ended without a CloseStream")
@@ -132,7 +132,7 @@ class BigtableChangeStream:
                             return
         except TimeoutError as error:
             silences[asked] += not opened
-            log.warning("change_stream_was_silent", range=str(query.range), seconds=patience if opened else opening)
+            log.warning("change_stream_was_silent", range=str(query.range), seconds=timeout if opened else opening)
             raise TransientError(f"change stream of {self._table.id}: no record and no heartbeat in time") from error
         except BrokenStreamError as error:
             log.warning("change_stream_broke_its_rules", range=str(query.range), error=str(error))

@@ -19,7 +19,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
-_PATIENCE: Final = timedelta(seconds=20)
+_RETRY_BUDGET: Final = timedelta(seconds=20)
 """For the mark of a stream that is gone: whoever starts next finds it again, unless it is enabled by then."""
 
 
@@ -58,14 +58,14 @@ async def look_before_the_end(
     log = structlog.get_logger()
     try:
         if isinstance(error, StreamGoneError):  # whatever a look says: it may have one again by now
-            await retried(stop, lambda: _mark(marks, BigtableResyncKind.STREAM_DISABLED), _PATIENCE)
+            await retried(stop, lambda: _mark(marks, BigtableResyncKind.STREAM_DISABLED), _RETRY_BUDGET)
             return
         try:
             known = await store.seen()
         except MisconfiguredError:  # there is no partition table, or nobody may read it: the error says so, or the next
             return
         if known is not None:
-            await retried(stop, lambda: still_there(catalog, known, marks), _PATIENCE)
+            await retried(stop, lambda: still_there(catalog, known, marks), _RETRY_BUDGET)
     except TransientError as failed:
         log.warning("table_not_looked_at", error=str(failed))
 

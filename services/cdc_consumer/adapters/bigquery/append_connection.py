@@ -99,12 +99,12 @@ def opening(stream: str, descriptor: DescriptorProto) -> bytes:
 class AppendConnection:
     """An open call that takes requests of one table and one descriptor."""
 
-    def __init__(self, channel: grpc.Channel, stream: str, first: bytes, window: int, patience: timedelta) -> None:
+    def __init__(self, channel: grpc.Channel, stream: str, first: bytes, window: int, timeout: timedelta) -> None:
         self._opening = first
         self._opened = False  # whether the next request goes without the opening
         self._proven = False  # whether BigQuery has accepted anything on this connection
         self._window = window
-        self._patience = patience
+        self._timeout = timeout
         self._changed = threading.Condition()
         self._in_flight: deque[AppendRequest] = deque()
         self._bytes = 0
@@ -177,10 +177,10 @@ class AppendConnection:
         with stop.calling(self._wake):
             while not done():
                 before = len(self._in_flight)
-                if self._changed.wait_for(lambda: done() or stop.requested, self._patience.total_seconds()):
+                if self._changed.wait_for(lambda: done() or stop.requested, self._timeout.total_seconds()):
                     break
                 if len(self._in_flight) == before:  # nothing at all has come: the connection is dead, and does not know
-                    structlog.get_logger().warning("append_connection_silent", patience=str(self._patience))
+                    structlog.get_logger().warning("append_connection_silent", patience=str(self._timeout))
                     self._call.cancel()
             if not self._changed.wait_for(done, _GRACE.total_seconds()):  # asked to stop: a little longer, no more
                 raise TransientError("asked to stop before BigQuery had answered")

@@ -37,7 +37,7 @@ from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, lab
 from shared.runtime.retries import Headway, retrying
 from shared.runtime.stop import Stop
 
-_PATIENCE: Final = timedelta(minutes=5)
+_RETRY_BUDGET: Final = timedelta(minutes=5)
 _WIDTH: Final = 67  # of a sequence as Millrace writes it: whose text sorts as it does
 _OURS: Final = (SEQUENCE_COLUMN, COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN)
 _OLDER: Final = (
@@ -83,7 +83,7 @@ class BigQueryMirrorRows:
         """Put the rows from before a time into a spool; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
         headway = Headway()
-        for attempt in retrying(self._stop, _PATIENCE, headway=headway):
+        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=headway):
             with attempt:
                 into.clear()
                 for page, rows in enumerate(self._asked(mirror, _OLDER, before), 1):
@@ -94,7 +94,7 @@ class BigQueryMirrorRows:
 
     def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
         """Return some of the others; as `MirrorRows.newer`."""
-        for attempt in retrying(self._stop, _PATIENCE, headway=Headway()):  # of a query, which may take an hour
+        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=Headway()):  # of a query, which may take an hour
             with attempt:
                 some = list(self._asked(mirror, f"NOT {_OLDER}", since, f" LIMIT {most}"))
         nothing = pa.schema([(column.name, column.type.wire) for column in _columns(mirror)]).empty_table()
@@ -105,7 +105,7 @@ class BigQueryMirrorRows:
         path = self._path(mirror)
         counts = f"COUNTIF({_OLDER}) AS older, COUNT(*) AS n"
         query = f"SELECT {counts} FROM `{path}` AS t WHERE {live(mirror.soft_delete)}"  # noqa: S608  names
-        for attempt in retrying(self._stop, _PATIENCE, headway=Headway()):
+        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=Headway()):
             with attempt:
                 ((counted,),) = self._queries.pages(path, query, [_limit(before)])
         older, rows = (int(cell["v"]) for cell in counted["f"])
@@ -120,7 +120,7 @@ class BigQueryMirrorRows:
             early = too_early(found.labels, told_by)
             return None if early else swept(found.labels, before)
 
-        for attempt in retrying(self._stop, _PATIENCE):
+        for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt:
                 change_labels(self._client, self._path(mirror), labels)
         return not early
@@ -133,7 +133,7 @@ class BigQueryMirrorRows:
         yield from self._queries.tables(path, query, columns, [_limit(before)])
 
     def _table(self, path: str) -> bigquery.Table | None:
-        for attempt in retrying(self._stop, _PATIENCE):
+        for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt:
                 found = self._queries.table(path)
         return found

@@ -27,7 +27,7 @@ LONGEST_DEADLINE: Final = timedelta(seconds=600)  # Pub/Sub takes no longer one
 _REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
 _IN_FLIGHT: Final = 4
 _TIMEOUT: Final = 10.0
-_PATIENCE: Final = timedelta(seconds=30)
+_RETRY_BUDGET: Final = timedelta(seconds=30)
 _AGAIN: Final = 1.0  # seconds after which a failed extension is tried again
 
 
@@ -40,7 +40,7 @@ class PubsubLeases:
         subscription: str,
         ack_deadline: timedelta,
         stop: Stop,
-        patience: timedelta = _PATIENCE,
+        budget: timedelta = _RETRY_BUDGET,
         clock: Clock | None = None,
     ) -> None:
         self._acknowledge = acknowledge_stub(channel)
@@ -49,7 +49,7 @@ class PubsubLeases:
         self._metadata = routing("subscription", subscription)
         self._ack_deadline = ack_deadline
         self._stop = stop
-        self._patience = patience
+        self._budget = budget
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
@@ -146,9 +146,9 @@ class PubsubLeases:
         ]
 
     def _send(self, what: str, stub: Any, requests: Sequence[Any]) -> None:
-        """Send all requests, and those that fail transiently again, until patience or a stop ends it."""
+        """Send all requests, and those that fail transiently again, until the budget is spent or a stop ends it."""
         remaining = list(requests)
-        for attempt in retrying(self._stop, self._patience):
+        for attempt in retrying(self._stop, self._budget):
             with attempt:
                 failures = self._attempt(stub, remaining)
                 remaining = [request for request, _error in failures]

@@ -75,12 +75,12 @@ class Puller:
 
     def first(
         self,
-        patience: timedelta,
+        timeout: timedelta,
         most: int,
         lasts: timedelta = _LONGEST_PULL,
         enough: Callable[[], bool] = lambda: False,
     ) -> Any | None:
-        """Wait until there are messages, at most for ``patience`` or until ``enough``; return some, or None.
+        """Wait until there are messages, at most for ``timeout`` or until ``enough``; return some, or None.
 
         The pull that waits goes on when this returns None, for ``lasts`` in all, and the next call waits for the same.
         """
@@ -91,7 +91,7 @@ class Puller:
             call.add_done_callback(lambda _call: answered.set())
             self._waiting = call, answered
         call, answered = self._waiting
-        until = time.monotonic() + patience.total_seconds()
+        until = time.monotonic() + timeout.total_seconds()
         while not answered.wait(max(0.0, min(_LOOK, until - time.monotonic()))):
             if enough() or time.monotonic() >= until:
                 return None
@@ -105,12 +105,12 @@ class Puller:
                 raise
         return response if response.received_messages else None
 
-    def wait_no_more(self, patience: timedelta) -> None:
-        """End the pull that waits: give back what it brings within ``patience``, then cancel it."""
+    def wait_no_more(self, timeout: timedelta) -> None:
+        """End the pull that waits: give back what it brings within ``timeout``, then cancel it."""
         if self._waiting is None:
             return
         (call, answered), self._waiting = self._waiting, None
-        if not answered.wait(patience.total_seconds()):
+        if not answered.wait(timeout.total_seconds()):
             call.cancel()
             answered.wait(_LOOK)
         if call.done() and not call.cancelled():

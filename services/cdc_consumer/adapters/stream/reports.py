@@ -23,7 +23,7 @@ import msgspec
 from services.cdc_consumer.core.stream.counts import Counts, Report
 
 _LARGEST: Final = 1 << 16
-_PATIENCE: Final = 1.0  # seconds: the receiver's queue is short, and does nothing else
+_TIMEOUT: Final = 1.0  # seconds: the receiver's queue is short, and does nothing else
 _END: Final = b""
 
 
@@ -32,7 +32,7 @@ def send_report(address: str | None, report: Report) -> None:
     if not address:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(_PATIENCE)
+        sender.settimeout(_TIMEOUT)
         for datagram in _datagrams(report):
             sender.sendto(datagram, address)
 

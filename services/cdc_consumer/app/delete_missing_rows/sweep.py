@@ -46,7 +46,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-PATIENCE: Final = timedelta(minutes=5)
+RETRY_BUDGET: Final = timedelta(minutes=5)
 """How long a deletion is tried again."""
 _KEYS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 5_000
@@ -264,12 +264,12 @@ def _appended(
     """Append rows, and wait until all are durable but those that are refused."""
     appending = writer.append(definition, rows)
     try:
-        for attempt in retrying(stop, PATIENCE):
+        for attempt in retrying(stop, RETRY_BUDGET):
             with attempt:
                 return appending.refused()
     except TableTroubleError as error:
         raise MisconfiguredError(
-            f"table {definition.identity} could not be written for {format_duration(PATIENCE)} "
+            f"table {definition.identity} could not be written for {format_duration(RETRY_BUDGET)} "
             f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
             "deleted before; sweep again"
         ) from error

@@ -23,7 +23,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
-PATIENCE: Final = timedelta(seconds=60)
+RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long a call is tried again."""
 KEYS: Final = 1_000
 """Keys that the source is asked for at a time."""
@@ -51,7 +51,7 @@ class Waits:
 
     def retried(self, call: Callable[[], T]) -> T:
         """Make a call, again for a minute where it may succeed."""
-        for attempt in retrying(self.stop, PATIENCE):
+        for attempt in retrying(self.stop, RETRY_BUDGET):
             with attempt:
                 return call()
         raise AssertionError("a retry ends with a value or an error")
@@ -133,9 +133,9 @@ class Recheck:
     def _progress(self, until: str) -> MirrorProgress:
         return self._waits.retried(lambda: self._mirrors.progress(self._mirror, until))
 
-    def until_equal(self, rows: Mapping[str, Candidate], patience: timedelta) -> Mapping[str, ObservedDifference]:
+    def until_equal(self, rows: Mapping[str, Candidate], timeout: timedelta) -> Mapping[str, ObservedDifference]:
         """Look at rows until they are equal, or for a time; return those that are not."""
-        end = self._waits.now() + patience // timedelta(microseconds=1) * 1_000
+        end = self._waits.now() + timeout // timedelta(microseconds=1) * 1_000
         left, differing = dict(rows), dict[str, ObservedDifference]()
         while left:
             began = self._waits.now()

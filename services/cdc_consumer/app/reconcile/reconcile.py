@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference, TableDifferences
-from services.cdc_consumer.app.reconcile.recheck import KEYS, PATIENCE, Recheck, Waits
+from services.cdc_consumer.app.reconcile.recheck import KEYS, RETRY_BUDGET, Recheck, Waits
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compare, newest_sequence
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan
@@ -118,13 +118,13 @@ class Reconciler:
         candidates: dict[str, Candidate] = {}
         with ExitStack() as kept:
             headway = Headway()
-            for attempt in retrying(self._waits.stop, PATIENCE, headway=headway):
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
                 with attempt, ExitStack() as room:
                     ours = room.enter_context(self._spilled(table, buckets))
                     done, unfit = self._read_source(table, ours, headway)
                     kept.enter_context(room.pop_all())
             headway = Headway()
-            for attempt in retrying(self._waits.stop, PATIENCE, headway=headway):
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
                 with attempt, self._spilled(table, buckets) as theirs:
                     result.newest_applied = self._read_mirror(table, mirror, theirs, headway)
                     candidates = dict(self._compared(table, looking, result, ours, theirs, buckets))

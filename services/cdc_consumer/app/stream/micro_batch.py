@@ -22,7 +22,7 @@ from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, 
 from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
-from services.cdc_consumer.app.stream.trouble import RetryBudgets, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
@@ -61,14 +61,14 @@ class Ports:
 class Memory:
     """What a process knows from one task to the next."""
 
-    patience: RetryBudgets = field(default_factory=RetryBudgets)
+    limits: RetryLimits = field(default_factory=RetryLimits)
     dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
     plan: Plan = EVERYTHING
     said: set[tuple[str, ...]] = field(default_factory=set)
     tables: TablesInTrouble = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tables = TablesInTrouble(self.patience)
+        self.tables = TablesInTrouble(self.limits)
 
     def is_first_report(self, *what: str) -> bool:
         """Tell whether something has not been said yet; from now on it has."""
@@ -101,12 +101,12 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     counts, unsettled = Counts(), set(messages["ack_id"].to_pylist())
     with ports.leases.keeping(list(unsettled)):
         try:
-            groups = in_groups(messages, clock.now(), memory.patience, ports.crash_counts)
+            groups = in_groups(messages, clock.now(), memory.limits, ports.crash_counts)
             for group, decoded in decoded_groups(groups, decode, watch, memory.dead_letter_limit):
                 with watch.handling(group):
                     counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
         except BaseException as error:
-            _leave(messages, unsettled, ports.leases, memory.patience, stop, isinstance(error, MisconfiguredError))
+            _leave(messages, unsettled, ports.leases, memory.limits, stop, isinstance(error, MisconfiguredError))
             raise
     return counts
 
@@ -128,7 +128,7 @@ class _Task:
         self._open = set(range(len(messages)))  # messages of ours of which the same is true
         self._ports = ports
         self._memory = memory
-        self._patience = memory.patience
+        self._limits = memory.limits
         self._known = memory.tables
         self._dead_letter_limit = memory.dead_letter_limit
         self._writing = writing
@@ -176,7 +176,7 @@ class _Task:
         if not new:
             return
         began = self._clock.now()
-        attempts = retrying(self._stop, self._patience.table, self._patience.between_calls)
+        attempts = retrying(self._stop, self._limits.table, self._limits.between_calls)
         try:
             for attempt in attempts:
                 with attempt:
@@ -296,9 +296,9 @@ class _Task:
             message for one in self._lists if one.trouble and one.trouble.suspected for message in one.messages
         }
         self._deferred = {
-            message: self._patience.longest_deferral
+            message: self._limits.longest_deferral
             if message in suspected or message in self._decoded.newer
-            else self._patience.deferral_at(int(self._deliveries[message]))
+            else self._limits.deferral_at(int(self._deliveries[message]))
             for message in sorted(self._open)
         }
         delays = {self._ack_ids[message]: delay for message, delay in self._deferred.items()}
@@ -309,7 +309,7 @@ class _Task:
 
     def _until_back(self, call: Callable[[], None]) -> None:
         """Call until Pub/Sub is back, leases extended meanwhile; TransientError only when asked to stop."""
-        for attempt in retrying(self._stop, longest_wait=self._patience.between_calls):
+        for attempt in retrying(self._stop, longest_wait=self._limits.between_calls):
             with attempt:
                 if attempt.retry_state.attempt_number > 1:
                     self._ports.waiting()
@@ -351,18 +351,18 @@ def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[st
 
 
 def _leave(
-    messages: pa.Table, unsettled: set[str], leases: MessageLeases, patience: RetryBudgets, stop: Stop, for_later: bool
+    messages: pa.Table, unsettled: set[str], leases: MessageLeases, limits: RetryLimits, stop: Stop, for_later: bool
 ) -> None:
     """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""
     pairs = zip(messages["ack_id"].to_pylist(), messages["delivery_attempt"].to_pylist(), strict=True)
     delays = {
-        ack_id: patience.deferral_at(deliveries or 1) if for_later else timedelta(0)
+        ack_id: limits.deferral_at(deliveries or 1) if for_later else timedelta(0)
         for ack_id, deliveries in pairs
         if ack_id in unsettled
     }
     try:
         for delay, ack_ids in _by_delay(delays).items():
-            for attempt in retrying(stop, patience.leaving, patience.between_calls):
+            for attempt in retrying(stop, limits.leaving, limits.between_calls):
                 with attempt:
                     if for_later:
                         leases.defer(ack_ids, delay)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from services.cdc_consumer.app.stream.trouble import RetryBudgets
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
@@ -101,7 +101,7 @@ class Watch:
 
 
 def in_groups(
-    messages: pa.Table, now: Nanoseconds, patience: RetryBudgets, crash_counts: CrashCounts
+    messages: pa.Table, now: Nanoseconds, limits: RetryLimits, crash_counts: CrashCounts
 ) -> Sequence[MessageGroup]:
     """Return all messages together but those that were delivered often: these come last.
 
@@ -118,10 +118,10 @@ def in_groups(
     if counted is None:
         over = dict.fromkeys(names, 1)
         ages = (now // 1000 - messages["publish_time"].cast(pa.int64()).fill_null(0).to_numpy()) / 1e6
-        fatal = {row for row in names if is_fatal(int(deliveries[row]), float(ages[row]), patience)}
+        fatal = {row for row in names if is_fatal(int(deliveries[row]), float(ages[row]), limits)}
     else:
         over = dict(zip(names, counted, strict=True))
-        fatal = {row for row in names if over[row] >= patience.fatal_crashes}
+        fatal = {row for row in names if over[row] >= limits.fatal_crashes}
     odd, even = ([row for row in names if row not in fatal and deliveries[row] % 2 == parity] for parity in (1, 0))
     suspects = sorted(odd, key=lambda row: names[row])
     suspects += sorted(even, key=lambda row: names[row], reverse=True)
@@ -142,16 +142,16 @@ def _some(messages: pa.Table, rows: Sequence[int] | npt.NDArray[np.int64]) -> pa
     return messages.filter(pa.array(chosen))
 
 
-def is_fatal(deliveries: int, age: float, patience: RetryBudgets) -> bool:
+def is_fatal(deliveries: int, age: float, limits: RetryLimits) -> bool:
     """Return, where crashes are not counted, whether a message ``age`` seconds after its publication came too often.
 
     It was not deferred so often: that would have taken twice that time. So the processes that leased it crashed before
     they settled it. One that comes slowly, because restarts are slow or it is old already, is not found: Pub/Sub
     forwards it.
     """
-    if deliveries < patience.fatal_deliveries:
+    if deliveries < limits.fatal_deliveries:
         return False
-    deferred = sum((patience.deferral_at(one) for one in range(1, deliveries)), timedelta(0))
+    deferred = sum((limits.deferral_at(one) for one in range(1, deliveries)), timedelta(0))
     return age < deferred.total_seconds() / 2
 
 

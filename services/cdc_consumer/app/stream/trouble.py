@@ -1,6 +1,6 @@
 """Which tables are in trouble, and how long to retry what: remembered for the process, not for a micro-batch.
 
-A table that cannot be written holds the others up once, for the first patience. After that its messages are deferred as
+A table that cannot be written delays the others once, for the retry time. After that its messages are deferred as
 they come, and an attempt at intervals finds out whether it has recovered.
 """
 
@@ -27,7 +27,7 @@ _CANARY_AGE: Final = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryBudgets:
+class RetryLimits:
     """How long to retry what."""
 
     table: timedelta = timedelta(seconds=5)
@@ -88,8 +88,8 @@ class TablesInTrouble:
     That is because a new column that is not visible yet concerns only the rows that have it.
     """
 
-    def __init__(self, patience: RetryBudgets) -> None:
-        self.patience = patience
+    def __init__(self, limits: RetryLimits) -> None:
+        self.limits = limits
         self._troubles: dict[TableDefinition, _Trouble] = {}
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
@@ -97,7 +97,7 @@ class TablesInTrouble:
         self._canary_bytes = 0
 
     def known(self, definition: TableDefinition) -> bool:
-        """Tell whether the first patience with a column list has been spent."""
+        """Tell whether the retry time with a column list has been spent."""
         return definition in self._troubles
 
     def certain(self, definition: TableDefinition) -> bool:
@@ -122,12 +122,12 @@ class TablesInTrouble:
         trouble.seen = now
         if now < trouble.probe_at:
             return False
-        trouble.probe_at = later(now, self.patience.between_probes)
+        trouble.probe_at = later(now, self.limits.between_probes)
         return True
 
     def began(self, definition: TableDefinition, since: Nanoseconds, now: Nanoseconds, why: TableTroubleError) -> None:
-        """Remember that patience with a column list has run out."""
-        probe_at = later(now, self.patience.between_probes)
+        """Remember that the retry time of a column list has run out."""
+        probe_at = later(now, self.limits.between_probes)
         if definition not in self._troubles:
             self._troubles[definition] = _Trouble(since, probe_at, now, not why.suspected, why.shown)
             structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
@@ -183,7 +183,7 @@ class TablesInTrouble:
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to look at the table again."""
         found, at = self._conflicts.get(definition, (None, _NEVER))
-        return found if now < later(at, self.patience.between_probes) else None
+        return found if now < later(at, self.limits.between_probes) else None
 
     def forget_conflict(self, definition: TableDefinition) -> None:
         """Forget a conflict: a column list fits its table again, or a replay suggests that it does."""

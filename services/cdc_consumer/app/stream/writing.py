@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryBudgets, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
 from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
@@ -135,9 +135,9 @@ class Writing:
     _canaries: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
 
     @property
-    def patience(self) -> RetryBudgets:
+    def limits(self) -> RetryLimits:
         """Return how long to retry what."""
-        return self.known.patience
+        return self.known.limits
 
     def begin(self, changes: Iterable[TableChanges], deliveries: npt.NDArray[np.int64]) -> Sequence[ListWrites]:
         """Return the lists of a task; one whose table is known to be in trouble is written only when tried again.
@@ -161,7 +161,7 @@ class Writing:
             one.try_again()
         going_on = True
         while going_on:
-            for attempt in retrying(self.stop, longest_wait=self.patience.between_calls):
+            for attempt in retrying(self.stop, longest_wait=self.limits.between_calls):
                 with attempt:
                     going_on = self._go_round(lists)
                 outcome = attempt.retry_state.outcome
@@ -294,11 +294,11 @@ class Writing:
                     self._bisect(one)
                 else:
                     self._in_trouble(one, TableTroubleError(str(one.failing)))
-            elif now < later(since, self.patience.table):
+            elif now < later(since, self.limits.table):
                 continue
             elif any_accepted or self._others_accepted(since, tables) or self._earlier_accepted(one):
                 self._bisect(one)
-            elif now < later(since, self.patience.alone):
+            elif now < later(since, self.limits.alone):
                 continue
             else:
                 if any_accepted is None:
@@ -398,7 +398,7 @@ class Writing:
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
         blamed = {row: str(error) for (row, error), is_blamed in zip(stuck, to_blame, strict=True) if is_blamed}
         for row, why in blamed.items():
-            if one.deliveries[one.changes.rows[MESSAGE][row].as_py()] >= self.patience.stuck_deliveries:
+            if one.deliveries[one.changes.rows[MESSAGE][row].as_py()] >= self.limits.stuck_deliveries:
                 one.refused[row] = RowError(row, Reason.RETRIES_EXHAUSTED, why)
             else:
                 one.stuck[row] = why
@@ -453,7 +453,7 @@ class Writing:
 
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
         now = self.clock.now()
-        if one.failing is not None or self.known.known(one.definition):  # its first patience is spent already
+        if one.failing is not None or self.known.known(one.definition):  # its retry time is spent already
             self.known.began(one.definition, now if one.failing_since is None else one.failing_since, now, trouble)
         self.tables.forget(one.table)
         one.in_trouble(trouble)

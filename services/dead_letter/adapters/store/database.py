@@ -80,12 +80,10 @@ class DeadLetterDatabase:
         self._engine.dispose()
 
 
-def open_database(
-    address: str, *, make: bool = True, patience: timedelta = timedelta(seconds=10)
-) -> DeadLetterDatabase:
+def open_database(address: str, *, make: bool = True, timeout: timedelta = timedelta(seconds=10)) -> DeadLetterDatabase:
     """Open the database of a SQLAlchemy URL; ``make`` its tables, or bring them up to date, where that is needed.
 
-    ``patience`` is how long a transaction waits for another's lock before the database counts as busy.
+    ``timeout`` is how long a transaction waits for another's lock before the database counts as busy.
     MisconfiguredError where the URL is none that is supported, or the database is of another version and may not be
     changed; TransientError while it is away.
     """
@@ -95,7 +93,7 @@ def open_database(
             f"there is no database {Path(url.database).absolute()}: start the service, or set DATABASE to the one that "
             "it was started with"
         )
-    database = DeadLetterDatabase(_engine(url, patience // timedelta(milliseconds=1)))
+    database = DeadLetterDatabase(_engine(url, timeout // timedelta(milliseconds=1)))
     try:
         if make:
             with database.writing() as connection:
@@ -134,26 +132,26 @@ def database_url(address: str) -> URL:
             raise MisconfiguredError(f"DATABASE is of a kind that is not supported: {other} (sqlite, postgresql)")
 
 
-def _engine(url: URL, patience: int) -> Engine:
+def _engine(url: URL, timeout: int) -> Engine:
     # hide_parameters: what is in a letter is no business of an error's text
     try:
         engine = create_engine(url, hide_parameters=True, pool_pre_ping=url.get_backend_name() == "postgresql")
     except (ArgumentError, NoSuchModuleError) as error:
         raise MisconfiguredError(f"DATABASE is not an address of a database: {error}") from error
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", partial(_prepare_sqlite, patience))
+        event.listen(engine, "connect", partial(_prepare_sqlite, timeout))
         event.listen(engine, "begin", _begin_sqlite)
     else:
-        event.listen(engine, "connect", partial(_prepare_postgresql, patience))
+        event.listen(engine, "connect", partial(_prepare_postgresql, timeout))
     return engine
 
 
-def _prepare_sqlite(patience: int, connection: Any, _record: object) -> None:
+def _prepare_sqlite(timeout: int, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver when it thinks fit
     cursor = connection.cursor()
     try:
-        cursor.execute(f"PRAGMA busy_timeout = {patience}")
-        for attempt in retrying(Stop(), timedelta(milliseconds=patience), longest_wait=_WAL_PAUSE):
+        cursor.execute(f"PRAGMA busy_timeout = {timeout}")
+        for attempt in retrying(Stop(), timedelta(milliseconds=timeout), longest_wait=_WAL_PAUSE):
             with attempt, _busy_is_transient():
                 cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
@@ -179,9 +177,9 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare_postgresql(patience: int, connection: Any, _record: object) -> None:
+def _prepare_postgresql(timeout: int, connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"SET lock_timeout = {patience}")
+        cursor.execute(f"SET lock_timeout = {timeout}")
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )

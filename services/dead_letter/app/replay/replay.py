@@ -36,7 +36,7 @@ MAX_REPLAYS: Final = 3
 LEASE: Final = timedelta(minutes=10)
 """How long a replay that was killed may hold letters: much longer than a piece of work takes with all its retries."""
 _RENEWED_AFTER: Final = timedelta(minutes=2)
-_PATIENCE: Final = timedelta(seconds=60)
+_RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long the store or BigQuery may be away before the replay ends."""
 _CHUNK: Final = 250
 _CHUNK_BYTES: Final = 16 << 20
@@ -125,10 +125,10 @@ class Replay:
         if not order.execute:
             self._go_through(order, outcome, tell)
             return outcome
-        self._patiently(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
+        self._retried(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
         with self._store.living(outcome.replay):
             try:
-                self._patiently(self._store.release_dead)
+                self._retried(self._store.release_dead)
                 self._go_through(order, outcome, tell)
             finally:
                 with suppress(TransientError):  # the claims run out by themselves
@@ -171,7 +171,7 @@ class Replay:
         mirrors = self._mirrors
         if mirrors is None or not rows:
             return {}
-        return self._patiently(lambda: mirrors.sequences(rows))
+        return self._retried(lambda: mirrors.sequences(rows))
 
     def _execute(
         self,
@@ -184,7 +184,7 @@ class Replay:
     ) -> None:
         superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
         if superseded:
-            self._patiently(lambda: self._supersede(superseded, order.who))
+            self._retried(lambda: self._supersede(superseded, order.who))
         letters = [one.letter for one in judged if one.verdict is Verdict.SEND]
         forced = frozenset(one.letter.id for one in judged if one.forced)
         ours, claimed_at = self._claimed(letters, outcome)
@@ -208,7 +208,7 @@ class Replay:
         now = self._clock.now()
         if not letters:
             return [], now
-        got = set(self._patiently(lambda: self._store.claim(_ids(letters), outcome.replay, now, LEASE)))
+        got = set(self._retried(lambda: self._store.claim(_ids(letters), outcome.replay, now, LEASE)))
         if lost := len(letters) - len(got):
             outcome.verdicts[Verdict.SEND] -= lost
             outcome.verdicts[Verdict.HELD] += lost
@@ -225,7 +225,7 @@ class Replay:
         if not piece:
             return
         self._publisher.publish([one.letter for one in piece], forced)
-        done = self._patiently(
+        done = self._retried(
             lambda: self._store.sent(_ids(piece), outcome.replay, order.who, self._clock.now()),
         )
         outcome.sent += len(piece)
@@ -233,7 +233,7 @@ class Replay:
         outcome.failed_again = comebacks.count
 
     def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
-        outcome.failing = self._patiently(lambda: comebacks.look(self._clock.now(), at_once=at_once))
+        outcome.failing = self._retried(lambda: comebacks.look(self._clock.now(), at_once=at_once))
         outcome.failed_again = comebacks.count
 
     def _supersede(self, letters: Sequence[LetterId], who: str) -> None:
@@ -241,8 +241,8 @@ class Replay:
         only_from = frozenset({State.OPEN})
         self._store.set_state(letters, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        for attempt in retrying(self._stop, _PATIENCE):
+    def _retried(self, call: Callable[[], T]) -> T:
+        for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt:
                 return call()
         raise AssertionError("retrying ends with a result or an error")

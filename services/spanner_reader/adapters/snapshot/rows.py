@@ -31,9 +31,9 @@ from services.spanner_reader.ports import NotReadableError, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
-_PATIENCE: Final = timedelta(seconds=60)
+_TIMEOUT: Final = timedelta(seconds=60)
 """Without another response for so long, a reading has lost its connection unnoticed."""
-_OPENING_PATIENCE: Final = timedelta(minutes=5)
+_OPENING_TIMEOUT: Final = timedelta(minutes=5)
 """So long a reading may take to begin: behind what the database's users ask for, or on computers made for it."""
 _MOST_PARTS: Final = 200
 """As many ranges a table is cut into: each is a row of the table of snapshots. Spanner takes no notice of that wish."""
@@ -177,16 +177,16 @@ class SpannerRows:
         with self._errors(table), self._database.streaming() as client:
             try:
                 values = RowValues(width)
-                patience = _OPENING_PATIENCE
+                timeout = _OPENING_TIMEOUT
                 while True:
-                    async with asyncio.timeout(patience.total_seconds()):
+                    async with asyncio.timeout(timeout.total_seconds()):
                         if responses is None:  # that, too, waits for the service to say something
                             responses = await client.streaming_read(
                                 request, retry=None, timeout=None, metadata=self._database.metadata
                             )
                             iterator = aiter(responses)
                         response = await anext(iterator, None)
-                    patience = _PATIENCE
+                    timeout = _TIMEOUT
                     if response is None:
                         values.end()
                         return

@@ -86,9 +86,9 @@ class SpannerChangeStream:
     async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
-        patience = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
+        timeout = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
         silences = self._silences
-        opening = patience + opening_seconds(silences[query.token])
+        opening = timeout + opening_seconds(silences[query.token])
         responses: Any = None
         opened = False
         with self._errors(query), self._database.streaming() as client:
@@ -97,7 +97,7 @@ class SpannerChangeStream:
                 request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
                 rows = StreamRows()
                 while True:
-                    async with asyncio.timeout(patience if opened else opening):
+                    async with asyncio.timeout(timeout if opened else opening):
                         if responses is None:  # that, too, waits for the service to say something
                             responses = await client.execute_streaming_sql(
                                 request,
