@@ -98,7 +98,13 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: l
 def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
     assert shell.run(*command) == 3
     assert ("state `any`" in shell.err) == ("deadbeef" in command)
-    assert (shell.err == "no letters\n") == ("deadbeef" not in command)
+    none = "no letters: none matches, which is no failure (exit code 3 tells a script so)\n"
+    assert (shell.err == none) == ("deadbeef" not in command)
+
+
+def test_an_empty_store_has_numbers(shell: Shell) -> None:
+    assert shell.run("stats") == 0
+    assert shell.err == ""
 
 
 @pytest.mark.parametrize(("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("set DATABASE"), 2)])
