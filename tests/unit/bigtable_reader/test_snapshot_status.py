@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries
+from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
@@ -114,6 +114,20 @@ def test_a_complete_one_is_shown_since_when_it_is_and_whether_that_is_told(told:
     ]
     (line,) = list(lines(document("s", survey, None, NOON, shown)))[-1:]
     assert f"4 rows, complete since 2023-11-14T22:13:20{words}" in line
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (PartState.DONE, "done, 0 rows: there was none to read, complete since"),
+        (PartState.CUT, "reading, 0 rows, 2 of 2"),
+    ],
+)
+def test_one_that_found_no_row_is_shown_as_such_once_it_is_done(state: PartState, words: str) -> None:
+    survey = a_survey(read_by("one"), read_by("two"))
+    parts = [replace(part, state=state, floor=NOON) for part in BOTH]
+    (shown,) = summaries("weather", a_snapshot(*parts), survey)
+    assert f": {words}" in next(summary_lines(shown))
 
 
 def test_keys_that_were_asked_for_alone_are_named_as_one_range_where_they_follow_on_each_other() -> None:

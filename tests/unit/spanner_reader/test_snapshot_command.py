@@ -79,6 +79,18 @@ def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
     run_in_virtual_time(scenario())
 
 
+def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
+    async def scenario() -> None:
+        world = World()
+        asked = (await command(world, "Planes"))[1]
+        assert ": reading, 0 rows, 1 of 1 key ranges left" in asked
+        await until_over(world, world.reader()[0])
+        shown = (await command(world, "--status"))[1]
+        assert ": done, 0 rows: there was none to read, complete since " in shown
+
+    run_in_virtual_time(scenario())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -96,11 +96,12 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     keys = f", rows {', '.join(shown['keys'])}," if shown["keys"] else ""
     since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
+    empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
     told = "" if shown["told"] else ", which is not told yet"
     complete = f", complete since {shown['complete_since']}{told}" if shown["complete_since"] else ""
     yield (
-        f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, {shown['rows']} rows{left}{complete}; "
-        f"asked for at {shown['requested_at']}"
+        f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, "
+        f"{shown['rows']} rows{empty}{left}{complete}; asked for at {shown['requested_at']}"
     )
     if (never := shown["never_told"]) is not None:
         yield f"  it is never told to be complete: {never['why']}"

@@ -61,10 +61,11 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     complete = f", complete since {shown['complete_since']}" if shown["complete_since"] else ""
     if (never := shown["never_told"]) is not None:
         complete = f", never told to be complete: {never['why']} -> {never['fix']}"
+    empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
     keys = f", rows {between(**shown['keys'])}," if shown["keys"] else ""
     yield (
         f"snapshot of {shown['table']}{keys} as of {shown['read_timestamp']}: {shown['state'].lower()}, "
-        f"{shown['rows']} rows{left}{complete}"
+        f"{shown['rows']} rows{empty}{left}{complete}"
     )
 
 
