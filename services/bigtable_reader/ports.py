@@ -282,7 +282,7 @@ class ResyncStore(Protocol):
         remembered here, by whomever; where none were, with those that are known.
         """
 
-    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
+    async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table. What is marked already is so from then on, until a snapshot after the later run.
 
         Where the store takes no conditional write (its app profile allows none), the next comparison does it.

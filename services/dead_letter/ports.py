@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from services.dead_letter.core.letters import (
+from services.dead_letter.core.dead_letters import (
     Action,
     Arrival,
     DeadLetterGroup,
+    DeadLetterId,
+    DeadLetterLine,
     DeadLetterStats,
-    LetterId,
-    LetterLine,
     ReplayId,
     State,
-    StoredLetter,
+    StoredDeadLetter,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline
@@ -38,11 +38,11 @@ class Kept:
 class DeadLetterPage:
     """Some of the letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
 
-    letters: Sequence[LetterLine]
+    letters: Sequence[DeadLetterLine]
     after: str | None
 
 
-class LetterStore(Protocol):
+class DeadLetterStore(Protocol):
     """The letters, their trail, and who is replaying which. Safe for several threads and processes.
 
     Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
@@ -72,7 +72,7 @@ class LetterStore(Protocol):
         Bytes, attributes and ordering key stay those of its first arrival.
         """
 
-    def get(self, letter: LetterId) -> StoredLetter | None:
+    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a letter; ids may be given by their first characters, at least eight, where no other begins so."""
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
@@ -82,7 +82,7 @@ class LetterStore(Protocol):
         ValueError if ``after`` is of no page, or ``limit`` below one.
         """
 
-    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         """Return every letter of a selection, with its bytes, by table, key, then sequence; without one, by time.
 
         Memory stays bounded however many there are, and no transaction stays open while they are worked on; each is as
@@ -98,37 +98,41 @@ class LetterStore(Protocol):
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
 
-    def trail(self, letter: LetterId) -> Sequence[TrailEntry]:
+    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a letter, first things first."""
 
-    def note(self, letters: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
+    def note(
+        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
+    ) -> None:
         """Write into the trail what changed nothing: values were shown, a letter was exported."""
 
     def set_state(
         self,
-        letters: Sequence[LetterId],
+        letters: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
         who: str,
         now: Nanoseconds,
         why: str,
-    ) -> Sequence[LetterId]:
+    ) -> Sequence[DeadLetterId]:
         """Discard letters, say they are superseded, or open them; return those that were in ``only_from``.
 
         One that a replay holds just now is left as it is, and not returned.
         """
 
     def claim(
-        self, letters: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
-    ) -> Sequence[LetterId]:
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+    ) -> Sequence[DeadLetterId]:
         """Take letters for a replay; return those got: not those another replay holds, nor any but open ones.
 
         A claim ends by itself after ``lease``, so that a replay that was killed holds nothing for ever. One's own is
         renewed.
         """
 
-    def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
+    def sent(
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
+    ) -> Sequence[DeadLetterId]:
         """Say that Pub/Sub has confirmed letters of a claim: they are replayed, and let go; return those that were.
 
         One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken;
@@ -148,8 +152,8 @@ class LetterStore(Protocol):
         """
 
     def add_edit(
-        self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
-    ) -> StoredLetter:
+        self, original: DeadLetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
+    ) -> StoredDeadLetter:
         """Keep an edited copy, linked to its original, which it supersedes; the copy is open and has not failed yet.
 
         ValueError where the original has a copy already, is not there, or is held by a replay just now.
@@ -191,7 +195,7 @@ class ReplayPublisher(Protocol):
     def topic(self) -> str:
         """Return its full name, as `core.pipeline.named` gives it."""
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         """Publish letters in this order, each the bytes, attributes and ordering key it came with, plus ``replay_of``.
 
         Those that are ``forced`` say so to the consumer, which takes them however old they are.

@@ -23,8 +23,8 @@ from shared.contracts.reasons import Reason
 from shared.contracts.row_id import key_text, ordering_key
 from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.errors import pubsub_errors
-from shared.pubsub.letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import Outage
 from shared.pubsub.packer import REQUEST_BYTES, Message, Oversized, PackedRequest, Packer, PackerLimits, Receipt
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import open_async_channel, stoppable_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.topology import check_topic

@@ -27,7 +27,7 @@ class ReaderOptions:
     poll: timedelta = timedelta(seconds=1)
     recheck: timedelta = timedelta(minutes=2)
     """How often the reader checks the subscriptions of the topic."""
-    look: timedelta = timedelta(minutes=1)
+    inspect_every: timedelta = timedelta(minutes=1)
     """How often the reader inspects what the stream does not report, such as the schema."""
 
     @property

@@ -21,7 +21,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from services.spanner_reader.core.stream.records import DataChangeRecord
 from shared.contracts.change_batch import encode_batch
 from shared.pubsub.channels import open_async_channel, open_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.stubs import (

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Final
 
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
-from services.dead_letter.core.letters import Arrival, LetterId, State
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
@@ -44,7 +44,7 @@ def measure_letters(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
     with tempfile.TemporaryDirectory(prefix="letters") as folder:
         database = open_database(f"sqlite:///{folder}/letters.sqlite3")
         try:
-            store = SqlLetterStore(database)
+            store = SqlDeadLetterStore(database)
             began = time.perf_counter()
             _fill(store, sizes.letters)
             kept = sizes.letters / (time.perf_counter() - began)
@@ -70,7 +70,7 @@ def measure_letters(sizes: Sizes, say: Callable[[str], None]) -> list[Measured]:
     ] + [Measured(name="letters.kept_per_second", unit="letters/s", runs=[kept], note=f"{_AT_ONCE} in a transaction")]
 
 
-def _ask(store: SqlLetterStore) -> tuple[dict[str, float], dict[str, float]]:
+def _ask(store: SqlDeadLetterStore) -> tuple[dict[str, float], dict[str, float]]:
     """Return milliseconds of each question, and of the list under each filter."""
     everything = Selection()
     deep = store.find(everything, limit=max(1, store.count(everything) * 9 // 10)).after
@@ -102,7 +102,7 @@ def _milliseconds(question: Callable[[], object]) -> float:
     return median(taken)
 
 
-def _filters(store: SqlLetterStore) -> Mapping[str, Selection]:
+def _filters(store: SqlDeadLetterStore) -> Mapping[str, Selection]:
     some = store.find(Selection(tables=frozenset({"planes"})), limit=1).letters[0]
     day = 24 * 3600 * _SECOND
     return {
@@ -131,7 +131,7 @@ def _filters(store: SqlLetterStore) -> Mapping[str, Selection]:
     }
 
 
-def _fill(store: SqlLetterStore, letters: int) -> None:
+def _fill(store: SqlDeadLetterStore, letters: int) -> None:
     arrivals: list[Arrival] = []
     for number, letter in enumerate(_letters(letters)):
         arrivals.append(Arrival(letter=letter, message_id=str(number)))
@@ -161,12 +161,12 @@ def _letters(letters: int) -> Iterator[DeadLetter]:
         )
 
 
-def _decide(store: SqlLetterStore) -> None:
+def _decide(store: SqlDeadLetterStore) -> None:
     """Discard one letter in five."""
     after = None
     while True:
         page = store.find(Selection(), limit=5_000, after=after)
-        some: list[LetterId] = [line.id for line in page.letters[::5]]
+        some: list[DeadLetterId] = [line.id for line in page.letters[::5]]
         last = page.letters[0].last_failed_at
         store.set_state(some, State.DISCARDED, only_from=frozenset(State), who="ann", now=last, why="of no use")
         after = page.after

@@ -18,8 +18,8 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import DEAD_LETTER, Pipeline
 from deploy.local.platform.target import BigQueryDataset
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Arrival
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.core.rows import content_of
 from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.contracts.change_sequence import four_sections
@@ -27,7 +27,7 @@ from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import Platform, wait_until
@@ -150,7 +150,7 @@ def _letters(count: int, seed: int) -> Iterator[DeadLetter]:
 def _fill(path: Path, letters: Sequence[DeadLetter]) -> None:
     database = open_database(f"sqlite:///{path}")
     with closing(database):
-        store = SqlLetterStore(database)
+        store = SqlDeadLetterStore(database)
         for start in range(0, len(letters), _KEPT_AT_ONCE):
             some = letters[start : start + _KEPT_AT_ONCE]
             arrivals = [Arrival(letter=one, message_id=one.identity) for one in some]

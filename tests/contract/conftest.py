@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from tests.contract.bigtable_rigs import Run, run_rigs
 from tests.contract.letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
-from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.integration.stand_in import StandIn
 
 
@@ -28,17 +28,17 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(params=["in memory", "SQLite", "PostgreSQL"])
-def letter_store(request: pytest.FixtureRequest) -> Iterator[LetterStore]:
+def letter_store(request: pytest.FixtureRequest) -> Iterator[DeadLetterStore]:
     """Give each test every store of letters, one after the other: what holds of one holds of all."""
     match request.param:
         case "SQLite":
-            opened: AbstractContextManager[LetterStore] = sqlite_store(
+            opened: AbstractContextManager[DeadLetterStore] = sqlite_store(
                 request.getfixturevalue("tmp_path") / "letters.sqlite3"
             )
         case "PostgreSQL":
             opened = postgresql_store(request.getfixturevalue("postgresql"))
         case _:
-            opened = nullcontext(FakeLetterStore())
+            opened = nullcontext(FakeDeadLetterStore())
     with opened as found:
         yield found
 

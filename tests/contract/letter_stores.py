@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.schema import letters, pipeline
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Arrival, LetterId
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Arrival, DeadLetterId
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -65,29 +65,29 @@ def failing_again(letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadL
     return replace(letter, failed_at=Nanoseconds(FAILED + int(seconds * SECOND)), **fields)
 
 
-def identity(letter: DeadLetter) -> LetterId:
+def identity(letter: DeadLetter) -> DeadLetterId:
     """Return the id that a store knows it by."""
-    return LetterId(letter.identity)
+    return DeadLetterId(letter.identity)
 
 
 @contextmanager
-def sqlite_store(path: Path) -> Iterator[SqlLetterStore]:
+def sqlite_store(path: Path) -> Iterator[SqlDeadLetterStore]:
     """Give the store in a file."""
     database = open_database(f"sqlite:///{path}")
     try:
-        yield SqlLetterStore(database)
+        yield SqlDeadLetterStore(database)
     finally:
         database.close()
 
 
 @contextmanager
-def postgresql_store(address: str) -> Iterator[SqlLetterStore]:
+def postgresql_store(address: str) -> Iterator[SqlDeadLetterStore]:
     """Give the store in a database of PostgreSQL, emptied."""
     database = open_database(address)
     try:
         with database.writing() as connection:
             connection.execute(text(f"TRUNCATE {letters.name}, {pipeline.name} RESTART IDENTITY CASCADE"))
-        yield SqlLetterStore(database)
+        yield SqlDeadLetterStore(database)
     finally:
         database.close()
 

@@ -78,7 +78,7 @@ class ResyncStoreContract:
 
     def test_of_a_stream_that_is_not_known_nothing_is_kept(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
             assert not await both.ours.heal(9, WATCHING.digest)
             assert await both.ours.read() is None
@@ -88,8 +88,8 @@ class ResyncStoreContract:
 
     def test_what_is_found_is_known_to_all_and_stays_until_a_later_snapshot_heals_it(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 3)
-            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 4)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 3)
+            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 4)
             assert await both.found() == [
                 (BigtableResyncKind.STREAM_DISABLED, (), 3),
                 (BigtableResyncKind.ROUTED_ELSEWHERE, (), 4),
@@ -105,9 +105,9 @@ class ResyncStoreContract:
 
     def test_the_same_again_is_kept_once_since_the_first_time_until_after_the_last(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
-            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
-            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
+            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
+            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
             assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 2)]
             mark = await both.ours.read()
             assert mark is not None
@@ -137,11 +137,11 @@ class ResyncStoreContract:
 
     def test_by_hand_goes_what_was_shown_and_nothing_that_was_found_since(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             mark = await both.ours.read()
             assert mark is not None
-            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
             assert await both.ours.synced(mark)
             assert not await both.ours.synced(mark)
             assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
@@ -153,7 +153,7 @@ class ResyncStoreContract:
 
         async def promise(both: Both) -> None:
             assert await both.ours.watching() is None
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, narrow)
             assert await both.theirs.watching() == narrow
             assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
@@ -173,8 +173,8 @@ class ResyncStoreContract:
         async def promise(both: Both) -> None:
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
             both.allow(False)
-            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
                 await both.ours.compare(None, ["g"], all_of_them, NOON, 0, WATCHING)
             both.allow(True)
@@ -190,7 +190,7 @@ class ResyncStoreContract:
     def test_of_a_stream_that_is_not_known_nothing_is_noted(self) -> None:
         async def promise(both: Both) -> None:
             both.allow(False)
-            await both.ours.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             both.allow(True)
             await begun(both.pieces, "-")
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
@@ -200,7 +200,7 @@ class ResyncStoreContract:
 
     def test_pieces_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
         async def promise(both: Both) -> None:
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             before = await both.pieces.survey()
             assert await both.pieces.pause()
             assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
@@ -265,11 +265,11 @@ class TestInEmulator(ResyncStoreContract):
     def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(self) -> None:
         async def promise(both: Both) -> None:
             self.channels.restart_counting({2: "after"})  # a look, then the write
-            await both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             self.channels.restart_counting({2: "late"})
             with pytest.raises(TransientError):
                 await both.ours.heal(1, WATCHING.digest)
-            await both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
             await self.channels.deliver()
             assert await both.found() == [
                 (BigtableResyncKind.STREAM_DISABLED, (), 0),
@@ -319,8 +319,8 @@ class TestInEmulator(ResyncStoreContract):
     def test_two_that_write_at_once_lose_nothing(self) -> None:
         async def promise(both: Both) -> None:
             await asyncio.gather(
-                both.ours.mark(BigtableResyncKind.STREAM_DISABLED, NOON, 0),
-                both.theirs.mark(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0),
+                both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0),
+                both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0),
                 both.ours.compare(["f"], [], all_of_them, NOON, 0, WATCHING),
             )
             kinds = {

@@ -14,7 +14,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import parse_timestamp
 from shared.pubsub.channels import open_channel
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.runtime.stop import Stop
 from tests.fakes.dead_letters import FakeDeadLetters
 from tests.integration.pubsub_topics import a_topology, pull

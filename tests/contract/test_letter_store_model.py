@@ -19,10 +19,10 @@ from sqlalchemy import delete
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.schema import letters as letters_table
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -37,7 +37,7 @@ from tests.contract.letter_stores import (
     an_edit,
     failing_again,
 )
-from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 
 LETTERS = [a_letter(1, 1), a_letter(1, 2), a_letter(2, 1, table="pilots"), a_message_letter()]
 REPLAYS = [ReplayId(name) for name in ("r1", "r2")]
@@ -80,10 +80,10 @@ class Stores(RuleBasedStateMachine):
         super().__init__()
         with self.database.writing() as connection:
             connection.execute(delete(letters_table))
-        self.kept: LetterStore = SqlLetterStore(self.database)
-        self.model: LetterStore = FakeLetterStore()
+        self.kept: DeadLetterStore = SqlDeadLetterStore(self.database)
+        self.model: DeadLetterStore = FakeDeadLetterStore()
         self.now = NOW
-        self.known = [LetterId(letter.identity) for letter in LETTERS] + [LetterId("unknown")]
+        self.known = [DeadLetterId(letter.identity) for letter in LETTERS] + [DeadLetterId("unknown")]
 
     def both(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of both; they say the same, if only the same refusal."""
@@ -139,8 +139,8 @@ class Stores(RuleBasedStateMachine):
             return multiple()
         copy = an_edit(original.letter)
         self.both("add_edit", original.id, copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
-        if LetterId(copy.identity) not in self.known:
-            self.known.append(LetterId(copy.identity))
+        if DeadLetterId(copy.identity) not in self.known:
+            self.known.append(DeadLetterId(copy.identity))
         return copy
 
     @rule(copy=copies, message=st.integers(1, 6), seconds=st.integers(0, 30))
@@ -166,7 +166,7 @@ class Stores(RuleBasedStateMachine):
         for letter in self.known:
             self.both("trail", letter)
 
-    def some_of(self, data: st.DataObject) -> list[LetterId]:
+    def some_of(self, data: st.DataObject) -> list[DeadLetterId]:
         """Return letters, some of them unknown."""
         return data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=3))
 

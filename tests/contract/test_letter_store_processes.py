@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.dead_letter.adapters.store.lock import collector_lock
-from services.dead_letter.core.letters import ReplayId
+from services.dead_letter.core.dead_letters import ReplayId
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError
 from tests.contract.letter_stores import LEASE, LETTERS, NOW, an_arrival, identity, later, sqlite_store
@@ -21,7 +21,7 @@ from tests.contract.letter_stores import LEASE, LETTERS, NOW, an_arrival, identi
 CLAIMING = """
     import sys
     from pathlib import Path
-    from services.dead_letter.core.letters import ReplayId
+    from services.dead_letter.core.dead_letters import ReplayId
     from tests.contract.letter_stores import LEASE, NOW, identity, sqlite_store
     from tests.contract.letter_stores import LETTERS
 
@@ -62,7 +62,7 @@ HOLDING = """
 REPLAYING = """
     import sys
     from pathlib import Path
-    from services.dead_letter.core.letters import ReplayId
+    from services.dead_letter.core.dead_letters import ReplayId
     from tests.contract.letter_stores import LEASE, NOW, sqlite_store, identity
     from tests.contract.letter_stores import LETTERS
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from services.dead_letter.core.dead_letters import DeadLetterId, DeadLetterLine, DeadLetterStats, ReplayId, State
 from services.dead_letter.core.groups import group_of, normalised
-from services.dead_letter.core.letters import DeadLetterStats, LetterId, LetterLine, ReplayId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -29,12 +29,12 @@ from tests.contract.letter_stores import (
 ANY_STATE = frozenset(State)
 
 
-def keep(store: LetterStore, *letters: DeadLetter) -> None:
+def keep(store: DeadLetterStore, *letters: DeadLetter) -> None:
     """Keep letters, each in a message of its own."""
     store.keep([an_arrival(letter, f"{letter.identity}-{letter.failed_at}") for letter in letters], NOW)
 
 
-def put(store: LetterStore, letter: DeadLetter, state: State) -> None:
+def put(store: DeadLetterStore, letter: DeadLetter, state: State) -> None:
     """Bring a letter that is kept into a state."""
     if state is State.REPLAYED:
         store.claim([identity(letter)], ReplayId("r"), NOW, LEASE)
@@ -43,14 +43,14 @@ def put(store: LetterStore, letter: DeadLetter, state: State) -> None:
         store.set_state([identity(letter)], state, only_from=ANY_STATE, who="ann", now=NOW, why="")
 
 
-def keys(lines: Iterable[LetterLine]) -> list[str]:
+def keys(lines: Iterable[DeadLetterLine]) -> list[str]:
     """Return the keys of letters."""
     return [line.key for line in lines]
 
 
-def all_pages(store: LetterStore, limit: int, selection: Selection | None = None) -> list[LetterLine]:
+def all_pages(store: DeadLetterStore, limit: int, selection: Selection | None = None) -> list[DeadLetterLine]:
     """Return all letters, page by page."""
-    found: list[LetterLine] = []
+    found: list[DeadLetterLine] = []
     after = None
     while True:
         page = store.find(selection or Selection(), limit=limit, after=after)
@@ -65,10 +65,10 @@ class TestLetterQueries:
     """The promises."""
 
     @pytest.fixture
-    def store(self, letter_store: LetterStore) -> LetterStore:
+    def store(self, letter_store: DeadLetterStore) -> DeadLetterStore:
         return letter_store
 
-    def test_lists_show_all_but_the_bytes(self, store: LetterStore) -> None:
+    def test_lists_show_all_but_the_bytes(self, store: DeadLetterStore) -> None:
         letter = a_letter()
         keep(store, letter)
         store.claim([identity(letter)], ReplayId("r"), NOW, LEASE)
@@ -77,28 +77,28 @@ class TestLetterQueries:
         assert list(store.find(Selection(), limit=9).letters) == [stored.line]
         assert stored.line.size == len(letter.data)
 
-    def test_those_that_failed_last_come_first(self, store: LetterStore) -> None:
+    def test_those_that_failed_last_come_first(self, store: DeadLetterStore) -> None:
         keep(store, a_letter(1, seconds=5), a_letter(2, seconds=9), a_letter(3, seconds=-7), a_letter(4, seconds=8))
         assert keys(store.find(Selection(), limit=9).letters) == ["[2]", "[4]", "[1]", "[3]"]
         keep(store, failing_again(a_letter(3), seconds=8.5))
         assert keys(store.find(Selection(), limit=9).letters) == ["[2]", "[3]", "[4]", "[1]"]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 100])
-    def test_pages_hold_every_letter_once(self, store: LetterStore, limit: int) -> None:
+    def test_pages_hold_every_letter_once(self, store: DeadLetterStore, limit: int) -> None:
         keep(store, *(a_letter(row, seconds=row // 3) for row in range(6)))  # three fail in one instant, twice
         found = all_pages(store, limit)
         assert len(found) == 6
         assert found == list(store.find(Selection(), limit=100).letters)
         assert [line.last_failed_at for line in found] == [FAILED + SECOND] * 3 + [FAILED] * 3
 
-    def test_new_letters_meanwhile_neither_repeat_nor_hide_what_was_there(self, store: LetterStore) -> None:
+    def test_new_letters_meanwhile_neither_repeat_nor_hide_what_was_there(self, store: DeadLetterStore) -> None:
         keep(store, *(a_letter(row) for row in range(4)))
         page = store.find(Selection(), limit=2)
         keep(store, a_letter(10, seconds=9), a_letter(11, seconds=-9), a_letter(12))
         rest = store.find(Selection(), limit=9, after=page.after)
         assert sorted(keys([*page.letters, *rest.letters])) == ["[0]", "[11]", "[1]", "[2]", "[3]"]
 
-    def test_a_page_ends_though_what_it_ended_with_is_forgotten(self, store: LetterStore) -> None:
+    def test_a_page_ends_though_what_it_ended_with_is_forgotten(self, store: DeadLetterStore) -> None:
         letters = [a_letter(row, seconds=-row) for row in range(4)]
         keep(store, *letters)
         page = store.find(Selection(), limit=2)
@@ -107,16 +107,16 @@ class TestLetterQueries:
         assert keys(store.find(Selection(), limit=2, after=page.after).letters) == ["[2]", "[3]"]
 
     @pytest.mark.parametrize("after", ["", "x", "1", "1.", "1.2.3", ".", "1.2 ", "--1.2", "1.٢", f"{10**30}.1"])
-    def test_what_no_page_ended_with_is_refused(self, store: LetterStore, after: str) -> None:
+    def test_what_no_page_ended_with_is_refused(self, store: DeadLetterStore, after: str) -> None:
         with pytest.raises(ValueError, match="not what a page ended with"):
             store.find(Selection(), limit=2, after=after)
 
     @pytest.mark.parametrize("limit", [0, -1])
-    def test_a_page_of_nothing_is_refused(self, store: LetterStore, limit: int) -> None:
+    def test_a_page_of_nothing_is_refused(self, store: DeadLetterStore, limit: int) -> None:
         with pytest.raises(ValueError, match="one letter or more"):
             store.find(Selection(), limit=limit)
 
-    def test_a_selection_is_what_holds_for_all_of_it(self, store: LetterStore) -> None:
+    def test_a_selection_is_what_holds_for_all_of_it(self, store: DeadLetterStore) -> None:
         letters = a_few_letters()
         keep(store, *letters)
         put(store, letters[1], State.DISCARDED)
@@ -153,13 +153,13 @@ class TestLetterQueries:
             assert sum(group.letters for group in store.groups(selection, limit=99)) == len(ids), selection
             assert {line.id for line in all_pages(store, 2, selection)} == ids, selection
 
-    def test_a_selection_may_name_ten_thousand_letters(self, store: LetterStore) -> None:
+    def test_a_selection_may_name_ten_thousand_letters(self, store: DeadLetterStore) -> None:
         keep(store, a_letter())
-        others = (LetterId(str(number)) for number in range(9_999))
+        others = (DeadLetterId(str(number)) for number in range(9_999))
         selection = Selection(ids=frozenset({identity(a_letter()), *others}), states=frozenset(State))
         assert store.count(selection) == len(store.find(selection, limit=5).letters) == 1
 
-    def test_replays_go_by_table_key_and_sequence(self, store: LetterStore) -> None:
+    def test_replays_go_by_table_key_and_sequence(self, store: DeadLetterStore) -> None:
         ordered = [
             a_message_letter(b"a", seconds=3),
             a_message_letter(b"b", seconds=4),
@@ -176,18 +176,18 @@ class TestLetterQueries:
         keep(store, *ordered[::2], *ordered[1::2])
         assert [letter.letter for letter in store.in_replay_order(Selection())] == ordered
 
-    def test_sequences_are_compared_as_numbers_however_they_are_written(self, store: LetterStore) -> None:
+    def test_sequences_are_compared_as_numbers_however_they_are_written(self, store: DeadLetterStore) -> None:
         written = ["1/f", "0002/0", "A", "a/1", "10/0/0/0"]
         keep(store, a_letter(sequence="no number"), *(a_letter(sequence=text) for text in reversed(written)))
         assert [one.letter.sequence for one in store.in_replay_order(Selection())] == ["no number", *written]
         assert store.count(Selection(sequence_from=str(four_sections(0)))) == len(written)
 
-    def test_letters_of_one_place_go_by_their_time(self, store: LetterStore) -> None:
+    def test_letters_of_one_place_go_by_their_time(self, store: DeadLetterStore) -> None:
         letters = [a_message_letter(bytes([n]), seconds=-n) for n in range(5)]
         keep(store, *letters)
         assert [letter.letter for letter in store.in_replay_order(Selection())] == letters[::-1]
 
-    def test_a_walk_sees_each_letter_as_it_is_when_it_comes_to_it(self, store: LetterStore) -> None:
+    def test_a_walk_sees_each_letter_as_it_is_when_it_comes_to_it(self, store: DeadLetterStore) -> None:
         keep(store, *(a_letter(row, data=bytes(5_000_000)) for row in range(4)))  # too large to be read together
         walk = store.in_replay_order(Selection(states=frozenset({State.OPEN})))
         assert next(walk).letter.key == "[0]"
@@ -198,7 +198,7 @@ class TestLetterQueries:
             ("[3]", True),
         ]
 
-    def test_the_store_is_free_while_a_walk_stands_still(self, store: LetterStore) -> None:
+    def test_the_store_is_free_while_a_walk_stands_still(self, store: DeadLetterStore) -> None:
         keep(store, *(a_letter(row) for row in range(3)))
         walk = store.in_replay_order(Selection())
         next(walk)
@@ -207,13 +207,13 @@ class TestLetterQueries:
         assert store.forget(before=later(100), limit=9) == 1
         assert len(list(walk)) == 2
 
-    def test_a_walk_through_many(self, store: LetterStore) -> None:
+    def test_a_walk_through_many(self, store: DeadLetterStore) -> None:
         keep(store, *(a_letter(row % 7, row) for row in range(12_345)))
         found = [(letter.letter.key, letter.letter.sequence) for letter in store.in_replay_order(Selection())]
         assert len(set(found)) == 12_345
         assert found == sorted(found)
 
-    def test_groups_are_letters_that_fail_for_one_cause(self, store: LetterStore) -> None:
+    def test_groups_are_letters_that_fail_for_one_cause(self, store: DeadLetterStore) -> None:
         keep(
             store,
             a_letter(1, detail="12 bytes are too many", seconds=2),
@@ -235,24 +235,24 @@ class TestLetterQueries:
         assert of_pilots.table == "pilots"
         assert [group.id for group in store.groups(Selection(), limit=2)] == [many.id, few.id]
 
-    def test_groups_of_a_selection_know_nothing_of_others(self, store: LetterStore) -> None:
+    def test_groups_of_a_selection_know_nothing_of_others(self, store: DeadLetterStore) -> None:
         keep(store, a_letter(1, seconds=1), a_letter(2, seconds=2), a_letter(3, seconds=3))
         put(store, a_letter(3), State.DISCARDED)
         (group,) = store.groups(Selection(states=frozenset({State.OPEN})), limit=9)
         assert (group.letters, group.by_state, group.sample) == (2, {State.OPEN: 2}, identity(a_letter(2)))
         assert group.last_failed_at == FAILED + 2 * SECOND
 
-    def test_of_groups_as_large_the_one_that_failed_last_comes_first(self, store: LetterStore) -> None:
+    def test_of_groups_as_large_the_one_that_failed_last_comes_first(self, store: DeadLetterStore) -> None:
         keep(store, *(a_letter(row, table=f"t{row}", seconds=row % 4) for row in range(4)))
         assert [group.table for group in store.groups(Selection(), limit=9)] == ["t3", "t2", "t1", "t0"]
 
-    def test_a_letter_that_fails_for_another_cause_changes_its_group(self, store: LetterStore) -> None:
+    def test_a_letter_that_fails_for_another_cause_changes_its_group(self, store: DeadLetterStore) -> None:
         keep(store, a_letter(1))
         keep(store, failing_again(a_letter(1), seconds=5, reason=Reason.REFUSED_BY_BIGQUERY, detail="quota"))
         (group,) = store.groups(Selection(), limit=9)
         assert (group.reason, group.detail) == (Reason.REFUSED_BY_BIGQUERY, "quota")
 
-    def test_numbers(self, store: LetterStore) -> None:
+    def test_numbers(self, store: DeadLetterStore) -> None:
         letters = a_few_letters()
         keep(store, *letters)
         put(store, letters[0], State.DISCARDED)
@@ -265,7 +265,7 @@ class TestLetterQueries:
             payload_bytes=sum(len(letter.data) for letter in letters),
         )
 
-    def test_numbers_of_nothing(self, store: LetterStore) -> None:
+    def test_numbers_of_nothing(self, store: DeadLetterStore) -> None:
         assert store.stats() == DeadLetterStats(
             by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0
         )

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
 from services.dead_letter.adapters.store.schema import metadata, pipeline
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -43,14 +43,14 @@ class VersionsContract:
 
     def test_an_empty_database_is_made_ready(self, address: str) -> None:
         with opened(address) as database:
-            SqlLetterStore(database).keep([an_arrival()], NOW)
+            SqlDeadLetterStore(database).keep([an_arrival()], NOW)
 
     def test_what_was_kept_is_there_when_it_is_opened_again(self, address: str) -> None:
         with opened(address) as database:
-            SqlLetterStore(database).keep([an_arrival()], NOW)
+            SqlDeadLetterStore(database).keep([an_arrival()], NOW)
         for make in (True, False):
             with opened(address, make=make) as database:
-                stored = SqlLetterStore(database).get(identity(a_letter()))
+                stored = SqlDeadLetterStore(database).get(identity(a_letter()))
                 assert stored is not None
                 assert stored.letter == a_letter()
 
@@ -63,7 +63,7 @@ class VersionsContract:
 
     def test_a_store_of_the_first_version_keeps_its_letters_and_learns_whose_they_are(self, address: str) -> None:
         with opened(address) as database:
-            SqlLetterStore(database).keep([an_arrival()], NOW)
+            SqlDeadLetterStore(database).keep([an_arrival()], NOW)
             with database.writing() as connection:  # that table is all that the second version has beside the first
                 connection.execute(text(f"DROP TABLE {pipeline.name}"))
                 connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
@@ -71,7 +71,7 @@ class VersionsContract:
             open_database(address, make=False)
         mine = Pipeline(subscription="projects/p/subscriptions/ours")
         with opened(address) as database:
-            store = SqlLetterStore(database)
+            store = SqlDeadLetterStore(database)
             assert store.get(identity(a_letter())) is not None
             assert store.pipeline() == Pipeline()
             assert store.join(mine) == mine
@@ -79,12 +79,12 @@ class VersionsContract:
     def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
         def start(row: int) -> None:
             with opened(address) as database:
-                SqlLetterStore(database).keep([an_arrival(a_letter(row))], NOW)
+                SqlDeadLetterStore(database).keep([an_arrival(a_letter(row))], NOW)
 
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(start, range(6)))
         with opened(address, make=False) as database:
-            assert SqlLetterStore(database).count(Selection()) == 6
+            assert SqlDeadLetterStore(database).count(Selection()) == 6
 
     def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(self, address: str) -> None:
         with opened(address) as database, database.writing() as connection:
@@ -144,7 +144,7 @@ class TestSqliteVersions(VersionsContract):
 
     def test_a_file_that_another_holds_for_too_long_is_busy(self, address: str) -> None:
         with opened(address, timeout=timedelta(milliseconds=50)) as database:
-            store = SqlLetterStore(database)
+            store = SqlDeadLetterStore(database)
             other = sqlite3.connect(address.removeprefix("sqlite:///"), isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
             assert store.count(Selection()) == 0  # readers do not wait
@@ -198,7 +198,7 @@ class TestPostgresqlVersions(VersionsContract):
 
     def test_a_connection_that_is_cut_is_made_anew(self, address: str) -> None:
         with opened(address) as database:
-            store = SqlLetterStore(database)
+            store = SqlDeadLetterStore(database)
             store.keep([an_arrival()], NOW)
             with pytest.raises(TransientError, match="away or busy"), database.writing() as connection:
                 connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))

@@ -13,14 +13,14 @@ from sqlalchemy import delete
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.schema import letters as letters_table
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from tests.contract.letter_stores import NOW, SECOND, a_letter, an_arrival, an_edit, failing_again
-from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 
 WALKS: Final = 24
 STEPS: Final = 60
@@ -36,7 +36,7 @@ class Walk:
     def __init__(self, database: DeadLetterDatabase, seed: int) -> None:
         with database.writing() as connection:
             connection.execute(delete(letters_table))
-        self.stores: tuple[LetterStore, LetterStore] = (SqlLetterStore(database), FakeLetterStore())
+        self.stores: tuple[DeadLetterStore, DeadLetterStore] = (SqlDeadLetterStore(database), FakeDeadLetterStore())
         self.chance = random.Random(seed)
         self.now = NOW
         self.letters = [a_letter(1), a_letter(2, table="pilots")]
@@ -93,13 +93,13 @@ class Walk:
         """Edit a letter, or try to."""
         letter = self.chance.choice(self.letters[:3])
         copy = an_edit(letter)
-        self.both("add_edit", LetterId(letter.identity), copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
+        self.both("add_edit", DeadLetterId(letter.identity), copy, diff="-1\n+2", why="typo", who="ann", now=self.now)
         if copy.identity not in {one.identity for one in self.letters} and len(self.letters) < 5:
             self.letters.append(copy)
 
-    def some(self) -> list[LetterId]:
+    def some(self) -> list[DeadLetterId]:
         """Return one letter or two, one of them unknown now and then."""
-        known = [LetterId(one.identity) for one in self.letters] + [LetterId("unknown")]
+        known = [DeadLetterId(one.identity) for one in self.letters] + [DeadLetterId("unknown")]
         return self.chance.choices(known, k=self.chance.choice([1, 2, 2]))
 
     def look(self) -> None:
@@ -107,7 +107,7 @@ class Walk:
         everything = [list(store.in_replay_order(Selection())) for store in self.stores]
         assert everything[0] == everything[1]
         for letter in self.letters:
-            self.both("trail", LetterId(letter.identity))
+            self.both("trail", DeadLetterId(letter.identity))
 
 
 def test_the_store_in_a_file_and_the_fake_say_the_same_on_long_walks(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_store_in_a_file_and_the_fake_say_the_same_on_long_walks(tmp_path: P
             for _step in range(STEPS):
                 walk.step()
                 walk.look()
-            done |= {one.action for letter in walk.letters for one in walk.both("trail", LetterId(letter.identity))}
+            done |= {one.action for letter in walk.letters for one in walk.both("trail", DeadLetterId(letter.identity))}
     finally:
         database.close()
     assert done == set(Action) - {Action.VALUES_SHOWN, Action.EXPORTED}, "everything has happened"

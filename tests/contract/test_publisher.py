@@ -13,7 +13,7 @@ import pytest
 from shared.contracts.change_batch import Change, Header, decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_async_channel, open_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.publisher import OUTSTANDING_BYTES, BatchPublisher, PublisherOptions
 from shared.reading.publishing import ChangePublisher
 from shared.runtime.stop import Stop

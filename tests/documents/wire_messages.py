@@ -22,7 +22,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.row_id import ordering_key
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
-from shared.pubsub.letters import letter_message
+from shared.pubsub.dead_letters import letter_message
 from shared.pubsub.packer import Packer, PackerLimits
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PubsubMessage

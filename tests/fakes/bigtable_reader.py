@@ -226,7 +226,7 @@ class FakeCatalog:
         return self.found
 
 
-class FakeLetters:
+class FakeDeadLetterSink:
     """Keeps letters in memory."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class FakeResyncStore:
         await self._change(lambda before: core.compared(before, known, found, is_watched, now, run, watching, notes))
         self.table.notes -= set(notes)
 
-    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
+    async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table, or note that it is to be marked."""
         if self.table.unconditional and self.table.topology is not None:
             await self._step()

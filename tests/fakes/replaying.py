@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.rows import RowOf
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -24,10 +24,10 @@ class FakeReplayPublisher:
     away: int = 0
     then: Callable[[Sequence[DeadLetter]], None] | None = None
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         self.effects.note("publish")
         self.published += letters
-        self.forced += [LetterId(letter.identity) in forced for letter in letters]
+        self.forced += [DeadLetterId(letter.identity) in forced for letter in letters]
         if self.then is not None:
             self.then(letters)
         if self.away:

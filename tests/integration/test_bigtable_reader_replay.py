@@ -36,7 +36,7 @@ from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers, settle
@@ -64,7 +64,7 @@ class Pipeline:
         self.table = table
         self.topic = Topic()
         self.metrics = FakeMetrics()
-        self.letters = FakeLetters()
+        self.letters = FakeDeadLetterSink()
         self.watched = Table(INSTANCE, table.name.rpartition("/")[2])
         self.rows = PartitionRows(channels, Table(INSTANCE, "replay-partitions"), f"seed-{seed}")
         watched = Watched(LOSSLESS)

@@ -18,8 +18,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Arrival
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
@@ -82,7 +82,7 @@ def served(folder: Path) -> Iterator[Served]:
     """Serve letters of several kinds."""
     database = open_database(f"sqlite:///{folder / 'letters.sqlite3'}")
     try:
-        store, publisher, stop = SqlLetterStore(database), FakeReplayPublisher(), Stop()
+        store, publisher, stop = SqlDeadLetterStore(database), FakeReplayPublisher(), Stop()
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
         tools = WebTools(
             store=store,
@@ -136,7 +136,7 @@ def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
     told = read_settings(Settings, environment(folder, **more))
     database = open_database(told.database)
     try:
-        store = SqlLetterStore(database)
+        store = SqlDeadLetterStore(database)
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
         with serving_api(told, store, CollectorRegistry(), stop) as port:
             yield port

@@ -10,7 +10,7 @@ import pytest
 
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import destinations
-from services.dead_letter.core.letters import LetterId, State
+from services.dead_letter.core.dead_letters import DeadLetterId, State
 from shared.contracts.change_sequence import four_sections
 from shared.pubsub.channels import open_channel
 from tests.builders import a_header
@@ -132,8 +132,8 @@ def test_an_old_change_is_superseded_by_the_newer_row_in_the_mirror(
     assert (document["sent"], document["verdicts"]["superseded"], document["mirrors_asked"]) == (1, 1, True)
     assert [message.attributes["replay_of"] for message in place.published()] == [new.identity]
     assert {letter.id: letter.state for letter in place.letters()} == {
-        LetterId(old.identity): State.SUPERSEDED,
-        LetterId(new.identity): State.REPLAYED,
+        DeadLetterId(old.identity): State.SUPERSEDED,
+        DeadLetterId(new.identity): State.REPLAYED,
     }
 
 

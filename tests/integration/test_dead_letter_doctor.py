@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.wiring.doctor import doctor
 from shared.pubsub.channels import open_channel
@@ -81,7 +81,7 @@ def test_each_error_is_named_with_its_fix(place: Place, setting: str, value: str
 
 def test_a_store_of_another_pipeline_is_reported_with_both_names_and_the_fix(place: Place) -> None:
     with closing(open_database(place.environ["DATABASE"])) as database:
-        SqlLetterStore(database).join(Pipeline(topic="projects/p/topics/theirs"))
+        SqlDeadLetterStore(database).join(Pipeline(topic="projects/p/topics/theirs"))
     found = place.wrong()["store"]
     assert "replayed to projects/p/topics/theirs, and TOPIC is" in found
     assert place.environ["TOPIC"] in found

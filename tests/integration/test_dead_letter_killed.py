@@ -19,9 +19,9 @@ import pytest
 
 from deploy.local.platform.processes import Processes
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.commands.app import NOTHING
-from services.dead_letter.core.letters import LetterId, State
+from services.dead_letter.core.dead_letters import DeadLetterId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.wiring.commands import command
 from shared.pubsub.channels import open_channel
@@ -82,7 +82,7 @@ class Deaths:
     def state(self) -> Any:
         """Return all that the store says."""
         with closing(open_database(f"sqlite:///{self.place.file}")) as database:
-            store = SqlLetterStore(database)
+            store = SqlDeadLetterStore(database)
             letters = list(store.in_replay_order(Selection()))
             return [(one, list(store.trail(one.id))) for one in letters]
 
@@ -139,8 +139,8 @@ def test_a_collector_killed_before_each_step_keeps_every_letter_once(letters: Le
     collector.ask_to_end()
     assert letters.attempts() == counted(sent), "a message that came again is no further attempt"
     with closing(open_database(letters.database)) as database:
-        store = SqlLetterStore(database)
-        assert {len(store.trail(LetterId(one.identity))) for one in sent} == {1}
+        store = SqlDeadLetterStore(database)
+        assert {len(store.trail(DeadLetterId(one.identity))) for one in sent} == {1}
 
 
 def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Place) -> None:

@@ -15,7 +15,7 @@ import pytest
 from deploy.local.platform.processes import Processes
 from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_channel
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.names import short_name
 from shared.pubsub.stubs import (
     GetSubscriptionRequest,

@@ -22,7 +22,7 @@ from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import Flow, Service, start_dead_letter, wait_until_ready
 from shared.contracts.dead_letter import DeadLetter
 from shared.pubsub.channels import open_channel
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
 from tests.builders import a_change

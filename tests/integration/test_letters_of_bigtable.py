@@ -11,8 +11,8 @@ import pytest
 
 from deploy.local.platform.processes import Processes
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import State, StoredLetter
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.wiring.commands import command
 from shared.contracts.change_batch import decode_batch
@@ -38,12 +38,12 @@ def letters(
     return pipeline, Letters(pubsub_channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
 
 
-def kept(letters: Letters) -> Mapping[Reason, StoredLetter]:
+def kept(letters: Letters) -> Mapping[Reason, StoredDeadLetter]:
     """Return the letters that are in the store, by reason."""
     if not letters.file.exists():
         return {}
     with closing(open_database(letters.database)) as database:
-        found = list(SqlLetterStore(database).in_replay_order(Selection()))
+        found = list(SqlDeadLetterStore(database).in_replay_order(Selection()))
     assert len({one.letter.reason for one in found}) == len(found)
     return {one.letter.reason: one for one in found}
 

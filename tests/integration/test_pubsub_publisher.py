@@ -15,7 +15,7 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
 from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_async_channel, open_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
 from shared.pubsub.topology import PubsubTopology

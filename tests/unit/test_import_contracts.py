@@ -44,7 +44,7 @@ LEAKS: Final = {
     ],
     "app knows core, ports, contracts, runtime and reading: no adapter, no cloud": [
         ("services.cdc_consumer.app.status.metrics", "services.cdc_consumer.adapters.stream.leases"),
-        ("services.cdc_consumer.app.stream.reports", "shared.pubsub.letters"),
+        ("services.cdc_consumer.app.stream.reports", "shared.pubsub.dead_letters"),
         ("services.spanner_reader.app.stream.reader", "google.cloud.spanner_v1"),
         ("services.spanner_reader.app.stream.owned_partition", "services.spanner_reader.wiring.service"),
     ],

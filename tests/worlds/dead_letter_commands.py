@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import Arrival, State, StoredLetter
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import Arrival, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
@@ -76,11 +76,11 @@ class Place:
         """Let letters arrive, as the collector keeps them."""
         with closing(open_database(self.environment["DATABASE"])) as database:
             arrivals = [Arrival(letter=letter, message_id=f"{message} {n}") for n, letter in enumerate(letters)]
-            SqlLetterStore(database).keep(arrivals, Nanoseconds(time.time_ns()))
+            SqlDeadLetterStore(database).keep(arrivals, Nanoseconds(time.time_ns()))
 
-    def letters(self, *states: State) -> Sequence[StoredLetter]:
+    def letters(self, *states: State) -> Sequence[StoredDeadLetter]:
         with closing(open_database(self.environment["DATABASE"])) as database:
-            return list(SqlLetterStore(database).in_replay_order(Selection(states=frozenset(states))))
+            return list(SqlDeadLetterStore(database).in_replay_order(Selection(states=frozenset(states))))
 
     def replayed(self) -> int:
         return len(self.letters(State.REPLAYED))

@@ -15,13 +15,13 @@ import grpc
 from deploy.local.platform.emulators import free_port
 from deploy.local.platform.processes import Process, Processes
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
-from services.dead_letter.core.letters import LetterLine
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.dead_letters import DeadLetterLine
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
@@ -82,12 +82,12 @@ class Letters:
         """Publish letters as every service does."""
         DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, Stop()).keep(letters)
 
-    def stored(self) -> Sequence[LetterLine]:
+    def stored(self) -> Sequence[DeadLetterLine]:
         """Return every letter of the store."""
         database = open_database(self.database)
         with closing(database):
-            store, after = SqlLetterStore(database), None
-            found: list[LetterLine] = []
+            store, after = SqlDeadLetterStore(database), None
+            found: list[DeadLetterLine] = []
             while True:
                 page = store.find(Selection(), limit=1_000, after=after)
                 found += page.letters

@@ -19,7 +19,7 @@ from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.dead_letter import DeadLetter, from_message
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop

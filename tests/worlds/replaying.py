@@ -12,15 +12,15 @@ from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
 from services.dead_letter.commands.app import WRONG, run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import CommandTools
-from services.dead_letter.core.letters import Action, Arrival, LetterId, State
+from services.dead_letter.core.dead_letters import Action, Arrival, DeadLetterId, State
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.commands import DoctorCommand
 from shared.runtime.service import complain
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import Effects
-from tests.fakes.letter_store import FakeLetterStore
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
 from tests.unit.dead_letter.letters import NOW
 
@@ -30,7 +30,7 @@ OPEN = Selection(states=frozenset({State.OPEN}))
 class Dying:
     """A store whose calls are effects, before one of which the process dies."""
 
-    def __init__(self, store: FakeLetterStore, effects: Effects) -> None:
+    def __init__(self, store: FakeDeadLetterStore, effects: Effects) -> None:
         self._store = store
         self._effects = effects
 
@@ -48,18 +48,18 @@ class World:
     """A store with letters, and what replays of them reach."""
 
     def __init__(self) -> None:
-        self.store = FakeLetterStore()
+        self.store = FakeDeadLetterStore()
         self.publisher = FakeReplayPublisher()
         self.mirrors = FakeMirrors()
         self.clock = WaitedClock(NOW)
         self.arrivals = 0
 
-    def keep(self, *letters: DeadLetter) -> Sequence[LetterId]:
+    def keep(self, *letters: DeadLetter) -> Sequence[DeadLetterId]:
         """Let letters arrive, for the first time or again."""
         for letter in letters:
             self.arrivals += 1
             self.store.keep([Arrival(letter=letter, message_id=str(self.arrivals))], self.clock.now())
-        return [LetterId(letter.identity) for letter in letters]
+        return [DeadLetterId(letter.identity) for letter in letters]
 
     def keep_again(self, letters: Sequence[DeadLetter]) -> None:
         """Let letters fail again."""
@@ -129,4 +129,4 @@ class Shell:
         return found
 
     def actions(self, letter: DeadLetter) -> Sequence[Action]:
-        return [entry.action for entry in self.world.store.trail(LetterId(letter.identity))]
+        return [entry.action for entry in self.world.store.trail(DeadLetterId(letter.identity))]

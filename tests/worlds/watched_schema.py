@@ -82,7 +82,7 @@ class Watched:
                 changes=ChangeMaker("//spanner/s", 16, {}),
             ),
             Monitoring(self.metrics, Health()),
-            SpannerReaderOptions(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), look=look),
+            SpannerReaderOptions(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
         )
         task = asyncio.create_task(reader.run(stop))
         try:

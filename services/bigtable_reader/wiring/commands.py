@@ -104,7 +104,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
     channels = BigtableChannels(settings.bigtable_emulator_host)
     try:
-        look = await BigtableCatalog(channels, watched_table(settings)).look()
+        look = await BigtableCatalog(channels, watched_table(settings)).inspect()
         now = MicrosecondClock().now()
         found, survey = await looked(settings, channels, now)
     finally:

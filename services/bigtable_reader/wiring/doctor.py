@@ -13,7 +13,7 @@ from services.bigtable_reader.adapters.doctor.inspection import inspect, inspect
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import partition_table_exists
 from services.bigtable_reader.app.stall_watch import shown
-from services.bigtable_reader.core.schema.resync import cure
+from services.bigtable_reader.core.schema.resync import fix_of
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
@@ -87,5 +87,5 @@ async def _kept_with_the_pieces(channels: BigtableChannels, kept: Table, setting
     if found is not None and (mark := found.mark) is not None:
         kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in mark.findings}))
         said = f"needs re-sync since {shown(mark.since)}: {kinds}"
-        findings.append(Finding(Level.WARNING, f"table {mark.table}", said, cure(mark)))
+        findings.append(Finding(Level.WARNING, f"table {mark.table}", said, fix_of(mark)))
     return findings

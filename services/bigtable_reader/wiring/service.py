@@ -19,10 +19,10 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
 from services.bigtable_reader.adapters.stream.topic_cell import check_topic, keep_topic
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
-from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
-from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.schema.last_inspection import inspect_before_the_end, request_resync_if_resumed
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
 from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
@@ -50,7 +50,7 @@ from services.bigtable_reader.wiring.stores import (
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_async_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
@@ -139,7 +139,7 @@ async def read(
             health.not_ready_while(publisher.why_not_ready)
 
             def reading_snapshots(
-                set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+                set_aside: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
             ) -> BigtableSnapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
                 snapshots = snapshot_store(settings, channels, owner, watching)
@@ -184,7 +184,7 @@ async def read(
                     heartbeat=settings.heartbeat_interval,
                     end=micros(settings.end_timestamp),
                     recheck=settings.check_subscriptions_every,
-                    look=settings.check_families_every,
+                    inspect_every=settings.check_families_every,
                 ),
                 snapshots=None if outputs.images is None else reading_snapshots,
             )
@@ -242,12 +242,12 @@ async def prepare(
         require_no_error(findings)
     except MisconfiguredError as error:
         known = partition_store(settings, rows, owner, timedelta(0))
-        await look_before_the_end(error, catalog, known, marks, stop)
+        await inspect_before_the_end(error, catalog, known, marks, stop)
         raise
     for found in findings:
         if found.level is Level.WARNING:
             log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
-    look = await catalog.look()
+    look = await catalog.inspect()
     log.info("costs", what=COSTS)
     await create_partition_table(channels, rows)
     store = partition_store(settings, rows, owner, look.retention or timedelta(0))
@@ -280,16 +280,16 @@ async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> 
     store, marks = partition_store(settings, rows, "start", timedelta(0)), marks_of(settings, channels, file)
     topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
     try:
-        attempt = health.attempting(lambda: mark_if_resumed(store, lambda: check_topic(rows, topic), marks))
+        attempt = health.attempting(lambda: request_resync_if_resumed(store, lambda: check_topic(rows, topic), marks))
         await until_stopped(stop, retried(stop, attempt))
     finally:
         await channels.close()
 
 
-def marks_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> Marks:
+def marks_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> ResyncRequests:
     """Return what marks the table, where there is a mirror, and remembers what is watched."""
     options = file.options(settings.bigtable_table)
-    return Marks(
+    return ResyncRequests(
         resync_store(settings, channels),
         snapshot_store(settings, channels, ""),
         Watched(options.bigtable).family,
@@ -299,4 +299,4 @@ def marks_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -
 
 
 async def _families(catalog: BigtableCatalog) -> Collection[str]:
-    return (await catalog.look()).families
+    return (await catalog.inspect()).families

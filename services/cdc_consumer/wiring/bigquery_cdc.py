@@ -50,7 +50,7 @@ from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, Ta
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
-from shared.pubsub.letters import DeadLetterPublisher
+from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.pipeline import named
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.errors import TransientError
@@ -51,13 +51,13 @@ class PubsubReplayPublisher:
         """Return how the topic is known."""
         return named(self._topic, emulated=self._emulated)
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         """Return when all are confirmed; as `ReplayPublisher.publish`."""
         by_key: dict[str, list[Any]] = {}
         for letter in letters:
             message = PubsubMessage(
                 data=letter.data,
-                attributes=replayed_attributes(letter, forced=LetterId(letter.identity) in forced),
+                attributes=replayed_attributes(letter, forced=DeadLetterId(letter.identity) in forced),
                 ordering_key=letter.ordering_key,
             )
             by_key.setdefault(letter.ordering_key, []).append(message)

@@ -13,7 +13,7 @@ import structlog
 
 from services.dead_letter.app.metrics import CollectorMetrics
 from services.dead_letter.core.received import to_arrival
-from services.dead_letter.ports import Inbox, LetterStore, Received
+from services.dead_letter.ports import DeadLetterStore, Inbox, Received
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -37,7 +37,7 @@ class Collector:
     def __init__(
         self,
         inbox: Inbox,
-        store: LetterStore,
+        store: DeadLetterStore,
         metrics: CollectorMetrics,
         health: Health,
         clock: Clock,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from services.dead_letter.core.dead_letters import DeadLetterId, State, StoredDeadLetter
 from services.dead_letter.core.editing import Edit, edited
-from services.dead_letter.core.letters import LetterId, State, StoredLetter
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
 
 RESTORABLE: Final = (State.DISCARDED, State.SUPERSEDED, State.REPLAYED)
@@ -44,14 +44,14 @@ class Decided:
     looked_at: int
 
 
-def full_id(store: LetterStore, given: str) -> LetterId:
+def full_id(store: DeadLetterStore, given: str) -> DeadLetterId:
     """Return the id of the letter that is meant; NothingFoundError where none is."""
     return letter_of(store, given).id
 
 
-def letter_of(store: LetterStore, given: str) -> StoredLetter:
+def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
     """Return the letter whose id begins so; NothingFoundError where it is none, or several."""
-    found = store.get(LetterId(given))
+    found = store.get(DeadLetterId(given))
     if found is None:
         raise NothingFoundError(
             f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
@@ -60,7 +60,7 @@ def letter_of(store: LetterStore, given: str) -> StoredLetter:
     return found
 
 
-def with_usual_states(store: LetterStore, selection: Selection, *usual: State) -> Selection:
+def with_usual_states(store: DeadLetterStore, selection: Selection, *usual: State) -> Selection:
     """Return a selection with the usual states where neither states nor ids are given, and its ids in full.
 
     NothingFoundError naming an id that is none, or the beginning of several.
@@ -72,7 +72,7 @@ def with_usual_states(store: LetterStore, selection: Selection, *usual: State) -
 
 
 def decide(
-    store: LetterStore,
+    store: DeadLetterStore,
     selection: Selection,
     decision: Decision,
     clock: Clock,
@@ -96,8 +96,8 @@ def decide(
 
 
 def keep_edit(
-    store: LetterStore, original: StoredLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
-) -> tuple[StoredLetter, Edit]:
+    store: DeadLetterStore, original: StoredDeadLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
+) -> tuple[StoredDeadLetter, Edit]:
     """Keep a copy of a letter with another row, a JSON object, which takes its place; NotDoneError with the fix."""
     if original.edited_as is not None:
         raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
@@ -111,9 +111,9 @@ def keep_edit(
     return copy, change
 
 
-def _pages(store: LetterStore, selection: Selection, limit: int | None) -> Sequence[Sequence[LetterId]]:
+def _pages(store: DeadLetterStore, selection: Selection, limit: int | None) -> Sequence[Sequence[DeadLetterId]]:
     """Return the ids of a selection a page each; all of them first, for what is changed leaves the selection."""
-    pages: list[Sequence[LetterId]] = []
+    pages: list[Sequence[DeadLetterId]] = []
     after, left = None, limit
     while left is None or left > 0:
         page = store.find(selection, limit=_AT_ONCE if left is None else min(left, _AT_ONCE), after=after)

@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
+from services.dead_letter.core.dead_letters import Action, StoredDeadLetter
 from services.dead_letter.core.documents import export_document
-from services.dead_letter.core.letters import Action, StoredLetter
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
 
 _LETTERS: Final = 500
@@ -25,7 +25,7 @@ class Lines:
 
 
 def exported(
-    store: LetterStore, selection: Selection, *, values: bool, who: str | None, clock: Clock
+    store: DeadLetterStore, selection: Selection, *, values: bool, who: str | None, clock: Clock
 ) -> Iterator[Lines]:
     """Yield the letters of a selection, some at a time; memory stays bounded.
 
@@ -39,8 +39,8 @@ def exported(
         yield Lines(len(some), text)
 
 
-def _bunches(letters: Iterator[StoredLetter]) -> Iterator[Sequence[StoredLetter]]:
-    bunch: list[StoredLetter] = []
+def _bunches(letters: Iterator[StoredDeadLetter]) -> Iterator[Sequence[StoredDeadLetter]]:
+    bunch: list[StoredDeadLetter] = []
     size = 0
     for one in letters:
         bunch.append(one)

@@ -15,8 +15,8 @@ from services.dead_letter.commands.command_line import DiscardCommand, EditComma
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import print_document, progress, say
 from services.dead_letter.commands.tools import CommandTools
+from services.dead_letter.core.dead_letters import State, StoredDeadLetter
 from services.dead_letter.core.editing import row_text, with_columns
-from services.dead_letter.core.letters import State, StoredLetter
 from shared.contracts.errors import MisconfiguredError
 
 
@@ -67,7 +67,7 @@ def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
     say(f"replayed to {known.topic or 'whatever comes first'}")
 
 
-def _row(original: StoredLetter, values: Mapping[str, str], file: Path | None, tools: CommandTools) -> str:
+def _row(original: StoredDeadLetter, values: Mapping[str, str], file: Path | None, tools: CommandTools) -> str:
     if values:
         return with_columns(original.letter, values)
     if file is None:

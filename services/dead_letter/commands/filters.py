@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from services.dead_letter.app.decisions import NothingFoundError, with_usual_states
-from services.dead_letter.core.letters import GroupId, LetterId, State
+from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -53,7 +53,7 @@ class SelectingCommand:
         """Return what the options mean; MisconfiguredError naming the option that means nothing."""
         states = () if Which.ANY in self.states else self.states
         return Selection(
-            ids=frozenset(LetterId(one.lower()) for one in self.ids),
+            ids=frozenset(DeadLetterId(one.lower()) for one in self.ids),
             groups=frozenset(map(GroupId, self.groups)),
             tables=frozenset(self.tables),
             reasons=frozenset(self.reasons),
@@ -65,7 +65,7 @@ class SelectingCommand:
             sequence_until=_read("--sequence-until", self.sequence_until, sequence_bound),
         )
 
-    def chosen(self, store: LetterStore, now: Nanoseconds, *usual: State) -> Selection:
+    def chosen(self, store: DeadLetterStore, now: Nanoseconds, *usual: State) -> Selection:
         """Return the selection, with the usual states where neither states nor ids are given, and its ids in full.
 
         NothingFoundError naming an id that is none, or the beginning of several.

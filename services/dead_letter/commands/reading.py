@@ -20,13 +20,13 @@ from services.dead_letter.commands.command_line import (
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import CommandTools
+from services.dead_letter.core.dead_letters import Action, DeadLetterLine, State
 from services.dead_letter.core.documents import (
     group_document,
     letter_document,
     line_document,
     stats_document,
 )
-from services.dead_letter.core.letters import Action, LetterLine, State
 from shared.contracts.errors import MisconfiguredError
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
@@ -124,7 +124,7 @@ def export(command: ExportCommand, tools: CommandTools) -> None:
                 bar.add(lines.letters)
 
 
-def _row(line: LetterLine) -> list[object]:
+def _row(line: DeadLetterLine) -> list[object]:
     shown = line_document(line)
     times = moment(str(shown["last_failed_at"]))
     plain = [shown[name] for name in ("state", "reason", "table", "key")]

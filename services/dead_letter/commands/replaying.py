@@ -7,12 +7,12 @@ from typing import Final
 
 from services.dead_letter.app.decisions import FailingError, NotDoneError
 from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules
-from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_document
+from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
 from services.dead_letter.commands.tools import CommandTools
-from services.dead_letter.core.letters import State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.plan import PlannedReplay, Verdict
 
 _SHOWN: Final = 20
@@ -32,13 +32,13 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     """Publish open dead letters again, or show what would be sent."""
     if command.execute:
         command.refuse_everything(tools.clock.now(), everything=command.everything)
-    told = Told()
+    told = ReplayReport()
     began = time.monotonic()
     with (
         tools.stopping() as stop,
         tools.store() as store,
         tools.mirrors() as mirrors,
-        tools.publisher(stop) if command.execute else nullcontext(Nobody()) as publisher,
+        tools.publisher(stop) if command.execute else nullcontext(DryRunPublisher()) as publisher,
     ):
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         total = store.count(selection)
@@ -85,7 +85,7 @@ def _failing(outcome: Outcome) -> str:
     )
 
 
-def _print(outcome: Outcome, told: Told, execute: bool, seconds: float, *, asked: bool) -> None:
+def _print(outcome: Outcome, told: ReplayReport, execute: bool, seconds: float, *, asked: bool) -> None:
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
     examples = {one.verdict: one.why for one in reversed(told.letters) if one.why}
     print_table(

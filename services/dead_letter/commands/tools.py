@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
 from services.dead_letter.core.pipeline import Pipeline
-from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop, stop_on_signals
@@ -16,7 +16,7 @@ from shared.runtime.stop import Stop, stop_on_signals
 class CommandTools:
     """How the commands reach the world; each opens its thing for a block, or raises MisconfiguredError with the fix."""
 
-    store: Callable[[], AbstractContextManager[LetterStore]]
+    store: Callable[[], AbstractContextManager[DeadLetterStore]]
     publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]]
     """The topic that replays go to; it waits for Pub/Sub no longer than until the stop."""
     mirrors: Callable[[], AbstractContextManager[Mirrors | None]]

@@ -7,7 +7,13 @@ where they are asked for.
 import base64
 from collections.abc import Mapping, Sequence
 
-from services.dead_letter.core.letters import DeadLetterGroup, DeadLetterStats, LetterLine, StoredLetter, TrailEntry
+from services.dead_letter.core.dead_letters import (
+    DeadLetterGroup,
+    DeadLetterLine,
+    DeadLetterStats,
+    StoredDeadLetter,
+    TrailEntry,
+)
 from services.dead_letter.core.masking import attributes, detail, payload
 from services.dead_letter.core.plan import PlannedReplay
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -15,7 +21,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 Document = Mapping[str, object]
 
 
-def line_document(line: LetterLine, *, values: bool = False) -> Document:
+def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
     """Return a letter as lists show it."""
     return {
         "id": line.id,
@@ -43,7 +49,7 @@ def line_document(line: LetterLine, *, values: bool = False) -> Document:
     }
 
 
-def letter_document(stored: StoredLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
+def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
     """Return a letter with its payload and its trail; ``masked`` tells whether values of rows are left out."""
     return {
         **line_document(stored.line, values=values),
@@ -54,7 +60,7 @@ def letter_document(stored: StoredLetter, trail: Sequence[TrailEntry], *, values
     }
 
 
-def export_document(stored: StoredLetter, *, values: bool) -> Document:
+def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
     """Return a letter as it is exported: with values its very bytes in base64, else their structure."""
     document = {
         **line_document(stored.line, values=values),

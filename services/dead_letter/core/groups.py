@@ -8,7 +8,7 @@ import hashlib
 import re
 from typing import Final
 
-from services.dead_letter.core.letters import GroupId
+from services.dead_letter.core.dead_letters import GroupId
 from shared.contracts.reasons import Reason
 
 _LIMIT: Final = 4096  # characters; a detail on the dead-letter topic has 1024 bytes at most

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from services.dead_letter.core.letters import ReplayId, State, StoredLetter
+from services.dead_letter.core.dead_letters import ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.rows import DeadLetterContent, RowOf
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.dead_letter import replayed_attributes
@@ -60,7 +60,7 @@ class Terms:
 class PlannedReplay:
     """A letter, what becomes of it, and why; the text names what can be done where it is not sent."""
 
-    letter: StoredLetter
+    letter: StoredDeadLetter
     verdict: Verdict
     why: str = ""
     forced: bool = False
@@ -68,7 +68,7 @@ class PlannedReplay:
 
 
 def judge(
-    letter: StoredLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
+    letter: StoredDeadLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
 ) -> PlannedReplay:
     """Return what a replay does with a letter; ``applied`` is what the mirrors hold of the rows that were asked for."""
     if letter.state is not State.OPEN:
@@ -120,7 +120,7 @@ def judge(
     return PlannedReplay(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
 
 
-def _is_too_old(letter: StoredLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
+def _is_too_old(letter: StoredDeadLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
     """Tell whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
     if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
         return False

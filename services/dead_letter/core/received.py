@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from services.dead_letter.core.letters import Arrival
+from services.dead_letter.core.dead_letters import Arrival
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.dead_letter import PREFIX, DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError

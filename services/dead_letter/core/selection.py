@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from services.dead_letter.core.letters import GroupId, LetterId, State
+from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.durations import parse_duration
 from shared.contracts.reasons import Reason
@@ -24,7 +24,7 @@ class Selection:
     none, and are left out where one is given.
     """
 
-    ids: frozenset[LetterId] = frozenset()
+    ids: frozenset[DeadLetterId] = frozenset()
     groups: frozenset[GroupId] = frozenset()
     tables: frozenset[str] = frozenset()
     reasons: frozenset[Reason] = frozenset()

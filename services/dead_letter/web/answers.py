@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from services.dead_letter.core.letters import Action, State
+from services.dead_letter.core.dead_letters import Action, State
 from services.dead_letter.core.plan import Verdict
 from shared.contracts.reasons import Reason
 

@@ -13,8 +13,8 @@ from services.dead_letter.app.decisions import (
     letter_of,
     with_usual_states,
 )
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.editing import with_columns
-from services.dead_letter.core.letters import State
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Discarding, Editing, Restoring
 from services.dead_letter.web.reading import Letter

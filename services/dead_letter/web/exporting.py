@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.export import exported
-from services.dead_letter.core.letters import State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.gate import is_head
 from services.dead_letter.web.parameters import Exporting

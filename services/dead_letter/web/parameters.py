@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from services.dead_letter.app.replay.replay_told import DEFAULT_RATE
-from services.dead_letter.core.letters import GroupId, LetterId, State
+from services.dead_letter.app.replay.replay_report import DEFAULT_RATE
+from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -90,7 +90,7 @@ def unknown_names(unknown: list[str], known: Mapping[str, object]) -> str:
     return f"{shown}: unknown here; known are {', '.join(known) or 'none'}"
 
 
-class Letters(Strict):
+class DeadLetterFilters(Strict):
     """Which letters are meant: everything given has to hold; of several values of one, any."""
 
     id: list[LetterName] = Field(
@@ -111,7 +111,7 @@ class Letters(Strict):
     def selection(self, now: Nanoseconds) -> Selection:
         """Return what is meant, by the states that are given."""
         return Selection(
-            ids=frozenset(LetterId(one.lower()) for one in self.id),
+            ids=frozenset(DeadLetterId(one.lower()) for one in self.id),
             groups=frozenset(map(GroupId, self.group)),
             tables=frozenset(self.table),
             reasons=frozenset(self.reason),
@@ -138,7 +138,7 @@ def _given_one(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"const": True} if name == "everything" else filled}}
 
 
-class Narrowed(Letters):
+class Narrowed(DeadLetterFilters):
     """Which letters are meant: at least one filter beside the state, or ``everything``."""
 
     everything: Literal[True] | None = Field(None, description="mean every letter of the states: nothing else says so")
@@ -154,20 +154,20 @@ class Narrowed(Letters):
         return self
 
 
-class LetterList(Letters):
+class LetterList(DeadLetterFilters):
     """The parameters of a list."""
 
     limit: int = Field(50, ge=1, le=500, description="letters on a page")
     after: str | None = Field(None, pattern=_AFTER, description="go on behind a page: its `after`")
 
 
-class GroupList(Letters):
+class GroupList(DeadLetterFilters):
     """The parameters of the list of groups."""
 
     limit: int = Field(50, ge=1, le=500, description="groups, the largest first")
 
 
-class Exporting(Letters):
+class Exporting(DeadLetterFilters):
     """The parameters of an export."""
 
     values: bool = Field(

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query
 
 from services.dead_letter.app.decisions import full_id, letter_of, with_usual_states
+from services.dead_letter.core.dead_letters import Action, State
 from services.dead_letter.core.documents import (
     group_document,
     letter_document,
@@ -12,7 +13,6 @@ from services.dead_letter.core.documents import (
     stats_document,
     trail_document,
 )
-from services.dead_letter.core.letters import Action, State
 from services.dead_letter.web import answers
 from services.dead_letter.web.exporting import add_export
 from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing

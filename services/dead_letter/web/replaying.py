@@ -10,8 +10,8 @@ from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.replay.replay import Replay, ReplayOrder, ReplayRules
-from services.dead_letter.app.replay.replay_told import Nobody, Told, replay_document
-from services.dead_letter.core.letters import State
+from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Replaying
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
@@ -43,7 +43,7 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
 
 
 def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
-    told, began = Told(), time.monotonic()
+    told, began = ReplayReport(), time.monotonic()
     selection = with_usual_states(
         tools.store, body.letters.selection(tools.clock.now()), *body.letters.usual(State.OPEN)
     )
@@ -51,7 +51,7 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
     with (
         _bounded(tools.stop, tools.longest) as stop,
         tools.mirrors() as mirrors,
-        tools.publisher(stop) if body.execute else nullcontext(Nobody()) as publisher,
+        tools.publisher(stop) if body.execute else nullcontext(DryRunPublisher()) as publisher,
     ):
         order = ReplayOrder(
             selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
-from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import Answered
 from shared.contracts.tables_file import TablesFile
@@ -23,7 +23,7 @@ EXPORTS_AT_ONCE: Final = 4
 class WebTools:
     """How requests reach the world; what is opened raises MisconfiguredError with the fix where it cannot be."""
 
-    store: LetterStore
+    store: DeadLetterStore
     publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]]
     mirrors: Callable[[], AbstractContextManager[Mirrors | None]]
     """None: it is not said where the mirrors are, so nothing is known to be superseded."""

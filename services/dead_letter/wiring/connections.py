@@ -8,9 +8,9 @@ from typing import Any, Final
 from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline, named
-from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
@@ -24,11 +24,11 @@ _KEPT_FOR: Final = timedelta(minutes=10)  # the least that any subscription keep
 
 
 @contextmanager
-def known_store(settings: CommandSettings) -> Iterator[LetterStore]:
+def known_store(settings: CommandSettings) -> Iterator[DeadLetterStore]:
     """Open the store for the block; MisconfiguredError where there is none."""
     database = open_database(settings.database, make=False)
     try:
-        yield SqlLetterStore(database)
+        yield SqlDeadLetterStore(database)
     finally:
         database.close()
 

@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from services.dead_letter.adapters.mirrors import check_dataset, open_client
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.disk import mounts, short_lived
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import joined
 from services.dead_letter.settings import Settings
 from services.dead_letter.wiring.connections import pipeline_named
@@ -50,7 +50,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _store(settings: Settings) -> Finding:
     try:
         with closing(open_database(settings.database, make=False)) as database:
-            known = SqlLetterStore(database).pipeline()
+            known = SqlDeadLetterStore(database).pipeline()
     except MisconfiguredError as error:
         cure = "start the service, which makes what is missing, or fix DATABASE"
         return Finding(Level.ERROR, "store", str(error), cure)

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from services.dead_letter.adapters.inbox import PubsubInbox
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.lock import collector_lock
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.app.collector import Collector
 from services.dead_letter.app.metrics import CollectorMetrics
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from services.dead_letter.settings import Settings
 from services.dead_letter.wiring.connections import pipeline_named
 from services.dead_letter.wiring.serving import serving_api
@@ -50,7 +50,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         collector_lock(settings.database).held(),
         opened(settings, health, stop) as database,
     ):
-        store = SqlLetterStore(database)
+        store = SqlDeadLetterStore(database)
         with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
             join(settings, store, health, stop)
             Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
@@ -71,7 +71,7 @@ def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLette
         database.close()
 
 
-def join(settings: Settings, store: LetterStore, health: Health, stop: Stop) -> None:
+def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop) -> None:
     """Remember of which pipeline the store's letters are, before any is taken; refuse it where they are of another."""
     mine = pipeline_named(settings, settings.dead_letter_subscription, settings.topic)
     for attempt in retrying(stop):

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
 from services.dead_letter.app.metrics import ApiMetrics
-from services.dead_letter.ports import IdentityProxy, LetterStore
+from services.dead_letter.ports import DeadLetterStore, IdentityProxy
 from services.dead_letter.settings import Settings, is_loopback
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
@@ -22,7 +22,7 @@ from shared.runtime.stop import Stop
 
 @contextmanager
 def serving_api(
-    settings: Settings, store: LetterStore, registry: CollectorRegistry, stop: Stop
+    settings: Settings, store: DeadLetterStore, registry: CollectorRegistry, stop: Stop
 ) -> Iterator[int | None]:
     """Serve the API while the block runs, and yield its port; None where the settings name no port."""
     if settings.api_port is None:

@@ -44,7 +44,7 @@ from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.channels import open_async_channel
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
@@ -176,7 +176,7 @@ async def read(
                     end=settings.end_timestamp,
                     recheck=settings.check_subscriptions_every,
                     keep_messages=settings.keep_messages_for,
-                    look=settings.check_schema_every,
+                    inspect_every=settings.check_schema_every,
                     keep_finished=settings.keep_finished_partitions_for,
                 ),
                 snapshots=reading_snapshots,

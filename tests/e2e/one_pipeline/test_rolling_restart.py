@@ -25,7 +25,7 @@ from deploy.local.platform.processes import GRACE, Processes
 from deploy.local.platform.services import Service, letters_in, start_dead_letter, start_reader
 from deploy.local.platform.source import Write
 from services.dead_letter.adapters.store.database import open_database
-from services.dead_letter.adapters.store.store import SqlLetterStore
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.reasons import Reason
@@ -191,6 +191,6 @@ def mirrored(rows: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
 def letters(processes: Processes) -> int:
     """Return how many letters the store has, each as often as it failed for the reason that it should."""
     with closing(open_database(f"sqlite:///{letters_in(processes.directory)}", make=False)) as database:
-        page = SqlLetterStore(database).find(Selection(), limit=1_000, after=None)
+        page = SqlDeadLetterStore(database).find(Selection(), limit=1_000, after=None)
     assert {one.reason for one in page.letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}
     return len(page.letters)

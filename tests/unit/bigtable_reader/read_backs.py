@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.app.stream.read_back import ReadBack, ReadBackLimits
 from services.bigtable_reader.core.changes.images import CellVersion, Row, RowCells, Trigger
@@ -11,7 +11,7 @@ from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.change_sequence import four_sections
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
-from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
 from tests.fakes.bigtable_table import VirtualClock
 from tests.unit.bigtable_reader.readings import a_held, a_record, outputs
 
@@ -51,7 +51,7 @@ class Reading:
         self.rows = rows
         self.topic = Topic()
         self.publisher = FakePublisher(self.topic)
-        self.letters = FakeLetters()
+        self.letters = FakeDeadLetterSink()
         self.metrics = FakeMetrics()
         self.failures: list[BaseException | None] = []
         self.held = a_held()
@@ -60,7 +60,7 @@ class Reading:
             rows,
             images,
             ConfirmedPublishing(self.publisher, self.metrics, self.failures.append),
-            SettingAside(self.letters, VirtualClock()),
+            DeadLettering(self.letters, VirtualClock()),
             self.metrics,
             ReadBackLimits(rows_at_once, readings, waiting),
         )

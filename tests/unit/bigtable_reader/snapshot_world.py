@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
-from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
 from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
@@ -79,7 +79,7 @@ class SnapshotWorld(World):
         assert images is not None
 
         def make(
-            set_aside: SettingAside, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+            set_aside: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
         ) -> BigtableSnapshots:
             clock = asyncio.get_running_loop().time
             store = FakeSnapshotStore(self.snapshots, owner, LEASE, clock, step=step, watching=watching)
@@ -96,11 +96,11 @@ class SnapshotWorld(World):
 
         return make
 
-    def marking(self, step: Callable[[], Awaitable[None]]) -> Marks:
+    def marking(self, step: Callable[[], Awaitable[None]]) -> ResyncRequests:
         """Return what marks the table."""
         snapshots = FakeSnapshotStore(self.snapshots, "", LEASE, asyncio.get_running_loop().time, step=step)
         found = FakeResyncStore(self.partitions, step=step)
-        return Marks(found, snapshots, self._outputs().watched.family, VirtualClock(), self.watching)
+        return ResyncRequests(found, snapshots, self._outputs().watched.family, VirtualClock(), self.watching)
 
     @property
     def keys(self) -> Sequence[KeyRange]:

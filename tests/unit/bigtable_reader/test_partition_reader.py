@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
@@ -34,7 +34,7 @@ from shared.reading.owned_partition import read_to_the_end
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import FakeLetters, FakeMetrics, FakeRows
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakeRows
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.readings import a_record, outputs
@@ -93,7 +93,7 @@ def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]
         FakeRows(Bigtable()),
         images,
         ConfirmedPublishing(publisher, FakeMetrics(), failures.append),
-        SettingAside(FakeLetters(), VirtualClock()),
+        DeadLettering(FakeDeadLetterSink(), VirtualClock()),
         FakeMetrics(),
     )
 
@@ -104,7 +104,7 @@ class Reading:
     def __init__(self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False) -> None:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
-        self.letters = FakeLetters()
+        self.letters = FakeDeadLetterSink()
         self.table = PartitionTable(VirtualClock().now)
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         self.failures: list[BaseException | None] = []
@@ -116,7 +116,7 @@ class Reading:
                 ConfirmedPublishing(self.publisher, FakeMetrics(), self.failures.append),
                 outputs(images=mirror, entries=not mirror),
                 a_read_back(self.publisher, self.failures) if mirror else None,
-                SettingAside(self.letters, VirtualClock()),
+                DeadLettering(self.letters, VirtualClock()),
                 VirtualClock(),
                 lambda: None,
             ),

@@ -16,7 +16,7 @@ from services.bigtable_reader.core.schema.resync import (
     BigtableResyncKind,
     BigtableResyncRequest,
     Resync,
-    cure,
+    fix_of,
     mark_of,
 )
 from services.bigtable_reader.core.schema.watching import Watching
@@ -173,7 +173,7 @@ def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
     kept = core.marked(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
     mark = mark_of("projects/p/instances/i/tables/weather", kept)
     assert mark is not None
-    text = cure(mark)
+    text = fix_of(mark)
     assert text.startswith("`python -m services.bigtable_reader snapshot` brings all rows as they are now")
     assert "`python -m services.cdc_consumer sweep weather --source 'python -m services.bigtable_reader rows' " in text
     assert text.endswith("`python -m services.bigtable_reader synced`")

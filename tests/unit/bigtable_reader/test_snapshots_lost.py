@@ -32,7 +32,7 @@ async def half_read_and_lost(automatic: bool) -> SnapshotWorld:
     assert part is not None
     now = VirtualClock().now()
     await store.save([PartProgress(part, run, b"b", now, 2, read_since=now)], release=True)
-    await FakeResyncStore(world.partitions).mark(BigtableResyncKind.TOPIC_LOST, now, run)
+    await FakeResyncStore(world.partitions).request(BigtableResyncKind.TOPIC_LOST, now, run)
     return world
 
 

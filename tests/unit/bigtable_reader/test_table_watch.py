@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, compared, healed
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
@@ -72,7 +72,7 @@ def watched(
         clock = asyncio.get_running_loop().time
         asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10), clock)
         watches = Watching(excluded_families=("unwatched",), mirrored=mirrored)
-        marks = Marks(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
+        marks = ResyncRequests(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
         watch = TableWatch(
             catalog,
             store,
@@ -81,7 +81,7 @@ def watched(
             lambda retention: age.report(next(ages, timedelta()), retention, paused=paused),
             marks,
         )
-        task = asyncio.create_task(watch.keep_looking(timedelta(milliseconds=1)))
+        task = asyncio.create_task(watch.keep_inspecting(timedelta(milliseconds=1)))
         over = asyncio.create_task(catalog.over.wait())
         async with asyncio.timeout(30):
             await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)

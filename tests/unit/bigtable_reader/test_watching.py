@@ -168,7 +168,7 @@ def test_a_start_that_only_narrows_marks_nothing() -> None:
 def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_is_complete() -> None:
     async def scenario() -> None:
         world = await a_world(ALL)
-        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
+        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
         world.watches = BigtableOptions(key_prefixes=("a",))
         reader = a_reader(world)
         await asyncio.sleep(30)

@@ -9,8 +9,8 @@ from random import Random
 
 import msgspec
 
-from services.bigtable_reader.app.schema.marks import Marks
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
@@ -30,7 +30,7 @@ from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import (
     FakeCatalog,
     FakeChangeStream,
-    FakeLetters,
+    FakeDeadLetterSink,
     FakeMetrics,
     FakePublisher,
     FakeRows,
@@ -47,7 +47,7 @@ KEYS = (b"a", b"b", b"d")
 CUTS = (b"b", b"c", b"d")
 
 
-MakeSnapshots = Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
+MakeSnapshots = Callable[[DeadLettering, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
 
 
 class Trusting(BigtableReaderOptions):
@@ -80,7 +80,7 @@ class World:
     partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
-    letters: FakeLetters = field(default_factory=FakeLetters)
+    letters: FakeDeadLetterSink = field(default_factory=FakeDeadLetterSink)
     subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     readers: list[Living] = field(default_factory=list)
     started: int = 0
@@ -158,7 +158,7 @@ class World:
         """Return what makes a reader's part that reads snapshots; None where there are none."""
         return None
 
-    def marking(self, step: Callable[[], Awaitable[None]]) -> Marks | None:
+    def marking(self, step: Callable[[], Awaitable[None]]) -> ResyncRequests | None:
         """Return what marks the table; None where nothing does."""
         return None
 

@@ -20,7 +20,7 @@ from shared.contracts.change_batch import FORMAT, ChangeBatch, Header, decode_ba
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.letters import letter_message
+from shared.pubsub.dead_letters import letter_message
 from tests.documents.made import DOCS
 from tests.documents.wire_messages import (
     BATCHES,

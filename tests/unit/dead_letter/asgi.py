@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.tools import WebTools
@@ -68,7 +68,7 @@ class Api:
         return self.ask("POST", path, body=body, **options)
 
     def actions(self, letter: str) -> list[tuple[str, str]]:
-        return [(entry.action.value, entry.who) for entry in self.world.store.trail(LetterId(letter))]
+        return [(entry.action.value, entry.who) for entry in self.world.store.trail(DeadLetterId(letter))]
 
     def ask(
         self,

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from services.dead_letter.core.letters import GroupId, State, StoredLetter
+from services.dead_letter.core.dead_letters import GroupId, State, StoredDeadLetter
 from shared.contracts.change_batch import Change, Header, decode_batch, encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -55,7 +55,7 @@ def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
     return replace(letter, **more, identity="") if more else letter
 
 
-def stored(letter: DeadLetter | None = None, **more: Any) -> StoredLetter:
+def stored(letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
     """Return a letter as a store holds it: open, failed once, never replayed."""
     letter = letter or a_letter()
     fields: dict[str, Any] = {
@@ -67,4 +67,4 @@ def stored(letter: DeadLetter | None = None, **more: Any) -> StoredLetter:
         "last_failed_at": letter.failed_at,
         "arrived_at": letter.failed_at,
     }
-    return StoredLetter(letter=letter, **(fields | more))
+    return StoredDeadLetter(letter=letter, **(fields | more))

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.app.collector import Collector
 from services.dead_letter.app.metrics import CollectorMetrics
-from services.dead_letter.core.letters import Arrival, DeadLetterStats, LetterId, State
+from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, DeadLetterStats, State
 from services.dead_letter.core.received import to_arrival
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import Kept
@@ -21,9 +21,9 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import CrashError, Effects
 from tests.fakes.inbox import FakeInbox, FakeSubscription
-from tests.fakes.letter_store import FakeLetterStore
 
 NOON: Final = Nanoseconds(1_760_000_000_000_000_000)
 DAY: Final = 86_400_000_000_000
@@ -39,7 +39,7 @@ class FixedClock:
         return self.time
 
 
-class WatchedStore(FakeLetterStore):
+class WatchedStore(FakeDeadLetterStore):
     """The fake, with a journal and with failures: before a transaction, or when it is done and nobody has heard."""
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ def test_a_stop_while_the_store_is_away_is_no_failure() -> None:
     publish(world, 1)
     stop = Stop()
 
-    class Away(FakeLetterStore):
+    class Away(FakeDeadLetterStore):
         def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
             stop.request()
             raise TransientError("the database is away")
@@ -269,7 +269,7 @@ def test_a_store_of_another_version_ends_the_process() -> None:
     world = World()
     publish(world, 1)
 
-    class Other(FakeLetterStore):
+    class Other(FakeDeadLetterStore):
         def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
             raise MisconfiguredError("of another version")
 
@@ -284,7 +284,7 @@ def test_settled_letters_are_forgotten_when_they_are_old_and_open_ones_never() -
     world = World()
     publish(world, 1, 2, 3)
     world.live()
-    settled = [LetterId(a_letter(number).identity) for number in (1, 2)]
+    settled = [DeadLetterId(a_letter(number).identity) for number in (1, 2)]
     world.store.set_state(
         settled, State.DISCARDED, only_from=frozenset({State.OPEN}), who="somebody", now=NOON, why="a test"
     )

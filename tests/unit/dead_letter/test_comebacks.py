@@ -9,8 +9,8 @@ import pytest
 
 from services.dead_letter.app.replay.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
 from services.dead_letter.app.replay.replay import Outcome
+from services.dead_letter.core.dead_letters import GroupId, State
 from services.dead_letter.core.groups import group_of
-from services.dead_letter.core.letters import GroupId, State
 from services.dead_letter.core.plan import Verdict
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason

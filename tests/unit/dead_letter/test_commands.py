@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.dead_letter.core.letters import Action, LetterId, State
+from services.dead_letter.core.dead_letters import Action, DeadLetterId, State
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_batch import decode_batch
@@ -144,7 +144,7 @@ def test_values_are_shown_on_asking_and_that_is_in_the_trail(shell: Shell, json_
     shell.world.keep(ONE)
     assert shell.run("show", ONE.identity, "--values", *(["--json"] if json_wanted else [])) == 0
     assert "Ada" in shell.out
-    last = shell.world.store.trail(LetterId(ONE.identity))[-1]
+    last = shell.world.store.trail(DeadLetterId(ONE.identity))[-1]
     assert (last.action, last.who) == (Action.VALUES_SHOWN, "ada")
 
 
@@ -188,7 +188,7 @@ def test_what_is_discarded_can_be_restored(shell: Shell) -> None:
     document = shell.asked("discard", "--table", "planes", "--why", "test data")
     assert document == {"state": "discarded", "changed": 1, "matched": 1}
     assert shell.ids() == {TWO.identity, JUNK.identity}
-    last = shell.world.store.trail(LetterId(ONE.identity))[-1]
+    last = shell.world.store.trail(DeadLetterId(ONE.identity))[-1]
     assert (last.action, last.who, last.result) == (Action.DISCARDED, "ada", "test data")
 
     assert shell.asked("restore", "--all") == {"state": "open", "changed": 1, "matched": 1}
@@ -203,7 +203,7 @@ def test_many_letters_are_discarded_in_one_go(shell: Shell) -> None:
 
 def test_what_is_not_open_is_not_discarded_and_that_is_said(shell: Shell) -> None:
     shell.world.keep(ONE, TWO)
-    shell.world.replay(selection=Selection(ids=frozenset({LetterId(ONE.identity)})))
+    shell.world.replay(selection=Selection(ids=frozenset({DeadLetterId(ONE.identity)})))
     assert shell.run("discard", "--id", ONE.identity, "--id", TWO.identity, "--why", "w") == 1
     assert "1 letters are as they were" in shell.err
     assert shell.world.states() == {State.REPLAYED: 1, State.DISCARDED: 1}
@@ -229,7 +229,7 @@ def test_an_edit_takes_the_letters_place(shell: Shell, tmp_path: Path, way: str)
     assert '-  "name": "Ada"' in document["diff"]
     assert document["sequence"] == str(four_sections(10, 0, 0, 1))
     assert shell.ids() == {document["id"]}
-    copy = shell.world.store.get(LetterId(document["id"]))
+    copy = shell.world.store.get(DeadLetterId(document["id"]))
     assert copy is not None
     assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Grace"}
     assert shell.world.states() == {State.OPEN: 1, State.SUPERSEDED: 1}

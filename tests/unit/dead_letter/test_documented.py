@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from services.dead_letter.core.letters import State
+from services.dead_letter.core.dead_letters import State
 from shared.contracts.reasons import Reason
 
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -3,7 +3,7 @@
 import pytest
 
 from services.dead_letter.commands.app import WRONG
-from services.dead_letter.core.letters import State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import pipeline_named

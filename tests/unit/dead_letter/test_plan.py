@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dead_letter.core.letters import ReplayId, State, StoredLetter
+from services.dead_letter.core.dead_letters import ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, is_newer, judge
 from services.dead_letter.core.rows import DeadLetterContent, RowOf, content_of
 from shared.contracts.change_batch import Change, Header, Op, encode_batch
@@ -41,7 +41,7 @@ def committed(at: str, op: Op = "UPSERT") -> Change:
 
 
 def judged(
-    letter: StoredLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
+    letter: StoredDeadLetter, applied: int | None = None, now: Nanoseconds = NOW, terms: Terms = TERMS
 ) -> PlannedReplay:
     held = {} if applied is None else {ROW: str(four_sections(applied))}
     return judge(letter, content_of(letter.letter), held, now, terms)
@@ -195,7 +195,7 @@ times = st.sampled_from([NOW, LATE])
 
 @given(letters, st.none() | st.integers(0, 5), times, st.booleans(), st.booleans())
 def test_what_is_sent_is_open_whole_free_and_nothing_newer_is_applied(
-    letter: StoredLetter, applied: int | None, now: Nanoseconds, named: bool, force: bool
+    letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool, force: bool
 ) -> None:
     terms = Terms(replay=ReplayId("ours"), max_replays=3, named=named, force=force)
     planned = judged(letter, applied, now, terms)
@@ -212,7 +212,7 @@ def test_what_is_sent_is_open_whole_free_and_nothing_newer_is_applied(
 
 @given(letters, st.none() | st.integers(0, 5), times, st.booleans())
 def test_force_changes_only_what_is_too_old_or_waits(
-    letter: StoredLetter, applied: int | None, now: Nanoseconds, named: bool
+    letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool
 ) -> None:
     terms = replace(TERMS, named=named)
     plain = judged(letter, applied, now, terms)

@@ -14,7 +14,7 @@ from shared.contracts.change_batch import FORMAT, decode_batch, encode_batch
 from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF, DeadLetter, to_attributes
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.letters import letter_message
+from shared.pubsub.dead_letters import letter_message
 from tests.builders import COMMITTED, a_change, a_header
 
 AT: Final = Nanoseconds(1_760_000_000_000_000_000)

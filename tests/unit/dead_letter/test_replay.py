@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dead_letter.app.replay.replay import LEASE, Outcome
-from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
+from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.plan import PlannedReplay, Verdict
 from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
@@ -53,7 +53,7 @@ def test_letters_go_out_by_key_then_sequence_and_are_said_to_be_replayed(world: 
     ]
     assert (outcome.sent, outcome.left_open) == (3, 0)
     assert world.states() == {State.REPLAYED: 3}
-    last = world.store.trail(LetterId(letters[0].identity))[-1]
+    last = world.store.trail(DeadLetterId(letters[0].identity))[-1]
     assert (last.action, last.who, last.more) == (Action.REPLAYED, "ada", {"replay": outcome.replay})
 
 
@@ -79,7 +79,7 @@ def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: Wo
     assert world.states() == {State.SUPERSEDED: 1, State.REPLAYED: 1}
     assert [one.identity for one in world.publisher.published] == [same.identity]
     assert outcome.left_open == 0
-    last = world.store.trail(LetterId(old.identity))[-1]
+    last = world.store.trail(DeadLetterId(old.identity))[-1]
     assert (last.action, last.who) == (Action.SUPERSEDED, "ada")
 
 

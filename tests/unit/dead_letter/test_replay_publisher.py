@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
-from services.dead_letter.core.letters import LetterId
+from services.dead_letter.core.dead_letters import DeadLetterId
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.stubs import PublishResponse
@@ -39,7 +39,7 @@ class Topic:
 
     def publish(self, *letters: DeadLetter, forced: bool = False) -> None:
         publisher = PubsubReplayPublisher(self.channel, TOPIC, Stop(), budget=timedelta(seconds=5))
-        publisher.publish(letters, [LetterId(one.identity) for one in letters] if forced else [])
+        publisher.publish(letters, [DeadLetterId(one.identity) for one in letters] if forced else [])
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.core.letters import LetterId, State
+from services.dead_letter.core.dead_letters import DeadLetterId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import ASSERTION, Callers
 from shared.contracts.change_batch import decode_batch
@@ -133,7 +133,7 @@ def test_a_request_changes_no_more_than_its_limit_and_says_that_there_is_more(ap
 
 def test_an_edit_takes_the_letters_place(api: Api) -> None:
     answered = api.post(f"letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
-    copy = api.world.store.get(LetterId(answered.json["id"]))
+    copy = api.world.store.get(DeadLetterId(answered.json["id"]))
 
     assert copy is not None
     assert copy.edit_of == ONE.identity == answered.json["edit_of"]

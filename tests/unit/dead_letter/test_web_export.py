@@ -10,15 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.app.metrics import ApiMetrics
+from services.dead_letter.core.dead_letters import Arrival, StoredDeadLetter
 from services.dead_letter.core.documents import export_document
-from services.dead_letter.core.letters import Arrival, StoredLetter
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import NO_ROUTE
 from services.dead_letter.web.tools import EXPORTS_AT_ONCE
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
-from tests.fakes.letter_store import FakeLetterStore
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.unit.dead_letter.asgi import JUNK, ONE, TWO, Api, with_letters
 from tests.unit.dead_letter.letters import NOW, a_letter
 
@@ -63,14 +63,14 @@ def test_the_head_of_an_export_hands_nothing_out_and_writes_nothing_down(api: Ap
     assert [action for action, _who in api.actions(ONE.identity)] == ["arrived"]
 
 
-class Breaking(FakeLetterStore):
+class Breaking(FakeDeadLetterStore):
     """Hands out so many letters, and is away then."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
         self._after = after
 
-    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         for place, one in enumerate(super().in_replay_order(selection)):
             if place == self._after:
                 raise TransientError("the database is away")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.core.letters import State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.web.callers import UNNAMED, Callers, read_tokens
 from services.dead_letter.web.gate import LARGEST_BODY
 from shared.contracts.errors import MisconfiguredError, TransientError

@@ -9,7 +9,7 @@ from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.letters import DeadLetterPublisher, letter_message
+from shared.pubsub.dead_letters import DeadLetterPublisher, letter_message
 from shared.pubsub.stubs import PublishResponse
 from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError

@@ -18,7 +18,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import MOST_HELD
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from shared.pubsub.letters import AsyncDeadLetterPublisher
+from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import NOT_READY_AFTER
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions

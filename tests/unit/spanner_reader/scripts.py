@@ -133,7 +133,7 @@ class World:
                 end=end,
                 poll=poll,
                 recheck=recheck,
-                look=look,
+                inspect_every=look,
             ),
         )
 

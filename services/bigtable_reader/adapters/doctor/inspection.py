@@ -12,7 +12,7 @@ import grpc
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
-from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog, Profile, TableLook, enabling
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog, Profile, TableInspection, enabling
 from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, single_cluster
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.rows import BigtableRows
@@ -65,7 +65,7 @@ async def inspect(
     """
     asked = _asked_once if retried else _asked
     catalog = BigtableCatalog(channels, table)
-    look, failed = await asked(f"table {table.id}", catalog.look, _may_look(table))
+    look, failed = await asked(f"table {table.id}", catalog.inspect, _may_look(table))
     if failed is not None and not ("app profile" in failed.detail and _NOT_THERE in failed.detail):
         yield failed  # else the check of the app profile says it
     if look is not None:
@@ -136,7 +136,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     return Finding(Level.OK, check, f"{found}, which the positions are of")
 
 
-def inspect_table(table: Table, look: TableLook, options: BigtableOptions) -> Iterator[Finding]:
+def inspect_table(table: Table, look: TableInspection, options: BigtableOptions) -> Iterator[Finding]:
     """Look at what the admin API says of the watched table, and whether the tables file fits to it."""
     what = f"table {table.id}"
     if look.retention is None:
@@ -171,7 +171,7 @@ def inspect_table(table: Table, look: TableLook, options: BigtableOptions) -> It
             )
 
 
-def _columns(table: Table, look: TableLook, options: BigtableOptions) -> Finding | None:
+def _columns(table: Table, look: TableInspection, options: BigtableOptions) -> Finding | None:
     """Return that two families, or a family and a declared column, would be one column of the mirror."""
     watched = Watched(options)
     try:

@@ -14,7 +14,7 @@ from google.cloud.bigtable_admin_v2.types import Table as AdminTable
 from services.bigtable_reader.adapters.bigtable.connection import TIMEOUT, BigtableChannels, Table
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors, status_of
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
-from services.bigtable_reader.core.stream.partitions import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.stream.partitions import RESTART_AFTER_LOST_CHANGES
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError
 
@@ -26,7 +26,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
+class TableInspection:
     """What a table is like now, of all that its change stream never tells."""
 
     families: frozenset[str]
@@ -58,11 +58,11 @@ class BigtableCatalog:
 
     async def seen(self) -> InspectedTable:
         """Return what the change stream never tells; StreamGoneError where there is none. MisconfiguredError."""
-        look = await self.look()
+        look = await self.inspect()
         if look.retention is None:
             raise StreamGoneError(
                 f"table {self._table.id} has no change stream any more: what changes meanwhile is in no record, and "
-                f"positions are of the stream that is gone, also when it has one again. {ANEW_BEHIND_A_HOLE}\n"
+                f"positions are of the stream that is gone, also when it has one again. {RESTART_AFTER_LOST_CHANGES}\n"
                 f"{enabling(self._table)}"
             )
         try:
@@ -86,13 +86,13 @@ class BigtableCatalog:
             fix="grant roles/bigtable.viewer on the instance, or make sure of it",
         )
 
-    async def look(self) -> TableLook:
+    async def inspect(self) -> TableInspection:
         """Return what the table is like. TransientError, MisconfiguredError."""
         request = GetTableRequest.pb()(name=self._table.name, view=_FULL)
         found = await self._ask(_GET_TABLE, request, AdminTable.pb(), f"look at table {self._table.name}")
         kept = found.change_stream_config.retention_period
         period = timedelta(seconds=kept.seconds) + kept.nanos // 1000 * _MICROSECOND
-        return TableLook(
+        return TableInspection(
             families=frozenset(found.column_families),
             clusters=frozenset(found.cluster_states),
             retention=period if found.HasField("change_stream_config") and period else None,

@@ -51,7 +51,7 @@ class BigtableResyncStore:
             with_notes=True,
         )
 
-    async def mark(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
+    async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
         """Mark the table, or note that it is to be marked."""
         try:
             await self._change(lambda before, _notes: core.marked(before, kind, now, run))

@@ -133,7 +133,7 @@ class BigtableSnapshotStore:
         if not cells:
             return None, None
         version, snapshot = _snapshot_of(cells)
-        self._leases.look({str(part.number): part.lease for part in snapshot.parts})
+        self._leases.observe({str(part.number): part.lease for part in snapshot.parts})
         return version, snapshot
 
 

@@ -27,7 +27,7 @@ from google.cloud.bigtable_v2.types import (
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
 from services.bigtable_reader.adapters.bigtable.errors import status_of
 from services.bigtable_reader.core.stream.merging import MOST_BYTES, BrokenStreamError, Kept, Merging, key_range
-from services.bigtable_reader.core.stream.partitions import ANEW_BEHIND_A_HOLE
+from services.bigtable_reader.core.stream.partitions import RESTART_AFTER_LOST_CHANGES
 from services.bigtable_reader.core.stream.records import (
     BigtableStreamQuery,
     CloseStream,
@@ -194,8 +194,8 @@ _POSITION_LOST: Final = (
     "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between cannot "
     "be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
     "enabling of the stream and not in the future; (2) where the partition table holds the position: "
-    f"{ANEW_BEHIND_A_HOLE}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the table is "
-    "marked as one that needs re-sync."
+    f"{RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the "
+    "table is marked as one that needs re-sync."
 )
 
 

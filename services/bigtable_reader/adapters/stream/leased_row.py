@@ -1,4 +1,4 @@
-"""One partition's row in the hands of its holder, who knows what is in it, or finds out."""
+"""One partition's row as its lease owner writes it: the owner knows what is in it, or reads it again."""
 
 import asyncio
 from typing import Final
@@ -10,10 +10,10 @@ from services.bigtable_reader.core.stream.topology import Ending, Successor
 from shared.contracts.errors import TransientError
 
 _ATTEMPTS: Final = 5
-"""How often is written anew because a late request of our own came first."""
+"""How often a write is repeated because a late request of our own came first."""
 
 
-class HeldRow:
+class LeasedRow:
     """A row that we have claimed. Every write says what it replaces, and makes a lease that was never there before.
 
     So a request that comes late, when its sender had given it up and sent another, changes nothing.
@@ -45,9 +45,9 @@ class HeldRow:
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
-        Of a row that has ended nothing is written. Floor and low watermark never fall, nor does the ceiling while it is
-        ours. Once it is given back, or has ended, stamps are made by who comes next, above the ceiling: which is the
-        floor from then on. It is the last stamp of ours then, as we say, and whatever was reserved above it is free.
+        Of a row that has ended nothing is written. Floor and low watermark never fall, nor does the ceiling while the
+        lease is ours. Once it is released, or the partition has ended, the ceiling is our last version, and what was
+        reserved above it is free. The next owner makes versions above the ceiling, which is the floor from then on.
         """
         async with self._writing:
             for _attempt in range(_ATTEMPTS):

@@ -26,7 +26,7 @@ import msgspec
 
 from services.bigtable_reader.adapters.bigtable.row_chunks import Cell
 from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, mark_of
-from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS, Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, Piece, PieceId
 from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, KeyRangeTopology
 from shared.contracts.errors import MisconfiguredError
@@ -182,7 +182,7 @@ def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
 def _not_ours(key: bytes, error: Exception) -> str:
     return (
         f"row {shown(key)} of the partition table is not what a reader wrote ({error}): it was changed from outside, "
-        f"or cells of it were deleted by a garbage collection rule. {ANEW_WITH_ALL_ROWS}"
+        f"or cells of it were deleted by a garbage collection rule. {RESTART_WITH_ALL_ROWS}"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from services.bigtable_reader.adapters.stream.leased_row import HeldRow
+from services.bigtable_reader.adapters.stream.leased_row import LeasedRow
 from services.bigtable_reader.adapters.stream.partition_cells import (
     Lease,
     PartitionContent,
@@ -31,7 +31,7 @@ from services.bigtable_reader.core.schema.resync import BigtableResyncKind, mark
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import (
-    ANEW_BEHIND_A_HOLE,
+    RESTART_AFTER_LOST_CHANGES,
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
@@ -89,7 +89,7 @@ class BigtablePartitionStore:
         self._now = Microseconds(0)
         self._leases = Unchanged(monotonic)
         self._present = Unchanged(monotonic)
-        self._held: dict[PieceId, HeldRow] = {}
+        self._held: dict[PieceId, LeasedRow] = {}
         self._claims: dict[str, None] = {}
         self._ended: dict[tuple[PieceId, int], None] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -259,8 +259,8 @@ class BigtablePartitionStore:
         scan = await self._rows.scan()
         if scan.topology is not None:
             self._pieces.check(scan.topology)
-        self._leases.look({name: row.lease.encoded() for name, row in scan.partitions.items()})
-        self._present.look({owner: one.mark for owner, one in scan.readers.items()})
+        self._leases.observe({name: row.lease.encoded() for name, row in scan.partitions.items()})
+        self._present.observe({owner: one.mark for owner, one in scan.readers.items()})
         self._now = max((one.at for one in scan.readers.values()), default=self._now)
         self._scan = scan
         return scan
@@ -311,7 +311,7 @@ class BigtablePartitionStore:
         row = PartitionRow(lease, content)
         if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
             return None
-        self._held[piece.id] = HeldRow(self._rows, piece.id, row)
+        self._held[piece.id] = LeasedRow(self._rows, piece.id, row)
         return BigtablePartition(
             piece=piece,
             position=content.position,
@@ -322,14 +322,14 @@ class BigtablePartitionStore:
             owner=self._owner,
         )
 
-    def _ours(self, partition: BigtablePartition) -> HeldRow | None:
+    def _ours(self, partition: BigtablePartition) -> LeasedRow | None:
         held = self._held.get(partition.piece.id)
         return None if held is None or held.lease.fence != partition.fence else held
 
     def _has_ended(self, partition: BigtablePartition) -> bool:
         return (partition.piece.id, partition.fence) in self._ended
 
-    def _drop(self, held: HeldRow) -> None:
+    def _drop(self, held: LeasedRow) -> None:
         if self._held.get(held.name) is held:
             del self._held[held.name]
 
@@ -368,7 +368,7 @@ class BigtablePartitionStore:
         return Microseconds(self._now - self._retention)
 
     def _lost(self, why: str) -> str:
-        return f"a position in {self._pieces.source} is lost: {why}. {ANEW_BEHIND_A_HOLE}"
+        return f"a position in {self._pieces.source} is lost: {why}. {RESTART_AFTER_LOST_CHANGES}"
 
 
 def saved(row: PartitionRow, *, free: bool) -> Saved:
@@ -384,7 +384,7 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
     )
 
 
-def _ending(held: HeldRow) -> Mapping[PieceId, Ending]:
+def _ending(held: LeasedRow) -> Mapping[PieceId, Ending]:
     return {} if held.ending is None else {held.name: held.ending}
 
 

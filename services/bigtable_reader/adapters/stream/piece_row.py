@@ -10,7 +10,7 @@ from services.bigtable_reader.adapters.stream.partition_cells import TopologyRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.stream import topology as shape
-from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.core.stream.topology import KeyRangeTopology, Reshaped
 from services.bigtable_reader.ports import Tended
@@ -63,7 +63,7 @@ class PieceRow:
         if found is None:
             raise MisconfiguredError(
                 f"the partition table {self._rows.table.name} does not know {self._rows.stream} any more: its row was "
-                f"deleted. {ANEW_WITH_ALL_ROWS}"
+                f"deleted. {RESTART_WITH_ALL_ROWS}"
             )
         return found
 

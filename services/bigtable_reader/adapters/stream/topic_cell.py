@@ -5,7 +5,7 @@ progress that is saved in common would pass over them.
 """
 
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 
@@ -33,5 +33,5 @@ def _same(rows: PartitionRows, kept: str, topic: str) -> None:
             f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
             f"this one would to {topic}: each topic would get a part of the changes. Mend TOPIC (or "
             "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one: "
-            f"{ANEW_WITH_ALL_ROWS}"
+            f"{RESTART_WITH_ALL_ROWS}"
         )

@@ -10,7 +10,7 @@ class Unchanged:
         self._monotonic = monotonic
         self._since: dict[str, tuple[bytes, float]] = {}
 
-    def look(self, values: Mapping[str, bytes]) -> None:
+    def observe(self, values: Mapping[str, bytes]) -> None:
         """Take all values as they are now; those that are not there any more are forgotten."""
         at, before = self._monotonic(), self._since
         self._since = {

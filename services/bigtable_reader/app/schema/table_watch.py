@@ -1,8 +1,8 @@
 """What the stream never carries: families and clusters that come and go, its retention, where the profile routes.
 
-Looked for, said, with the cure. Where rows of the mirror may be wrong after it, the table is marked. Another cluster is
-no cluster to read on from, so the reader stops there. One more cluster, or one less, leaves all rows as they are: what
-counts is the one that is read from, and what arrives there comes with a record.
+`TableWatch` inspects these and logs each difference with its fix. Where rows of the mirror may be wrong after it, it
+requests a re-sync. The reader stops where the profile routes to another cluster. One more cluster, or one less, leaves
+all rows as they are: what arrives at the cluster that is read from comes with a record.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from services.bigtable_reader.app.schema.last_look import look_before_the_end, still_there
-from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.schema.last_inspection import inspect_before_the_end, still_there
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, TableCatalog
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -25,9 +25,9 @@ LENGTHEN_RETENTION: Final = (
 
 
 class TableWatch:
-    """Compares what a table is like with what it was at the last look.
+    """Compares a table with what the last inspection found.
 
-    That may have been another process's, long ago: what was seen is kept with the pieces.
+    That may have been another process's, long ago: the result is stored with the pieces.
     """
 
     def __init__(
@@ -37,46 +37,46 @@ class TableWatch:
         metrics: BigtableReaderMetrics,
         learn: Callable[[Collection[str]], Awaitable[None]],
         report_retention: Callable[[timedelta], None],
-        marks: Marks | None = None,
+        requests: ResyncRequests | None = None,
     ) -> None:
         """``learn`` is called with new column families, ``report_retention`` with the retention of each inspection.
 
-        ``marks``: None where nothing is kept of what is found.
+        ``requests``: None where nothing is stored of what is found.
         """
         self._catalog = catalog
         self._store = store
         self._metrics = metrics
         self._learn = learn
         self._report_retention = report_retention
-        self._marks = marks if marks is not None and marks.watching.mirrored else None
-        self._watching = marks
+        self._requests = requests if requests is not None and requests.watching.mirrored else None
+        self._watching = requests
         self._learnt: frozenset[str] | None = None
         """The families that this process knows; None: as they were when it started."""
         self._known: InspectedTable | None = None
         self._kept: InspectedTable | None = None
         self._ended_by: MisconfiguredError | None = None
-        """What a look has raised: the table is marked for it."""
+        """What an inspection has raised: a re-sync is requested for it."""
         self._log = structlog.get_logger()
 
-    async def keep_looking(self, every: timedelta) -> None:
-        """Inspect the table so often. MisconfiguredError as `look` raises it."""
+    async def keep_inspecting(self, every: timedelta) -> None:
+        """Inspect the table so often. MisconfiguredError as `inspect_table`."""
         while True:
             await asyncio.sleep(every.total_seconds())
             try:
-                await self.look()
+                await self.inspect_table()
             except TransientError as error:
                 self._log.warning("table_not_looked_at", error=str(error))
 
-    async def look(self) -> None:
-        """Look once, before anything is read too. TransientError.
+    async def inspect_table(self) -> None:
+        """Inspect the table once; also called before anything is read. TransientError.
 
-        MisconfiguredError where the table's stream is not there any more, or is read from another cluster.
+        MisconfiguredError where the table's stream does not exist, or is read from another cluster.
         """
         if self._known is None:
             self._known = self._kept = await self._store.seen()
         known = self._known
         try:
-            found = await still_there(self._catalog, known, self._marks)
+            found = await still_there(self._catalog, known, self._requests)
         except MisconfiguredError as error:
             self._ended_by = error
             raise
@@ -92,14 +92,14 @@ class TableWatch:
             self._compare_clusters(known.clusters, found.clusters)
             self._compare_retention(known.retention, found.retention)
         self._known = found
-        if self._kept != found:  # after it was said: whoever dies in between leaves it to the next to say
+        if self._kept != found:  # after it was logged: after a crash in between, the next reader logs it
             await self._store.remember(found)
             self._kept = found
 
-    async def look_before_the_end(self, error: MisconfiguredError, stop: Stop) -> None:
-        """Look once more when something else ends the reader. MisconfiguredError where what it finds says more."""
+    async def inspect_before_the_end(self, error: MisconfiguredError, stop: Stop) -> None:
+        """Inspect once more when another error ends the reader. MisconfiguredError where that explains more."""
         if error is not self._ended_by:
-            await look_before_the_end(error, self._catalog, self._store, self._marks, stop)
+            await inspect_before_the_end(error, self._catalog, self._store, self._requests, stop)
 
     def _compare_families(self, known: frozenset[str], found: frozenset[str]) -> None:
         if known == found:
@@ -113,14 +113,14 @@ class TableWatch:
             self._say_dropped(dropped)
 
     def _say_dropped(self, families: Collection[str]) -> None:
-        if self._marks is None:
+        if self._requests is None:
             self._log.warning(
                 "families_dropped",
                 families=sorted(families),
                 why="no record tells that their cells are gone, and so no line of the change log does",
                 fix="nothing brings it there: whoever plays the log back leaves these families' earlier lines out",
             )
-        elif watched := sorted(filter(self._marks.is_watched, families)):
+        elif watched := sorted(filter(self._requests.is_watched, families)):
             self._log.error(
                 "families_dropped",
                 families=watched,

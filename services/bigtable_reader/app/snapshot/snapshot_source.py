@@ -36,8 +36,8 @@ from typing import Final
 
 import structlog
 
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
-from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_status import WAITS
 from services.bigtable_reader.core.changes.images import Row
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
@@ -128,7 +128,7 @@ class BigtableSnapshotSource:
         store: TableSnapshotStore,
         scan: TableScan,
         rows: MirroredRows,
-        set_aside: SettingAside,
+        set_aside: DeadLettering,
         raise_floors: Callable[[KeyRange, int], None],
         metrics: BigtableReaderMetrics,
     ) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summary_lines
-from services.bigtable_reader.core.schema.resync import cure
+from services.bigtable_reader.core.schema.resync import fix_of
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, overlapping, uncovered
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.sharing import low_watermark, unread
@@ -87,7 +87,7 @@ def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]
         }
         for one in mark.findings
     ]
-    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "cure": cure(mark)}]
+    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "fix_of": fix_of(mark)}]
 
 
 def _shown(time: Microseconds) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Literal, assert_never
 
 import structlog
 
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stall_watch import shown
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.read_back import ReadBack
@@ -56,7 +56,7 @@ class DataChangePublisher:
         publishing: ConfirmedPublishing,
         outputs: Outputs,
         read_back: ReadBack | None,
-        set_aside: SettingAside,
+        set_aside: DeadLettering,
         clock: VersionClock,
         renew: Callable[[], None],
     ) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import RefusedChange
@@ -73,7 +73,7 @@ class ReadBack:
         rows: CurrentRows,
         images: ImageMaker,
         publishing: ConfirmedPublishing,
-        set_aside: SettingAside,
+        set_aside: DeadLettering,
         metrics: BigtableReaderMetrics,
         limits: ReadBackLimits = _LIMITS,
     ) -> None:

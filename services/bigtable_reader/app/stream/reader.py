@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import structlog
 
-from services.bigtable_reader.app.schema.marks import Marks, MarkWatch
+from services.bigtable_reader.app.dead_lettering import DeadLettering
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests, ResyncWatch
 from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
-from services.bigtable_reader.app.set_aside import SettingAside
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
 from services.bigtable_reader.app.stream.leases import BigtablePartitionLeases
@@ -25,7 +25,7 @@ from services.bigtable_reader.app.stream.partition_reader import BigtablePartiti
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
-from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS, BigtablePartitionSurvey, Piece
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, BigtablePartitionSurvey, Piece
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark
 from services.bigtable_reader.ports import (
@@ -65,7 +65,7 @@ class BigtableStores:
     """What the readers of one table share; ``marks``: None where there is no mirror that could be wrong."""
 
     partitions: KeyRangePartitionStore
-    marks: Marks | None = None
+    marks: ResyncRequests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class BigtableReader:
         output: BigtableOutput,
         monitoring: Monitoring[BigtableReaderMetrics],
         options: BigtableReaderOptions,
-        snapshots: Callable[[SettingAside, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
+        snapshots: Callable[[DeadLettering, Callable[[KeyRange, int], None], Callable[[], bool]], BigtableSnapshots]
         | None = None,
     ) -> None:
         """``snapshots`` makes what reads the rows from before the stream.
@@ -106,7 +106,7 @@ class BigtableReader:
             self._leases, output.publisher, monitoring.health, options
         )
         self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
-        self._set_aside = SettingAside(output.letters, clock)
+        self._set_aside = DeadLettering(output.letters, clock)
         self._read_back = None
         if (images := self._outputs.images) is not None:
             self._read_back = ReadBack(table.rows, images, self._publishing, self._set_aside, metrics)
@@ -119,7 +119,7 @@ class BigtableReader:
             self._snapshots = snapshots(self._set_aside, self._leases.raise_floors, lambda: self._topic.is_durable)
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
-        self._mark = MarkWatch()
+        self._mark = ResyncWatch()
         self._age = PositionAge(metrics, LENGTHEN_RETENTION)
         self._table = TableWatch(table.catalog, self._store, metrics, self._learn, self._report_retention, marks)
         self._topic = TopicWatch(
@@ -130,7 +130,7 @@ class BigtableReader:
             new_start="CHANGE_STREAM_NAME",
             lost=None
             if marks is None
-            else lambda: retried(self._stop, lambda: marks.mark(BigtableResyncKind.TOPIC_LOST)),
+            else lambda: retried(self._stop, lambda: marks.request(BigtableResyncKind.TOPIC_LOST)),
         )
         self._log = structlog.get_logger()
 
@@ -150,14 +150,17 @@ class BigtableReader:
 
     def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return what runs beside the reading."""
-        keepers = {"subscriptions": self._topic.keep_checking(), "table": self._table.keep_looking(self._options.look)}
+        keepers = {
+            "subscriptions": self._topic.keep_checking(),
+            "table": self._table.keep_inspecting(self._options.inspect_every),
+        }
         if self._snapshots is not None:
             keepers["snapshots"] = self._snapshots.keep_reading()
         return keepers
 
     async def begin(self) -> None:
         """Inspect what the stream does not report, and announce the tables: nothing is read before."""
-        await self._table.look()
+        await self._table.inspect_table()
         for header in self._outputs.headers:
             await self._announce(header)
 
@@ -168,7 +171,7 @@ class BigtableReader:
         if not survey.pieces:
             raise MisconfiguredError(
                 "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
-                f"were deleted. {ANEW_WITH_ALL_ROWS}"
+                f"were deleted. {RESTART_WITH_ALL_ROWS}"
             )
         self._show(survey)
         if self._snapshots is not None:
@@ -202,7 +205,7 @@ class BigtableReader:
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
         """Inspect the table once more: it may show the cause. MisconfiguredError where that says more."""
-        await self._table.look_before_the_end(error, self._stop)
+        await self._table.inspect_before_the_end(error, self._stop)
 
     async def drain(self, until: float) -> None:
         """Read back rows of the changes that were read, for a moment."""
@@ -245,6 +248,6 @@ class BigtableReader:
         low = low_watermark(survey, {held.partition.piece.id: held.prefix.low_watermark for held in self.held})
         paused = survey.paused_since is not None
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
-        self._mark.told(survey.mark)
+        self._mark.observe(survey.mark)
         now = asyncio.get_running_loop().time()
         self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))

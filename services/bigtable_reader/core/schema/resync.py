@@ -205,7 +205,7 @@ def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> Bigtabl
     )
 
 
-def cure(mark: BigtableResyncRequest) -> str:
+def fix_of(mark: BigtableResyncRequest) -> str:
     """Return what mends a table that needs re-sync."""
     command = "python -m services.bigtable_reader"
     first = ""

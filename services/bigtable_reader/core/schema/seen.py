@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from services.bigtable_reader.core.stream.partitions import ANEW_WITH_ALL_ROWS
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError
 
 ANY: Final = "any"
@@ -35,5 +35,5 @@ def require_the_same_cluster(known: str | None, found: str | None) -> None:
         "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
         f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}); rows "
         "that changed while it did not come with a snapshot: `status` says how. To stay with the other cluster: "
-        f"{ANEW_WITH_ALL_ROWS}"
+        f"{RESTART_WITH_ALL_ROWS}"
     )

@@ -12,14 +12,16 @@ from services.bigtable_reader.core.schema.resync import BigtableResyncRequest
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
 
-ANEW: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
+RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
 """The cure for what cannot go on: stamps of two names are in no order while both are read."""
 
-ANEW_WITH_ALL_ROWS: Final = f"{ANEW}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
+RESTART_WITH_ALL_ROWS: Final = (
+    f"{RESTART}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
+)
 """Where nothing says any more how far reading had come."""
 
-ANEW_BEHIND_A_HOLE: Final = (
-    f"{ANEW} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what is "
+RESTART_AFTER_LOST_CHANGES: Final = (
+    f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what is "
     "gone after it: a mirror is then whole, a change log keeps a hole"
 )
 """Where changes are lost to the stream."""
@@ -110,7 +112,7 @@ def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> Non
     """Raise MisconfiguredError, with the cure, where no reader has begun the stream, or it was forgotten since."""
     if survey.saved and not survey.pieces:
         raise MisconfiguredError(
-            f"the partition table does not know {stream} any more: its row was deleted. {ANEW_WITH_ALL_ROWS}"
+            f"the partition table does not know {stream} any more: its row was deleted. {RESTART_WITH_ALL_ROWS}"
         )
     if not survey.pieces:
         raise MisconfiguredError(

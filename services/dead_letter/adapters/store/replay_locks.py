@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from services.dead_letter.core.letters import ReplayId
+from services.dead_letter.core.dead_letters import ReplayId
 from shared.contracts.errors import MisconfiguredError
 
 _NAME: Final = re.compile("[0-9a-z]+", re.ASCII)

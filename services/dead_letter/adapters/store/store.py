@@ -7,15 +7,15 @@ from datetime import timedelta
 from services.dead_letter.adapters.store import store_arrivals, store_changes, store_pipeline, store_queries
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.replay_locks import ReplayLocks
-from services.dead_letter.core.letters import (
+from services.dead_letter.core.dead_letters import (
     Action,
     Arrival,
     DeadLetterGroup,
+    DeadLetterId,
     DeadLetterStats,
-    LetterId,
     ReplayId,
     State,
-    StoredLetter,
+    StoredDeadLetter,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline, joined
@@ -25,7 +25,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
 
-class SqlLetterStore:
+class SqlDeadLetterStore:
     """A `LetterStore` on SQLite or PostgreSQL."""
 
     def __init__(self, database: DeadLetterDatabase) -> None:
@@ -55,7 +55,7 @@ class SqlLetterStore:
         with self._database.writing() as connection:
             return store_arrivals.keep(connection, arrivals, now)
 
-    def get(self, letter: LetterId) -> StoredLetter | None:
+    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a letter by its id, or by how only its id begins."""
         with self._database.reading() as connection:
             return store_queries.get(connection, letter)
@@ -65,7 +65,7 @@ class SqlLetterStore:
         with self._database.reading() as connection:
             return store_queries.find(connection, selection, limit, after)
 
-    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         """Return letters by table, key, sequence; a transaction for each few of them."""
         return store_queries.in_replay_order(self._database, selection)
 
@@ -84,26 +84,28 @@ class SqlLetterStore:
         with self._database.reading() as connection:
             return store_queries.stats(connection)
 
-    def trail(self, letter: LetterId) -> Sequence[TrailEntry]:
+    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a letter."""
         with self._database.reading() as connection:
             return store_queries.trail_of(connection, letter)
 
-    def note(self, letters: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
+    def note(
+        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
+    ) -> None:
         """Write a line into the trail of letters."""
         with self._database.writing() as connection:
             store_changes.note(connection, letters, action, who, now, result)
 
     def set_state(
         self,
-        letters: Sequence[LetterId],
+        letters: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
         who: str,
         now: Nanoseconds,
         why: str,
-    ) -> Sequence[LetterId]:
+    ) -> Sequence[DeadLetterId]:
         """Discard letters, say they are superseded, or open them."""
         if state not in store_changes.ACTIONS:
             raise ValueError(f"only `sent` makes a letter {state.value}")
@@ -111,13 +113,15 @@ class SqlLetterStore:
             return store_changes.set_state(connection, letters, state, only_from, who, now, why)
 
     def claim(
-        self, letters: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
-    ) -> Sequence[LetterId]:
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+    ) -> Sequence[DeadLetterId]:
         """Take letters for a replay."""
         with self._database.writing() as connection:
             return store_changes.claim(connection, letters, replay, now, lease)
 
-    def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
+    def sent(
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
+    ) -> Sequence[DeadLetterId]:
         """Say that letters of a claim are published."""
         with self._database.writing() as connection:
             return store_changes.sent(connection, letters, replay, who, now)
@@ -142,8 +146,8 @@ class SqlLetterStore:
         return dead
 
     def add_edit(
-        self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
-    ) -> StoredLetter:
+        self, original: DeadLetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
+    ) -> StoredDeadLetter:
         """Keep an edited copy."""
         with self._database.writing() as connection:
             made = store_changes.add_edit(connection, original, copy, diff, why, who, now)

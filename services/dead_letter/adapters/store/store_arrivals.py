@@ -16,8 +16,8 @@ from services.dead_letter.adapters.store.store_rows import (
     storable,
     write_trail,
 )
+from services.dead_letter.core.dead_letters import COLLECTOR, Action, Arrival, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
-from services.dead_letter.core.letters import COLLECTOR, Action, Arrival, LetterId, State
 from services.dead_letter.ports import Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -31,14 +31,14 @@ _CHANGING = (
 
 def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
     """Remember letters in one transaction; see `LetterStore.keep`."""
-    rows, added = _rows(connection, {LetterId(one.letter.identity): one.letter for one in reversed(arrivals)}, now)
+    rows, added = _rows(connection, {DeadLetterId(one.letter.identity): one.letter for one in reversed(arrivals)}, now)
     seen_before = _deliveries(connection, [row["n"] for row in rows.values()])
     brought: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     new = again = seen = 0
     for arrival in arrivals:
         letter = arrival.letter
-        identity = LetterId(letter.identity)
+        identity = DeadLetterId(letter.identity)
         row = rows[identity]
         delivery = (row["n"], arrival.message_id)
         if delivery in seen_before:
@@ -66,12 +66,12 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
 
 
 def _rows(
-    connection: Connection, first: dict[LetterId, DeadLetter], now: Nanoseconds
-) -> tuple[dict[LetterId, dict[str, Any]], set[LetterId]]:
+    connection: Connection, first: dict[DeadLetterId, DeadLetter], now: Nanoseconds
+) -> tuple[dict[DeadLetterId, dict[str, Any]], set[DeadLetterId]]:
     """Return the rows of letters, locked, those that were not there added; and which these are."""
     found = locked(connection, list(first))
     missing = sorted(set(first) - set(found))
-    added: set[LetterId] = set()
+    added: set[DeadLetterId] = set()
     if missing:
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         adding = dialect.insert(letters).on_conflict_do_nothing(index_elements=["id"]).returning(letters.c.id)

@@ -17,7 +17,7 @@ from services.dead_letter.adapters.store.store_rows import (
     pieces,
     write_trail,
 )
-from services.dead_letter.core.letters import Action, LetterId, ReplayId, State
+from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
@@ -32,7 +32,7 @@ _c = letters.c
 
 
 def note(
-    connection: Connection, ids: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str
+    connection: Connection, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str
 ) -> None:
     """See `LetterStore.note`."""
     rows = locked(connection, ids)
@@ -42,13 +42,13 @@ def note(
 
 def set_state(
     connection: Connection,
-    ids: Sequence[LetterId],
+    ids: Sequence[DeadLetterId],
     state: State,
     only_from: frozenset[State],
     who: str,
     now: Nanoseconds,
     why: str,
-) -> Sequence[LetterId]:
+) -> Sequence[DeadLetterId]:
     """See `LetterStore.set_state`."""
     action = ACTIONS[state]
     chosen = {
@@ -64,8 +64,8 @@ def set_state(
 
 
 def claim(
-    connection: Connection, ids: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
-) -> Sequence[LetterId]:
+    connection: Connection, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+) -> Sequence[DeadLetterId]:
     """See `LetterStore.claim`."""
     chosen = {
         one: row
@@ -78,8 +78,8 @@ def claim(
 
 
 def sent(
-    connection: Connection, ids: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds
-) -> Sequence[LetterId]:
+    connection: Connection, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
+) -> Sequence[DeadLetterId]:
     """See `LetterStore.sent`."""
     rows = locked(connection, ids)
     ours = {one: row for one, row in rows.items() if row.claimed_by == replay}
@@ -109,10 +109,10 @@ def claiming(connection: Connection) -> Sequence[ReplayId]:
 
 
 def add_edit(
-    connection: Connection, original: LetterId, copy: DeadLetter, diff: str, why: str, who: str, now: Nanoseconds
-) -> LetterId:
+    connection: Connection, original: DeadLetterId, copy: DeadLetter, diff: str, why: str, who: str, now: Nanoseconds
+) -> DeadLetterId:
     """See `LetterStore.add_edit`; return the copy's identity."""
-    identity = LetterId(copy.identity)
+    identity = DeadLetterId(copy.identity)
     rows = locked(connection, [original, identity])
     if original not in rows:
         raise ValueError(f"there is no letter {original}")
@@ -159,5 +159,5 @@ def _change(connection: Connection, rows: Sequence[AnyRow], now: Nanoseconds | N
         connection.execute(update(letters).where(_c.n.in_([row.n for row in some])).values(values))
 
 
-def _in_order(ids: Sequence[LetterId], chosen: dict[LetterId, AnyRow]) -> Sequence[LetterId]:
+def _in_order(ids: Sequence[DeadLetterId], chosen: dict[DeadLetterId, AnyRow]) -> Sequence[DeadLetterId]:
     return [one for one in dict.fromkeys(ids) if one in chosen]

@@ -10,17 +10,17 @@ from sqlalchemy import Connection, and_, case, func, select, tuple_
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, letters, payloads, trail
 from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, AnyRow, conditions, letter_of, line_of
-from services.dead_letter.core.groups import normalised
-from services.dead_letter.core.letters import (
+from services.dead_letter.core.dead_letters import (
     Action,
     DeadLetterGroup,
+    DeadLetterId,
     DeadLetterStats,
     GroupId,
-    LetterId,
     State,
-    StoredLetter,
+    StoredDeadLetter,
     TrailEntry,
 )
+from services.dead_letter.core.groups import normalised
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterPage
 from shared.contracts.reasons import Reason
@@ -37,7 +37,7 @@ _c = letters.c
 _WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(payloads, payloads.c.n == _c.n)
 
 
-def get(connection: Connection, letter: LetterId) -> StoredLetter | None:
+def get(connection: Connection, letter: DeadLetterId) -> StoredDeadLetter | None:
     """See `LetterStore.get`."""
     row = connection.execute(_WHOLE.where(_c.id == letter)).one_or_none()
     if row is None and len(letter) >= _FEWEST_CHARACTERS:
@@ -69,7 +69,7 @@ def _place(after: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def in_replay_order(database: DeadLetterDatabase, selection: Selection) -> Iterator[StoredLetter]:
+def in_replay_order(database: DeadLetterDatabase, selection: Selection) -> Iterator[StoredDeadLetter]:
     """See `LetterStore.in_replay_order`."""
     chosen = conditions(selection)
     places = select(*REPLAY_ORDER, _c.size).where(*chosen).order_by(*REPLAY_ORDER).limit(_ORDERED_AT_A_TIME)
@@ -146,7 +146,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
                 by_state={state: number for state, number in counts.items() if number},
                 first_failed_at=Nanoseconds(row.first_failed_at),
                 last_failed_at=Nanoseconds(row.newest),
-                sample=LetterId(sample.id),
+                sample=DeadLetterId(sample.id),
             )
         )
     return found
@@ -187,7 +187,7 @@ def stats(connection: Connection) -> DeadLetterStats:
     )
 
 
-def trail_of(connection: Connection, letter: LetterId) -> Sequence[TrailEntry]:
+def trail_of(connection: Connection, letter: DeadLetterId) -> Sequence[TrailEntry]:
     """See `LetterStore.trail`."""
     rows = select(trail).join(letters, letters.c.n == trail.c.n).where(_c.id == letter).order_by(trail.c.k)
     return [

@@ -7,8 +7,16 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from services.dead_letter.adapters.store.schema import letters, trail
+from services.dead_letter.core.dead_letters import (
+    Action,
+    DeadLetterId,
+    DeadLetterLine,
+    GroupId,
+    ReplayId,
+    State,
+    StoredDeadLetter,
+)
 from services.dead_letter.core.groups import group_of
-from services.dead_letter.core.letters import Action, GroupId, LetterId, LetterLine, ReplayId, State, StoredLetter
 from services.dead_letter.core.selection import Selection, sequence_order
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -26,7 +34,7 @@ LINE: Final = (
     *(_c.commit_timestamp, _c.ordering_key, _c.failed_in, _c.size, _c.payload_bytes, _c.attempts, _c.replays),
     *(_c.first_failed_at, _c.last_failed_at, _c.arrived_at, _c.edit_of, _c.edited_as, _c.claimed_by, _c.claimed_until),
 )
-"""The columns of a `LetterLine`."""
+"""The columns of a `DeadLetterLine`."""
 
 
 def pieces(values: Sequence[T], size: int = AT_A_TIME) -> Iterator[Sequence[T]]:
@@ -102,10 +110,10 @@ def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
     return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
 
 
-def line_of(row: AnyRow) -> LetterLine:
+def line_of(row: AnyRow) -> DeadLetterLine:
     """Return what lists show, from a row of `LINE`."""
-    return LetterLine(
-        id=LetterId(row.id),
+    return DeadLetterLine(
+        id=DeadLetterId(row.id),
         state=State(row.state),
         group=GroupId(row.group_id),
         reason=Reason(row.reason),
@@ -123,14 +131,14 @@ def line_of(row: AnyRow) -> LetterLine:
         first_failed_at=Nanoseconds(row.first_failed_at),
         last_failed_at=Nanoseconds(row.last_failed_at),
         arrived_at=Nanoseconds(row.arrived_at),
-        edit_of=None if row.edit_of is None else LetterId(row.edit_of),
-        edited_as=None if row.edited_as is None else LetterId(row.edited_as),
+        edit_of=None if row.edit_of is None else DeadLetterId(row.edit_of),
+        edited_as=None if row.edited_as is None else DeadLetterId(row.edited_as),
         claimed_by=None if row.claimed_by is None else ReplayId(row.claimed_by),
         claimed_until=None if row.claimed_until is None else Nanoseconds(row.claimed_until),
     )
 
 
-def letter_of(row: AnyRow) -> StoredLetter:
+def letter_of(row: AnyRow) -> StoredDeadLetter:
     """Return a letter, from a row of `LINE` and its payload."""
     line = line_of(row)
     letter = DeadLetter(
@@ -148,7 +156,7 @@ def letter_of(row: AnyRow) -> StoredLetter:
         payload_bytes=line.payload_bytes,
         identity=line.id,
     )
-    return StoredLetter(
+    return StoredDeadLetter(
         letter=letter,
         state=line.state,
         group=line.group,
@@ -164,15 +172,15 @@ def letter_of(row: AnyRow) -> StoredLetter:
     )
 
 
-def locked(connection: Connection, ids: Sequence[LetterId]) -> dict[LetterId, AnyRow]:
+def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLetterId, AnyRow]:
     """Return the rows of letters, held against every other transaction until this one ends.
 
     They are taken in the order of their ids by everybody, so that no two wait for each other.
     """
-    found: dict[LetterId, AnyRow] = {}
+    found: dict[DeadLetterId, AnyRow] = {}
     for some in pieces(sorted(set(ids))):
         rows = select(letters).where(_c.id.in_(some)).order_by(_c.id).with_for_update()
-        found |= {LetterId(row.id): row for row in connection.execute(rows)}
+        found |= {DeadLetterId(row.id): row for row in connection.execute(rows)}
     return found
 
 

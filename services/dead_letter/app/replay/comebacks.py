@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from services.dead_letter.core.letters import GroupId, LetterId, State, StoredLetter
+from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.timestamps import Nanoseconds
 
 SAMPLE: Final = 20
@@ -36,16 +36,16 @@ class _Sample:
 class Comebacks:
     """What one replay has sent of late, and which of it has come back."""
 
-    def __init__(self, store: LetterStore) -> None:
+    def __init__(self, store: DeadLetterStore) -> None:
         self._store = store
         self._samples: defaultdict[GroupId, _Sample] = defaultdict(_Sample)
-        self._sent: deque[tuple[LetterId, GroupId]] = deque(maxlen=_REMEMBERED)
-        self._back: dict[LetterId, None] = {}
+        self._sent: deque[tuple[DeadLetterId, GroupId]] = deque(maxlen=_REMEMBERED)
+        self._back: dict[DeadLetterId, None] = {}
         self._looked_at: Nanoseconds | None = None
         self.count = 0
         """Letters that have come back."""
 
-    def that_may_go(self, letters: Sequence[StoredLetter], now: Nanoseconds) -> int:
+    def that_may_go(self, letters: Sequence[StoredDeadLetter], now: Nanoseconds) -> int:
         """Return how many letters, from the first on, may go now: of no cause beyond its sample, until that is over."""
         going: Counter[GroupId] = Counter()
         for place, one in enumerate(letters):
@@ -56,7 +56,7 @@ class Comebacks:
             going[one.group] += 1
         return len(letters)
 
-    def were_sent(self, letters: Sequence[StoredLetter], back: Collection[LetterId], now: Nanoseconds) -> None:
+    def were_sent(self, letters: Sequence[StoredDeadLetter], back: Collection[DeadLetterId], now: Nanoseconds) -> None:
         """Remember letters that went just now, some of which are ``back`` already."""
         for one in letters:
             sample = self._samples[one.group]
@@ -76,7 +76,7 @@ class Comebacks:
                 self._note([line.id for line in self._store.find(again, limit=len(ids)).letters])
         return self._failing()
 
-    def _note(self, back: Collection[LetterId]) -> None:
+    def _note(self, back: Collection[DeadLetterId]) -> None:
         self.count += len(back)
         self._back |= dict.fromkeys(back)
         while len(self._back) > 2 * _REMEMBERED:

@@ -17,12 +17,12 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from services.dead_letter.app.replay.comebacks import LOOK_EVERY, Comebacks
-from services.dead_letter.core.letters import GroupId, LetterId, ReplayId, State, StoredLetter
+from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, judge
 from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import LetterStore, Mirrors, ReplayPublisher
+from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -99,7 +99,7 @@ class Replay:
 
     def __init__(
         self,
-        store: LetterStore,
+        store: DeadLetterStore,
         publisher: ReplayPublisher,
         mirrors: Mirrors | None,
         clock: Clock,
@@ -149,7 +149,9 @@ class Replay:
                 break
         self._look(comebacks, outcome, at_once=True)
 
-    def _judged(self, chunk: Sequence[StoredLetter], order: ReplayOrder, outcome: Outcome) -> Sequence[PlannedReplay]:
+    def _judged(
+        self, chunk: Sequence[StoredDeadLetter], order: ReplayOrder, outcome: Outcome
+    ) -> Sequence[PlannedReplay]:
         contents = [content_of(one.letter) for one in chunk]
         rows = [
             content.row
@@ -203,7 +205,9 @@ class Replay:
             self._send(piece, forced, order, outcome, comebacks)
             tell((), outcome)
 
-    def _claimed(self, letters: Sequence[StoredLetter], outcome: Outcome) -> tuple[Sequence[StoredLetter], Nanoseconds]:
+    def _claimed(
+        self, letters: Sequence[StoredDeadLetter], outcome: Outcome
+    ) -> tuple[Sequence[StoredDeadLetter], Nanoseconds]:
         """Take letters; those that somebody else has taken or closed since they were judged are left to them."""
         now = self._clock.now()
         if not letters:
@@ -216,8 +220,8 @@ class Replay:
 
     def _send(
         self,
-        piece: Sequence[StoredLetter],
-        forced: Collection[LetterId],
+        piece: Sequence[StoredDeadLetter],
+        forced: Collection[DeadLetterId],
         order: ReplayOrder,
         outcome: Outcome,
         comebacks: Comebacks,
@@ -236,7 +240,7 @@ class Replay:
         outcome.failing = self._retried(lambda: comebacks.look(self._clock.now(), at_once=at_once))
         outcome.failed_again = comebacks.count
 
-    def _supersede(self, letters: Sequence[LetterId], who: str) -> None:
+    def _supersede(self, letters: Sequence[DeadLetterId], who: str) -> None:
         why = "the mirror holds something newer"
         only_from = frozenset({State.OPEN})
         self._store.set_state(letters, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
@@ -284,9 +288,9 @@ def _within(
     return judged, False
 
 
-def _chunks(letters: Iterable[StoredLetter]) -> Iterator[Sequence[StoredLetter]]:
+def _chunks(letters: Iterable[StoredDeadLetter]) -> Iterator[Sequence[StoredDeadLetter]]:
     """Yield letters a few at a time: bounded in number and in bytes, whatever their sizes."""
-    chunk: list[StoredLetter] = []
+    chunk: list[StoredDeadLetter] = []
     size = 0
     for one in letters:
         if chunk and (len(chunk) == _CHUNK or size + len(one.letter.data) > _CHUNK_BYTES):
@@ -298,5 +302,5 @@ def _chunks(letters: Iterable[StoredLetter]) -> Iterator[Sequence[StoredLetter]]
         yield chunk
 
 
-def _ids(letters: Sequence[StoredLetter]) -> Sequence[LetterId]:
+def _ids(letters: Sequence[StoredDeadLetter]) -> Sequence[DeadLetterId]:
     return [one.id for one in letters]

@@ -225,7 +225,7 @@ class SpannerReader:
 
     async def _keep_looking(self) -> None:
         await self._looked.wait()
-        await self._schema.keep_looking(self._options.look)
+        await self._schema.keep_looking(self._options.inspect_every)
 
     async def _keep_reading_snapshots(self) -> None:
         await self._looked.wait()

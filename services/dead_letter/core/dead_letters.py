@@ -9,7 +9,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
-LetterId = NewType("LetterId", str)
+DeadLetterId = NewType("DeadLetterId", str)
 """The identity that the contracts give a letter: the same however often the same record fails."""
 GroupId = NewType("GroupId", str)
 """The fingerprint of letters that fail for one cause: reason, table and normalised detail."""
@@ -60,7 +60,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLetter:
+class StoredDeadLetter:
     """A letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
 
     letter: DeadLetter
@@ -73,18 +73,18 @@ class StoredLetter:
     first_failed_at: Nanoseconds
     last_failed_at: Nanoseconds
     arrived_at: Nanoseconds
-    edit_of: LetterId | None = None
+    edit_of: DeadLetterId | None = None
     """The letter that this one is an edited copy of."""
-    edited_as: LetterId | None = None
+    edited_as: DeadLetterId | None = None
     """The copy that takes this one's place."""
     claimed_by: ReplayId | None = None
     """The replay that holds it, until ``claimed_until``: no other may send it."""
     claimed_until: Nanoseconds | None = None
 
     @property
-    def id(self) -> LetterId:
+    def id(self) -> DeadLetterId:
         """Return its identity."""
-        return LetterId(self.letter.identity)
+        return DeadLetterId(self.letter.identity)
 
     @property
     def without_payload(self) -> bool:
@@ -92,10 +92,10 @@ class StoredLetter:
         return self.letter.payload_bytes is not None
 
     @property
-    def line(self) -> "LetterLine":
+    def line(self) -> "DeadLetterLine":
         """Return what lists show of it."""
         letter = self.letter
-        return LetterLine(
+        return DeadLetterLine(
             id=self.id,
             state=self.state,
             group=self.group,
@@ -122,13 +122,13 @@ class StoredLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterLine:
+class DeadLetterLine:
     """A letter as lists show it: all but its bytes and attributes, which may be megabytes.
 
-    What a field means is told at `StoredLetter` and `DeadLetter`.
+    What a field means is told at `StoredDeadLetter` and `DeadLetter`.
     """
 
-    id: LetterId
+    id: DeadLetterId
     state: State
     group: GroupId
     reason: Reason
@@ -148,8 +148,8 @@ class LetterLine:
     first_failed_at: Nanoseconds
     last_failed_at: Nanoseconds
     arrived_at: Nanoseconds
-    edit_of: LetterId | None = None
-    edited_as: LetterId | None = None
+    edit_of: DeadLetterId | None = None
+    edited_as: DeadLetterId | None = None
     claimed_by: ReplayId | None = None
     claimed_until: Nanoseconds | None = None
 
@@ -163,7 +163,7 @@ class LetterLine:
 class TrailEntry:
     """Who did what to a letter, when, and what came of it. Never a value of a row, but in the diff of an edit."""
 
-    letter: LetterId
+    letter: DeadLetterId
     at: Nanoseconds
     who: str
     action: Action
@@ -184,7 +184,7 @@ class DeadLetterGroup:
     by_state: Mapping[State, int]
     first_failed_at: Nanoseconds
     last_failed_at: Nanoseconds
-    sample: LetterId
+    sample: DeadLetterId
     """Its newest letter."""
 
 

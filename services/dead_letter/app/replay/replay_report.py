@@ -1,35 +1,35 @@
-"""What is told of a replay when it is over: the document that the command prints and the API answers with."""
+"""The report of a replay that is over: the document that the command prints and the API answers with."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.dead_letter.app.replay.replay import Outcome
+from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.documents import Document, planned_document
-from services.dead_letter.core.letters import LetterId
 from services.dead_letter.core.plan import PlannedReplay, Verdict
 from shared.contracts.dead_letter import DeadLetter
 
 DEFAULT_RATE: Final = 500.0
-"""Letters a second: what is fixed in bulk is to leave room for what is new."""
+"""Dead letters a second: a replay in bulk leaves room for new changes."""
 _LISTED: Final = 1_000
 
 
 @dataclass(slots=True)
-class Told:
-    """What is kept of a replay, to be shown: the first letters of it, and how many there are beside them."""
+class ReplayReport:
+    """The first dead letters of a replay, and how many there are beside them."""
 
     letters: list[PlannedReplay] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, judged: Sequence[PlannedReplay]) -> None:
-        """Keep what is judged, while there is room."""
+        """Keep the verdicts, while there is room."""
         room = _LISTED - len(self.letters)
         self.letters += judged[:room]
         self.left_out += max(0, len(judged) - room)
 
 
-class Nobody:
+class DryRunPublisher:
     """The publisher of a dry run, for which no topic needs to be known."""
 
     @property
@@ -37,12 +37,12 @@ class Nobody:
         """Refuse: there is none."""
         raise AssertionError("a dry run asks for no topic")
 
-    def publish(self, letters: Sequence[DeadLetter], forced: Collection[LetterId]) -> None:
+    def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
         """Refuse: nothing is published."""
         raise AssertionError(f"a dry run publishes nothing: {len(letters)} letters, {len(forced)} forced")
 
 
-def replay_document(outcome: Outcome, told: Told, executed: bool, seconds: float, *, asked: bool) -> Document:
+def replay_document(outcome: Outcome, report: ReplayReport, executed: bool, seconds: float, *, asked: bool) -> Document:
     """Return how a replay went; ``asked`` tells whether BigQuery was, about what is superseded."""
     return {
         "replay": outcome.replay,
@@ -55,6 +55,6 @@ def replay_document(outcome: Outcome, told: Told, executed: bool, seconds: float
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),
         "mirrors_asked": asked,
-        "letters": [planned_document(one) for one in told.letters],
-        "letters_left_out": told.left_out,
+        "letters": [planned_document(one) for one in report.letters],
+        "letters_left_out": report.left_out,
     }

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.schema.last_look import look_before_the_end, mark_if_resumed
-from services.bigtable_reader.app.schema.marks import Marks
+from services.bigtable_reader.app.schema.last_inspection import inspect_before_the_end, request_resync_if_resumed
+from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.core.schema.watching import Watching
@@ -111,8 +111,10 @@ def refused(
             await store.begin([ALL_KEYS], EPOCH)
             await store.remember(await FakeCatalog("f").seen())
         asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
-        marks = Marks(FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock(), Watching())
-        await look_before_the_end(MisconfiguredError("refused"), catalog, store, marks, Stop())
+        marks = ResyncRequests(
+            FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock(), Watching()
+        )
+        await inspect_before_the_end(MisconfiguredError("refused"), catalog, store, marks, Stop())
 
     run_in_virtual_time(scenario())
 
@@ -157,11 +159,11 @@ def test_what_a_topic_has_lost_marks_no_table_of_which_only_a_change_log_is_kept
         await store.begin([ALL_KEYS], EPOCH)
         asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
         watching = Watching(mirrored=mirrored)
-        marks = Marks(FakeResyncStore(table), asked, lambda _family: True, VirtualClock(), watching)
+        marks = ResyncRequests(FakeResyncStore(table), asked, lambda _family: True, VirtualClock(), watching)
 
         async def same_topic() -> None: ...
 
-        await mark_if_resumed(store, same_topic, marks)
+        await request_resync_if_resumed(store, same_topic, marks)
         return kinds(table)
 
     assert run_in_virtual_time(scenario(mirrored=True)) == [BigtableResyncKind.TOPIC_LOST]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.bigtable_reader.app.set_aside import SettingAside
+from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
 from services.bigtable_reader.core.changes.refused import CELL_BYTES, LARGEST, RefusedChange
 from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
@@ -15,8 +15,8 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import key_text
-from shared.pubsub.letters import letter_message
-from tests.fakes.bigtable_reader import FakeLetters
+from shared.pubsub.dead_letters import letter_message
+from tests.fakes.bigtable_reader import FakeDeadLetterSink
 from tests.fakes.bigtable_table import VirtualClock
 from tests.unit.bigtable_reader.readings import a_record, outputs
 
@@ -46,8 +46,8 @@ def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[RefusedCh
 
 
 async def letters_of(*refused: RefusedChange) -> Sequence[DeadLetter]:
-    letters = FakeLetters()
-    await SettingAside(letters, VirtualClock()).keep(refused)
+    letters = FakeDeadLetterSink()
+    await DeadLettering(letters, VirtualClock()).keep(refused)
     return letters.kept
 
 
@@ -82,7 +82,7 @@ def test_what_the_consumer_makes_of_a_letter_that_is_replayed_and_fails_again_is
 
 
 def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
-    class Slow(FakeLetters):
+    class Slow(FakeDeadLetterSink):
         def __init__(self) -> None:
             super().__init__()
             self.asked: list[int] = []
@@ -95,7 +95,7 @@ def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> N
 
     async def scenario() -> None:
         letters = Slow()
-        setting_aside = SettingAside(letters, VirtualClock())
+        setting_aside = DeadLettering(letters, VirtualClock())
         begun = 0
 
         async def begin_all() -> None:

@@ -1,4 +1,4 @@
-"""What no change can be made of: a dead letter, and the rest goes on."""
+"""Dead letters of what no change can be made of; the other rows go on."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,16 @@ from shared.contracts.timestamps import Nanoseconds
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
 _ROOM: Final = 32_000_000
-"""Bytes of what is set aside that wait for the dead-letter topic, about: what comes then waits to be taken."""
+"""Bytes, about, that may wait for the dead-letter topic; `begin` waits while there are more."""
 _AT_ONCE: Final = 4_000_000
-"""Bytes of what is made letters of at a time, about; more where a single one is larger."""
+"""Bytes, about, that are made dead letters at a time; more where a single one is larger."""
 
 
-class SettingAside:
+class DeadLettering:
     """Keeps dead letters of what was refused: each a change batch of its own, with all that was read.
 
-    The texts of letters are several times what they are of, so they are made as they are sent. What no letter has room
-    for is left out and counted.
+    The text of a dead letter is several times as large as what it is of, so it is made when it is sent. What does not
+    fit into a dead letter is left out and counted.
     """
 
     def __init__(self, letters: DeadLetterSink, clock: VersionClock) -> None:
@@ -58,7 +58,7 @@ class SettingAside:
         await (await self.begin(refused))
 
     async def end(self) -> None:
-        """Give up what is under way, and return when nothing is any more."""
+        """Cancel what is under way, and return when all of it has ended."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -10,21 +10,21 @@ from itertools import count
 from threading import RLock
 from typing import Final
 
-from services.dead_letter.core.groups import group_of, normalised
-from services.dead_letter.core.letters import (
+from services.dead_letter.core.dead_letters import (
     COLLECTOR,
     Action,
     Arrival,
     DeadLetterGroup,
+    DeadLetterId,
+    DeadLetterLine,
     DeadLetterStats,
     GroupId,
-    LetterId,
-    LetterLine,
     ReplayId,
     State,
-    StoredLetter,
+    StoredDeadLetter,
     TrailEntry,
 )
+from services.dead_letter.core.groups import group_of, normalised
 from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection, sequence_order
 from services.dead_letter.ports import DeadLetterPage, Kept
@@ -40,7 +40,7 @@ class _Held:
     """A letter, and what the store knows beside it."""
 
     number: int
-    stored: StoredLetter
+    stored: StoredDeadLetter
     last_action_at: Nanoseconds
     messages: set[str] = field(default_factory=set)
     lost_by: ReplayId | None = None
@@ -64,11 +64,11 @@ class _Held:
         self.stored = replace(self.stored, claimed_by=None, claimed_until=None)
 
 
-class FakeLetterStore:
+class FakeDeadLetterStore:
     """Letters in a dictionary."""
 
     def __init__(self) -> None:
-        self._letters: dict[LetterId, _Held] = {}
+        self._letters: dict[DeadLetterId, _Held] = {}
         self._numbers = count(1)
         self._lock = RLock()
         self._pipeline = Pipeline()
@@ -97,7 +97,7 @@ class FakeLetterStore:
         with self._lock:
             for arrival in arrivals:
                 letter = arrival.letter
-                identity = LetterId(letter.identity)
+                identity = DeadLetterId(letter.identity)
                 held = self._letters.get(identity)
                 more = {"message_id": arrival.message_id, "reason": letter.reason.value}
                 if held is None:
@@ -115,9 +115,9 @@ class FakeLetterStore:
                 held.stored = replace(held.stored, attempts=held.stored.attempts + 1)
         return Kept(new=new, again=again, seen=seen)
 
-    def _new(self, letter: DeadLetter, now: Nanoseconds, edit_of: LetterId | None = None) -> _Held:
+    def _new(self, letter: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
         failed_at = _within_64_bits(letter.failed_at)
-        stored = StoredLetter(
+        stored = StoredDeadLetter(
             letter=replace(letter, attributes=dict(letter.attributes), failed_at=failed_at),
             state=State.OPEN,
             group=group_of(letter.reason, letter.table, letter.detail),
@@ -152,7 +152,7 @@ class FakeLetterStore:
         held.let_go()
         held.lost_by = lost_by
 
-    def get(self, letter: LetterId) -> StoredLetter | None:
+    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a letter by its id, or by how only its id begins."""
         with self._lock:
             if letter in self._letters:
@@ -177,7 +177,7 @@ class FakeLetterStore:
         more = f"{behind[limit - 1][0]}.{behind[limit - 1][1]}" if len(behind) > limit else None
         return DeadLetterPage([line for _, _, line in behind[:limit]], more)
 
-    def in_replay_order(self, selection: Selection) -> Iterator[StoredLetter]:
+    def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
         """Return letters by table, key, sequence, as each is when its turn comes."""
         with self._lock:
             chosen = [shallow(held) for held in self._chosen(selection)]
@@ -224,12 +224,14 @@ class FakeLetterStore:
             payload_bytes=sum(len(one.letter.data) for one in letters),
         )
 
-    def trail(self, letter: LetterId) -> Sequence[TrailEntry]:
+    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
         """Return what was done to a letter."""
         with self._lock:
             return list(self._letters[letter].trail) if letter in self._letters else []
 
-    def note(self, letters: Sequence[LetterId], action: Action, who: str, now: Nanoseconds, result: str = "") -> None:
+    def note(
+        self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
+    ) -> None:
         """Write a line into the trail of letters."""
         with self._lock:
             for held in self._of(letters):
@@ -237,14 +239,14 @@ class FakeLetterStore:
 
     def set_state(
         self,
-        letters: Sequence[LetterId],
+        letters: Sequence[DeadLetterId],
         state: State,
         *,
         only_from: frozenset[State],
         who: str,
         now: Nanoseconds,
         why: str,
-    ) -> Sequence[LetterId]:
+    ) -> Sequence[DeadLetterId]:
         """Discard letters, say they are superseded, or open them."""
         if state not in _ACTIONS:
             raise ValueError(f"only `sent` makes a letter {state.value}")
@@ -258,8 +260,8 @@ class FakeLetterStore:
         return [held.stored.id for held in chosen]
 
     def claim(
-        self, letters: Sequence[LetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
-    ) -> Sequence[LetterId]:
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
+    ) -> Sequence[DeadLetterId]:
         """Take letters for a replay."""
         until = Nanoseconds(now + lease // timedelta(microseconds=1) * 1000)
         with self._lock:
@@ -273,7 +275,9 @@ class FakeLetterStore:
                 held.stored = replace(held.stored, claimed_by=replay, claimed_until=until)
         return [held.stored.id for held in chosen]
 
-    def sent(self, letters: Sequence[LetterId], replay: ReplayId, who: str, now: Nanoseconds) -> Sequence[LetterId]:
+    def sent(
+        self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
+    ) -> Sequence[DeadLetterId]:
         """Say that letters of a claim are published."""
         done = []
         with self._lock:
@@ -311,10 +315,10 @@ class FakeLetterStore:
         return dead
 
     def add_edit(
-        self, original: LetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
-    ) -> StoredLetter:
+        self, original: DeadLetterId, copy: DeadLetter, *, diff: str, why: str, who: str, now: Nanoseconds
+    ) -> StoredDeadLetter:
         """Keep an edited copy."""
-        identity = LetterId(copy.identity)
+        identity = DeadLetterId(copy.identity)
         with self._lock:
             held = self._letters.get(original)
             if held is None:
@@ -347,14 +351,14 @@ class FakeLetterStore:
             gone = [self._letters.pop(held.stored.id) for held in old[:limit]]
         return len(gone)
 
-    def _of(self, letters: Sequence[LetterId]) -> list[_Held]:
+    def _of(self, letters: Sequence[DeadLetterId]) -> list[_Held]:
         return [self._letters[one] for one in dict.fromkeys(letters) if one in self._letters]
 
     def _chosen(self, selection: Selection) -> list[_Held]:
         return [held for held in self._letters.values() if matches(selection, held.stored.line)]
 
 
-def matches(selection: Selection, line: LetterLine) -> bool:
+def matches(selection: Selection, line: DeadLetterLine) -> bool:
     """Return whether a letter is of a selection."""
     sequence = sequence_order(line.sequence)
     by_sequence = selection.sequence_from is not None or selection.sequence_until is not None

@@ -65,7 +65,7 @@ async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[st
             case "family back" if not world.is_missed:
                 world.catalog.found = replace(world.catalog.found, families=frozenset(FAMILIES))
             case "found":
-                await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
+                await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
             case "snapshot":
                 await world.request()
             case "some keys":
@@ -181,7 +181,7 @@ def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> None:
     async def scenario() -> None:
         world = SnapshotWorld(Random(0))
         await a_filled_world(world, KEYS)
-        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
+        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
         world.start()
         await world.wait_until_snapshots_are_over()
         await asyncio.sleep(60)
@@ -198,7 +198,7 @@ def test_a_snapshot_whose_end_an_older_version_has_told_heals_as_well() -> None:
         world.start()
         await world.wait_until_snapshots_are_over()
         assert all(part.state is PartState.DONE for part in world.parts)
-        await FakeResyncStore(world.partitions).mark(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 0)
+        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 0)
         await asyncio.sleep(60)
         assert not world.is_marked()
         await world.end()
@@ -227,7 +227,7 @@ def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> 
         world, out = SnapshotWorld(Random(0)), io.StringIO()
         await a_filled_world(world, [])
         store = FakeResyncStore(world.partitions)
-        await store.mark(BigtableResyncKind.STREAM_DISABLED, EPOCH, 0)
+        await store.request(BigtableResyncKind.STREAM_DISABLED, EPOCH, 0)
         assert await synced(store, out) == 0
         assert not world.is_marked()
         with pytest.raises(MisconfiguredError, match=r"not marked: `python -m services.bigtable_reader status` says"):
