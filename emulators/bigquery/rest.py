@@ -241,12 +241,8 @@ class _Api:
         job, _, start = call.parameters.get("pageToken", "").partition(":")
         job = job or self._jobs.with_result_in(call.table)
         if not job:
-            name = self._warehouse.table(call.table).name
             columns = call.parameters.get("selectedFields")
-            chosen = ", ".join(f"`{column}`" for column in columns.split(",")) if columns else "*"
-            text = f"SELECT {chosen} FROM `{name.project}.{name.dataset}.{name.table}`"
-            request = {"query": text, "maxResults": 0, "useLegacySql": False}
-            job = self._jobs.query(project, request)["jobReference"]["jobId"]
+            job = self._jobs.listing(self._warehouse.table(call.table).name, columns.split(",") if columns else ())
         page = dict(self._jobs.results(project, job, {**call.parameters, "pageToken": start}))
         if "pageToken" in page:
             page["pageToken"] = f"{job}:{page['pageToken']}"

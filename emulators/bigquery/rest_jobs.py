@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from sqlglot import exp
 
 from emulators.bigquery.catalog import TableName
@@ -31,6 +32,12 @@ _UNSERVED_OPTIONS: Final = ("destinationTable", "tableDefinitions", "userDefined
 _USER: Final = "anonymous@example.com"
 _LISTED_JOBS: Final = 50
 _PAGE_ROWS: Final = 20_000
+_REQUEST_BYTES: Final = 10 << 20
+"""Of a query's request, its parameters included (BigQuery, "Quotas and limits", query jobs: 10 MB)."""
+_TOO_LARGE: Final = (
+    "Response too large to return. Consider specifying a destination table in your job configuration. For more "
+    "details, see https://cloud.google.com/bigquery/troubleshooting-errors"
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,12 @@ class Jobs:
         page = _page(job, {**request, **(request.get("formatOptions") or {})})
         return {**kind, **page, "totalBytesBilled": str(job.outcome.cost.billed)}
 
+    def listing(self, table: TableName, columns: Sequence[str]) -> str:
+        """Return the job that reads a table as it is now, to be listed in pages: any size, for nothing."""
+        chosen = ", ".join(f"`{column}`" for column in columns) or "*"
+        query = {"query": f"SELECT {chosen} FROM `{table.dotted}`", "useLegacySql": False}
+        return self._run(table.project, uuid.uuid4().hex, query, {"query": query}, listing=True).identifier
+
     def cancel(self, project: str, identifier: str) -> Mapping[str, Any]:
         """Return a job, which is done: there is nothing left to cancel."""
         return {"kind": "bigquery#jobCancelResponse", "job": self.get(project, identifier)}
@@ -136,11 +149,21 @@ class Jobs:
         options = {key.removeprefix("formatOptions."): value for key, value in parameters.items()}
         return {"kind": "bigquery#getQueryResultsResponse", **_page(self._job(project, identifier), options)}
 
-    def _run(self, project: str, identifier: str, query: Mapping[str, Any], configuration: Mapping[str, Any]) -> _Job:
+    def _run(
+        self,
+        project: str,
+        identifier: str,
+        query: Mapping[str, Any],
+        configuration: Mapping[str, Any],
+        *,
+        listing: bool = False,
+    ) -> _Job:
         text, defaults, parameters = _statement(project, query)
         created = self._warehouse.now()
         most = query.get("maximumBytesBilled")
         outcome = run(self._warehouse, text, defaults, parameters, None if most is None else _number(most))
+        if outcome.rows is not None and outcome.rows.nbytes > self._warehouse.response_bytes and not listing:
+            raise ApiError("responseTooLarge", _TOO_LARGE)
         self._remember(project, identifier, outcome, created, text)
         job = _Job(project, identifier, configuration, outcome, created)
         with self._lock:
@@ -169,6 +192,8 @@ class Jobs:
 
 def _statement(project: str, query: Mapping[str, Any]) -> tuple[str, Defaults, Mapping[str | int, exp.Expr]]:
     """Return the text of a query job, what completes its names, and its parameters; ApiError where it is not served."""
+    if len(msgspec.json.encode(query)) > _REQUEST_BYTES:
+        raise invalid(f"Request payload size exceeds the limit: {_REQUEST_BYTES} bytes.")
     text = str(query.get("query") or "")
     first = text.lstrip().partition("\n")[0].strip().lower()
     legacy = first == "#legacysql" or (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
@@ -22,6 +23,8 @@ _INFORMATION_SCHEMA: Final = "INFORMATION_SCHEMA."
 _VIEWS_IN_VIEWS: Final = 16
 _KIND_OF_ERROR: Final = re.compile(r"^[A-Z][A-Za-z -]* Error: ")
 _RAISED: Final = re.compile(r"ValueError: ([^\n]+)")
+_ONE_LITERAL: Final = frozenset({"INT64", "STRING"})
+"""Types whose values DuckDB reads from text as BigQuery does."""
 _UNKNOWN_FUNCTION: Final = re.compile(r"Function with name (\w+) does not exist")
 
 
@@ -271,12 +274,21 @@ def read_parameters(resources: Sequence[Mapping[str, object]]) -> Mapping[str | 
     }
 
 
+def _array(kind: str, texts: Sequence[object]) -> exp.Expr:
+    """Return an array of any length as one literal: thousands of nodes would take seconds to translate."""
+    literal = exp.Literal.string(msgspec.json.encode(texts).decode())
+    array = exp.Anonymous(this="from_json", expressions=[literal, exp.Literal.string('["VARCHAR"]')])
+    return exp.Cast(this=array, to=exp.DataType.build(f"ARRAY<{kind}>", dialect="bigquery"))
+
+
 def _parameter_value(parameter_type: object, value: object) -> exp.Expr:
     assert isinstance(parameter_type, Mapping)
     value = value if isinstance(value, Mapping) else {}
     if parameter_type["type"] == "ARRAY":
-        elements = [_parameter_value(parameter_type["arrayType"], each) for each in value.get("arrayValues") or ()]
-        return exp.Array(expressions=elements)
+        kind, values = parameter_type["arrayType"], value.get("arrayValues") or ()
+        if kind["type"] in _ONE_LITERAL:
+            return _array(kind["type"], [each.get("value") for each in values])
+        return exp.Array(expressions=[_parameter_value(kind, each) for each in values])
     text = value.get("value")
     if text is None:
         return exp.Null()

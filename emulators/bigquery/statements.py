@@ -1,7 +1,6 @@
 """What each kind of SQL statement does: a query returns rows, DDL changes the catalog, DML changes plain tables."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import duckdb
 from sqlglot import exp
@@ -14,11 +13,6 @@ from emulators.bigquery.row_changes import STATEMENTS, change_rows
 from emulators.bigquery.sql import Defaults, message_of, parse, translate
 from emulators.bigquery.table_of_query import create_table_of_query, is_table_of_query
 from emulators.bigquery.warehouse import Warehouse
-
-_TOO_LARGE: Final = (
-    "Response too large to return. Consider specifying a destination table in your job configuration. For more "
-    "details, see https://cloud.google.com/bigquery/troubleshooting-errors"
-)
 
 
 def run(
@@ -36,8 +30,6 @@ def run(
             cost = query_cost(warehouse, translated)
             cost.check(most)
             rows = warehouse.query(translated.sql, translated.tables, translated.beside)
-            if rows.nbytes > warehouse.response_bytes:
-                raise ApiError("responseTooLarge", _TOO_LARGE)
             return Outcome("SELECT", rows=rows, cost=cost)
         if is_table_of_query(statement):
             return create_table_of_query(statement, warehouse, defaults, parameters, most)

@@ -34,6 +34,7 @@ from emulators.bigquery.protocol import (
     GetWriteStreamRequest,
     WriteStream,
 )
+from emulators.bigquery.read_api import read_handler
 from emulators.bigquery.routing import AppendRouting, check_routing, is_sent
 from emulators.bigquery.throughput import Throughput
 from emulators.bigquery.warehouse import Warehouse
@@ -47,7 +48,7 @@ log = structlog.get_logger()
 
 
 def write_server(warehouse: Warehouse, faults: Faults, counters: Counters, throughput: Throughput) -> grpc.aio.Server:
-    """Return the server, without a port and not started."""
+    """Return the server, without a port and not started. It serves reads, too: BigQuery has both at one address."""
     api = _WriteApi(warehouse, faults, counters, throughput)
     server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", _MESSAGE_BYTES), ("grpc.so_reuseport", 0)],
@@ -75,7 +76,8 @@ def write_server(warehouse: Warehouse, faults: Faults, counters: Counters, throu
             )
         },
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, methods), _Unserved()))
+    served = grpc.method_handlers_generic_handler(_SERVICE, methods)
+    server.add_generic_rpc_handlers((served, read_handler(warehouse), _Unserved()))
     return server
 
 

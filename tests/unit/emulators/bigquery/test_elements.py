@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from emulators.bigquery.sql import Defaults
+from emulators.bigquery.sql import Defaults, read_parameters
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
 
@@ -54,3 +54,27 @@ def test_an_element_comes_before_a_column_and_offsets_count_from_zero(
     answer = run(warehouse, query, DEFAULTS, {}).rows
     assert answer is not None
     assert answer.to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("INT64", ["5", "-9223372036854775808", None]),
+        ("STRING", ["", "'", '"\\\n', "é", None]),
+        ("DATE", ["2026-11-23", None]),
+        ("INT64", []),
+    ],
+)
+def test_an_array_of_parameters_holds_each_value(warehouse: Warehouse, kind: str, values: list[str | None]) -> None:
+    resource = {
+        "name": "all",
+        "parameterType": {"type": "ARRAY", "arrayType": {"type": kind}},
+        "parameterValue": {"arrayValues": [{"value": value} for value in values]},
+    }
+    query = (
+        "SELECT CAST(@all[OFFSET(n)] AS STRING) AS v, @all[OFFSET(n)] IN UNNEST(@all) AS there "
+        f"FROM UNNEST(GENERATE_ARRAY(0, {len(values) - 1})) AS n ORDER BY n"
+    )
+    answer = run(warehouse, query, DEFAULTS, read_parameters([resource])).rows
+    assert answer is not None
+    assert answer.to_pylist() == [{"v": value, "there": None if value is None else True} for value in values]

@@ -124,7 +124,16 @@ def test_an_answer_beyond_the_limit_is_refused_and_a_table_takes_it(jobs: Jobs, 
     assert (done["ddlOperationPerformed"], done["ddlTargetTable"]["tableId"]) == ("CREATE", "copy")
     assert done["statementType"] == "CREATE_TABLE_AS_SELECT"
     assert (answer["totalBytesProcessed"], answer["totalBytesBilled"]) == ("33", str(10 * MIB))
-    assert warehouse.count_rows(warehouse.table(TableName("p", "d", "copy"))) == 2
+    copy = TableName("p", "d", "copy")
+    assert warehouse.count_rows(warehouse.table(copy)) == 2
+    assert len(jobs.results("p", jobs.listing(copy, ["k"]), {})["rows"]) == 2, "a listing has no limit"
+
+
+def test_a_request_beyond_the_limit_is_refused(jobs: Jobs) -> None:
+    """BigQuery, "Quotas and limits", query jobs: 10 MB, parameters included."""
+    long = {"name": "s", "parameterType": {"type": "STRING"}, "parameterValue": {"value": "x" * (10 << 20)}}
+    with pytest.raises(ApiError, match="Request payload size exceeds the limit"):
+        asked(jobs, "SELECT @s", queryParameters=[long])
 
 
 MOST = {"name": "most", "parameterType": {"type": "INT64"}, "parameterValue": {"value": "3"}}
@@ -148,8 +157,9 @@ def test_a_table_of_a_query_has_its_columns_its_rows_and_its_expiry(
         ("s", "STRUCT<x INT64, y STRING>"),
     ]
     assert made.properties["expirationTime"] == "1700086400500"
-    both = run(warehouse, "SELECT * FROM copy EXCEPT DISTINCT SELECT * FROM copy", DEFAULTS, {}).rows
-    assert both is not None
+    copied, rows = (asked(jobs, f"SELECT * FROM {name} ORDER BY k")["rows"] for name in ("copy", "t"))
+    assert copied == rows
+    assert len(rows) == 3
     with pytest.raises(ApiError, match="Already Exists"):
         asked(jobs, text)
     asked(jobs, text.replace("TABLE copy", "TABLE IF NOT EXISTS copy"))
