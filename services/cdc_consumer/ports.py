@@ -17,7 +17,7 @@ import pyarrow as pa
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.source_rows import Done, Key
 
@@ -268,20 +268,50 @@ class Spool(Protocol):
         """Forget all rows."""
 
 
+class BytesLimitError(MisconfiguredError):
+    """A query was not run, because BigQuery would bill more bytes for it than it may; the message names the figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpend:
+    """What queries have cost until now."""
+
+    queries: int = 0
+    bytes_billed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEstimate:
+    """How many bytes BigQuery expects to read, before anything is read."""
+
+    read: int
+    """By the query that reads a mirror."""
+    again: int
+    """By each query that reads it once more: a recheck, or the count of what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRows:
+    """The rows of a mirror that are not from before a time."""
+
+    rows: int
+    """How many rows the mirror has, those from before that time included."""
+    some: pa.Table
+    """A hundred of the others at most."""
+
+
 class MirrorRows(Protocol):
     """The rows of mirrors as queries show them. Times are in microseconds."""
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
         """Put the rows from before a time, or of no known one, which are not kept as deleted, into a spool.
 
-        They are as they are at one moment, with the definition's columns in their wire types. TransientError.
+        Return some of the other rows, and how many rows there are. One query answers for all of it: the rows are as
+        they are at one moment, with the definition's columns in their wire types. TransientError; BytesLimitError.
         """
 
-    def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
-        """Return some of the other rows, alike."""
-
-    def count(self, mirror: MirrorTable, before: int) -> RowCount:
-        """Count them."""
+    def count_older(self, mirror: MirrorTable, before: int) -> int:
+        """Count the rows from before a time. TransientError; BytesLimitError."""
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
@@ -359,23 +389,42 @@ class MirrorProgress:
     """Another text as soon as anything else is applied."""
 
 
+class MirrorReading(Protocol):
+    """One reading of a whole mirror."""
+
+    def pages(self) -> Iterator[pa.Table]:
+        """Yield all rows (`Mirrored.schema`), some at a time, as they are at one moment: that of the first call.
+
+        However often it is called, the mirror is read by one query. TransientError; BytesLimitError.
+        """
+
+
 class MirrorTables(Protocol):
-    """The mirrors, asked of BigQuery. TransientError where it does not answer, or not for this table."""
+    """The mirrors, asked of BigQuery. TransientError where it does not answer, or not for this table.
+
+    BytesLimitError where a query would be billed for more bytes than may be.
+    """
 
     def find(self, table: Mirrored) -> FoundMirror:
         """Return the mirror of a source table; MisconfiguredError where none can be compared with it."""
 
-    def read(self, table: Mirrored, mirror: FoundMirror) -> Iterator[pa.Table]:
-        """Yield all rows (`Mirrored.schema`), some at a time, as they are at one moment."""
+    def reading(self, table: Mirrored, mirror: FoundMirror) -> AbstractContextManager[MirrorReading]:
+        """Read a mirror within the block; nothing of the reading is left after it."""
 
-    def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
-        """Return the rows that there are under some keys, in key columns without NULL."""
+    def recheck(
+        self, table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: str
+    ) -> tuple[pa.Table, MirrorProgress]:
+        """Return the rows that there are under some keys, in key columns without NULL, and how far the mirror is.
 
-    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
-        """Return how far the mirror is, by the change sequence numbers up to one (and as long as that).
-
-        What lies beyond it, or has another form, says nothing of that.
+        Both by one query, if all keys fit into one request. How far it is goes by the change sequence numbers up to
+        one (and as long as that): what lies beyond it, or has another form, says nothing of that.
         """
+
+    def estimate(self, table: Mirrored, mirror: FoundMirror) -> QueryEstimate:
+        """Return what BigQuery expects to read; nothing is read."""
+
+    def spent(self) -> QuerySpend:
+        """Return what all queries until now have cost."""
 
 
 class Spilled(Protocol):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
-from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, Spool
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
@@ -23,6 +23,7 @@ class FakeMirrorRows:
     def __init__(self, writer: FakeCdcWriter) -> None:
         self._writer = writer
         self.swept: dict[str, int] = {}
+        self.queries = 0
         self.told = 0
         """When mirrors that were made anew came to say that they are complete, in microseconds."""
 
@@ -40,18 +41,17 @@ class FakeMirrorRows:
             history=history if history.identity in self._writer.tables.there else None,
         )
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
+        self.queries += 1
         into.clear()
-        rows = self._rows(mirror, before, older=True)
-        for start in range(0, len(rows), 2):
-            into.add(rows.slice(start, 2))
+        older, others = (self._rows(mirror, before, older=each) for each in (True, False))
+        for start in range(0, len(older), 2):
+            into.add(older.slice(start, 2))
+        return OtherRows(len(older) + len(others), others.slice(0, 100))
 
-    def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
-        return self._rows(mirror, since, older=False).slice(0, most)
-
-    def count(self, mirror: MirrorTable, before: int) -> RowCount:
-        older, newer = (len(self._rows(mirror, before, older=each)) for each in (True, False))
-        return RowCount(older, older + newer)
+    def count_older(self, mirror: MirrorTable, before: int) -> int:
+        self.queries += 1
+        return len(self._rows(mirror, before, older=True))
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         name = mirror.definition.identity

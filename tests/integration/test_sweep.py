@@ -24,6 +24,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     NEEDS_RESYNC,
     SWEPT,
 )
+from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
@@ -138,7 +139,7 @@ def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_i
     monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.mirror_queries._PAGE", 2)
     hours = count(step=3600.0)
     monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: next(hours)))
-    rows = BigQueryMirrorRows(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset, Stop())
+    rows = BigQueryMirrorRows(MirrorQueries(mirror.stand_in.client), PROJECT, mirror.stand_in.dataset, Stop())
     found = rows.find("Things")
     mirror.stand_in.control("POST", "faults", action="answer", on="rest", method="GET", times=1)
     with spooled() as older:
@@ -337,7 +338,7 @@ def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
     BigQueryTables(client, PROJECT, stand_in.dataset).ensure(written.definition)
     ours = "_millrace_sequence, _millrace_commit_timestamp, _millrace_deleted"
     theirs = f"SELECT * EXCEPT ({ours}) FROM every ORDER BY id"
-    found = BigQueryMirrorRows(client, PROJECT, stand_in.dataset, Stop())
+    found = BigQueryMirrorRows(MirrorQueries(client), PROJECT, stand_in.dataset, Stop())
     with open_storage_channel(bigquery_stand_in[1]) as channel:
         writer = AppendStreams(channel, PROJECT, stand_in.dataset, Stop(), SystemClock())
         assert writer.append(written.definition, written.rows).refused() == []

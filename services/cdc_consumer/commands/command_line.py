@@ -7,12 +7,17 @@ from typing import Annotated, Final
 import typer
 
 from shared.contracts.durations import parse_duration
+from shared.contracts.sizes import parse_size
 from shared.contracts.timestamps import parse_timestamp
 from shared.runtime.commands import CommandLine, DoctorCommand, Json, Tables
 
 
 def _duration(value: str | timedelta) -> timedelta:
     return parse_duration(value) if isinstance(value, str) else value
+
+
+def _bytes(value: str | int) -> int:
+    return parse_size(value) if isinstance(value, str) else value
 
 
 def _timestamp(text: str) -> str:
@@ -22,6 +27,22 @@ def _timestamp(text: str) -> str:
 
 Source = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="The reader's command that answers for the source; SOURCE_ROWS.")
+]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=_bytes,
+        metavar="SIZE",
+        help="What BigQuery may bill for all queries together, such as 500GB; a query that would go beyond is not run.",
+    ),
+]
+TemporaryDataset = Annotated[
+    str,
+    typer.Option(
+        metavar="DATASET",
+        show_default="the mirror's own",
+        help="Where rows are copied to, for as long as they are read: in the mirror's project and location.",
+    ),
 ]
 
 
@@ -78,6 +99,11 @@ class SweepCommand:
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A source table, as change batches name it.")]
     before: Annotated[str, typer.Option(metavar="T", help="Such as 2026-11-22T10:00:00.123456Z.")]
     execute: Annotated[bool, typer.Option("--execute", help="Delete; without it, print what would be.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print how many bytes BigQuery would read, and query nothing.")
+    ] = False
+    max_bytes: MaxBytes = None
+    temporary_dataset: TemporaryDataset = ""
     source: Source = None
     json: Json = False
 
@@ -92,12 +118,15 @@ class ReconcileCommand:
     consumer applies it.
 
     Exits 0 when all is equal (after a repair, too), 1 when rows differ, 2 when something cannot be compared, 3 when no
-    difference stands but rows kept changing, or the mirror was behind, for all of the time.
+    difference stands but rows kept changing, or the mirror was behind, for all of the time. --max-differences and
+    --min-coverage allow for some of either.
 
     Examples:
 
     \b
       {program} reconcile Orders
+      {program} reconcile Orders --dry-run
+      {program} reconcile Orders --max-bytes 500GB --max-differences 10 --min-coverage 99.9
       {program} reconcile --all --json
       {program} reconcile Orders --repair --source 'python -m services.spanner_reader rows'
     """
@@ -124,6 +153,18 @@ class ReconcileCommand:
     repair: Annotated[
         bool, typer.Option("--repair", help="Publish what is true of the rows that differ, and wait until it is there.")
     ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print how many bytes BigQuery would read, and compare nothing.")
+    ] = False
+    max_bytes: MaxBytes = None
+    max_differences: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many rows of a table may differ with exit code 0.")
+    ] = 0
+    min_coverage: Annotated[
+        float,
+        typer.Option(metavar="PERCENT", min=0, max=100, help="How much of a table has to be compared for exit code 0."),
+    ] = 100
+    temporary_dataset: TemporaryDataset = ""
     source: Source = None
     limit: Annotated[int, typer.Option(metavar="N", help="How many keys are shown of a table.")] = 20
     json: Json = False

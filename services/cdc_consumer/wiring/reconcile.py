@@ -1,19 +1,26 @@
 """The command `reconcile`: compares mirrors with their source, value by value."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
-from services.cdc_consumer.app.reconcile.reconcile_report import exit_code, json_text, lines
+from services.cdc_consumer.app.reconcile.reconcile_report import (
+    Thresholds,
+    document,
+    estimate_lines,
+    estimates_document,
+    exit_code,
+    json_text,
+    lines,
+)
 from services.cdc_consumer.commands.command_line import ReconcileCommand
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
@@ -26,6 +33,8 @@ from shared.runtime.service import MISCONFIGURED, command_settings
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
+T = TypeVar("T")
+
 
 def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
     """Compare what is asked for, print what has come of it, and return the exit code."""
@@ -35,46 +44,79 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
         raise MisconfiguredError("name the tables to compare, as change batches name them, or say --all")
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    results: list[TableDifferences] = []
-    failed: dict[str, str] = {}
+    mirrors = BigQueryMirrorTables(
+        client,
+        settings.dataset_project,
+        settings.bigquery_dataset,
+        temporary=told.temporary_dataset,
+        max_bytes=told.max_bytes,
+    )
     try:
         with opened_source(told.source or settings.source_rows, environ, stop) as source:
             reconciler = Reconciler(
                 source=source,
-                mirrors=BigQueryMirrorTables(client, settings.dataset_project, settings.bigquery_dataset),
+                mirrors=mirrors,
                 plan=Plan(file, settings.bigquery_dataset),
                 spilled=_spilled,
                 waits=Waits(SystemClock(), stop),
                 options=ReconcileOptions(settle=told.settle, at=told.at, repair=told.repair),
             )
-            names = reconciler.tables() if told.every else told.tables
-            for table, found in compared(reconciler.reconcile, names, stop):
-                if isinstance(found, TableDifferences):
-                    results.append(found)
-                    shown = list(lines(found, told.limit))
-                else:
-                    failed[table] = found
-                    shown = [f"{table}: not compared: {found}"]
-                if not told.json:
-                    out.writelines(f"{line}\n" for line in shown)
-                out.flush()
+            return (_estimated if told.dry_run else _reconciled)(reconciler, told, stop, out)
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(f"what is to be compared does not answer: {error}; ask again") from error
+
+
+def _reconciled(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: TextIO) -> int:
+    results, failed = _each(
+        reconciler, told, stop, out, reconciler.reconcile, lambda _table, found: lines(found, told.limit)
+    )
     if told.json:
-        out.write(json_text(results, failed) + "\n")
-    return MISCONFIGURED if failed else exit_code(results)
+        out.write(json_text(document(list(results.values()), failed)) + "\n")
+    thresholds = Thresholds(told.max_differences, told.min_coverage)
+    return MISCONFIGURED if failed else exit_code(list(results.values()), thresholds)
 
 
-def compared(
-    compare: Callable[[str], TableDifferences], tables: Sequence[str], stop: Stop
-) -> Iterator[tuple[str, TableDifferences | str]]:
+def _estimated(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: TextIO) -> int:
+    found, failed = _each(
+        reconciler, told, stop, out, reconciler.estimate, lambda table, found: estimate_lines(table, *found)
+    )
+    if told.json:
+        out.write(json_text(estimates_document(found, failed)) + "\n")
+    return MISCONFIGURED if failed else 0
+
+
+def _each(
+    reconciler: Reconciler,
+    told: ReconcileCommand,
+    stop: Stop,
+    out: TextIO,
+    ask: Callable[[str], T],
+    shown: Callable[[str, T], Iterable[str]],
+) -> tuple[Mapping[str, T], Mapping[str, str]]:
+    """Ask of each table that is named, and print what comes of it; return that, and why nothing came of others."""
+    results: dict[str, T] = {}
+    failed: dict[str, str] = {}
+    for table, found in compared(ask, reconciler.tables() if told.every else told.tables, stop):
+        if isinstance(found, str):
+            failed[table] = found
+            text: Iterable[str] = [f"{table}: not compared: {found}"]
+        else:
+            results[table] = found
+            text = shown(table, found)
+        if not told.json:
+            out.writelines(f"{line}\n" for line in text)
+        out.flush()
+    return results, failed
+
+
+def compared(ask: Callable[[str], T], tables: Sequence[str], stop: Stop) -> Iterator[tuple[str, T | str]]:
     """Yield what comes of each table, or why nothing does, which says nothing of the others.
 
     TransientError once asked to stop.
     """
     for table in tables:
         try:
-            yield table, compare(table)
+            yield table, ask(table)
         except MisconfiguredError as error:
             yield table, str(error)
         except TransientError as error:

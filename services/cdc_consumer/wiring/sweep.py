@@ -6,6 +6,7 @@ from typing import Final, TextIO
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
@@ -18,7 +19,9 @@ from services.cdc_consumer.app.delete_missing_rows.sweep import (
     SourceOfMirror,
     SweepRefusedError,
     Swept,
+    check_time,
     described,
+    estimate_document,
     exit_code,
     print_sweep,
     shown_time,
@@ -27,7 +30,7 @@ from services.cdc_consumer.app.delete_missing_rows.sweep import (
 )
 from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows
+from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
 from services.cdc_consumer.settings import Settings
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import label_of, source_table
@@ -49,8 +52,8 @@ def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, s
     settings = command_settings(Settings, environ)
     plan = Plan(load_tables_file(settings.tables_file)[1], settings.bigquery_dataset)
     project, dataset = settings.dataset_project, settings.bigquery_dataset
-    client = open_client(project, settings.bigquery_emulator_host)
-    rows = BigQueryMirrorRows(client, project, dataset, stop)
+    queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host), told.max_bytes)
+    rows = BigQueryMirrorRows(queries, project, dataset, stop, told.temporary_dataset)
     command = told.source or settings.source_rows or DEFAULT_SOURCE
     with (
         opened_source(command, environ, stop) as asked,
@@ -59,11 +62,15 @@ def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, s
     ):
         source = described(asked, told.table)
         mirror = rows.find(*mirror_name(source, plan))
+        if told.dry_run:
+            check_time(mirror, before)
+            print_sweep(estimate_document(told.table, mirror, rows.estimate(mirror, before)), told.json, out)
+            return 0
         clock, after = SystemClock(), settings.sweep_after
         found = sweep(
             mirror, rows, writer, source, spooled, stop, clock, before=before, after=after, execute=told.execute
         )
-    document = sweep_document(told.table, mirror, found, execute=told.execute)
+    document = sweep_document(told.table, mirror, found, queries.spent, execute=told.execute)
     print_sweep(document, told.json, out)
     return exit_code(found)
 
@@ -83,17 +90,28 @@ def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
         yield
         return
     project, dataset = settings.dataset_project, settings.bigquery_dataset
-    client = open_client(project, settings.bigquery_emulator_host)
-    rows = BigQueryMirrorRows(client, project, dataset, stop)
+    queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host))
+    rows = BigQueryMirrorRows(queries, project, dataset, stop)
 
     def swept(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Swept:
-        before, after = mirror.complete_since, settings.sweep_after
-        if source is None:
-            count = rows.count(mirror, before)
+        before, after, clock = mirror.complete_since, settings.sweep_after, SystemClock()
+
+        def unasked(count: RowCount) -> None:
             check_letters(mirror, count, before)
             check_part(mirror.definition.identity, count, before)
+
         return sweep(
-            mirror, rows, writer, source, spooled, stop, SystemClock(), before=before, after=after, execute=True
+            mirror,
+            rows,
+            writer,
+            source,
+            spooled,
+            stop,
+            clock,
+            before=before,
+            after=after,
+            execute=True,
+            unasked=unasked,
         )
 
     def sweep_one(listed: Mirror) -> Swept:

@@ -17,7 +17,14 @@ from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reco
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
-from services.cdc_consumer.ports import FoundMirror, MirrorProgress
+from services.cdc_consumer.ports import (
+    BytesLimitError,
+    FoundMirror,
+    MirrorProgress,
+    MirrorReading,
+    QueryEstimate,
+    QuerySpend,
+)
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import TransientError
@@ -55,6 +62,9 @@ class World:
     consuming: bool = True
     nulls: list[str] = field(default_factory=list)
     """Rows of the source whose keys hold NULL."""
+    queries: int = 0
+    """Of the mirror, until now. Each is billed for a byte."""
+    most_queries: int = 1_000_000
     plan: Plan = EVERYTHING
     found: FoundMirror = field(default_factory=lambda: FoundMirror("project.dataset.things"))
     honest: bool = True
@@ -131,6 +141,12 @@ class World:
         applied = [self.applied.get(key, "") for key in keys]
         return rows.set_column(place, "_millrace_sequence", pa.array(applied, pa.string()))
 
+    def query(self) -> None:
+        """Count a query of the mirror."""
+        if self.queries == self.most_queries:
+            raise BytesLimitError("--max-bytes allows no more")
+        self.queries += 1
+
     def progress(self, until: str) -> MirrorProgress:
         past = [one for one in self.applied.values() if len(one) == len(until) and one <= until]
         return MirrorProgress(max(past, default=""), repr(sorted(self.applied.items())))
@@ -145,22 +161,52 @@ class Mirrors:
     def find(self, table: Mirrored) -> FoundMirror:
         return self.world.find(table)
 
-    def read(self, table: Mirrored, mirror: FoundMirror) -> Iterator[pa.Table]:
+    @contextmanager
+    def reading(self, table: Mirrored, mirror: FoundMirror) -> Iterator[MirrorReading]:
+        yield WholeMirror(self.world, table)
+
+    def recheck(
+        self, table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: str
+    ) -> tuple[pa.Table, MirrorProgress]:
+        self.world.query()
+        there = [key for key in keys.column("id").to_pylist() if key in self.world.mirror]
+        return self.world.rows_of(table, there), self.world.progress(until)
+
+    def estimate(self, table: Mirrored, mirror: FoundMirror) -> QueryEstimate:
+        return QueryEstimate(len(self.world.mirror), 2 * len(self.world.mirror))
+
+    def spent(self) -> QuerySpend:
+        return QuerySpend(self.world.queries, self.world.queries)
+
+
+@dataclass
+class WholeMirror:
+    """A reading of a world's mirror."""
+
+    world: World
+    table: Mirrored
+    begun: bool = False
+
+    def pages(self) -> Iterator[pa.Table]:
+        if not self.begun:
+            self.world.query()
+            self.begun = True
         keys = sorted(self.world.mirror, reverse=True)  # in another order than the source
         for start in range(0, len(keys), 2):
-            yield self.world.rows_of(table, keys[start : start + 2])
-
-    def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
-        return self.world.rows_of(table, [key for key in keys.column("id").to_pylist() if key in self.world.mirror])
-
-    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
-        return self.world.progress(until)
+            yield self.world.rows_of(self.table, keys[start : start + 2])
 
 
 def reconciled(
     world: World, directory: Path, *, settle: int = 30, repair: bool = False, buckets: int | None = None
 ) -> TableDifferences:
     """Compare a world's table, in time that passes only where somebody waits."""
+    return reconciler(world, directory, settle=settle, repair=repair, buckets=buckets).reconcile(HEADER.table)
+
+
+def reconciler(
+    world: World, directory: Path, *, settle: int = 30, repair: bool = False, buckets: int | None = None
+) -> Reconciler:
+    """Return what compares a world's table."""
 
     class Clock:
         def now(self) -> Nanoseconds:
@@ -185,7 +231,7 @@ def reconciled(
     waits = Waits(Clock(), Stop(), pause)
     return Reconciler(
         source=world, mirrors=Mirrors(world), plan=world.plan, spilled=spilled, waits=waits, options=options
-    ).reconcile(HEADER.table)
+    )
 
 
 def kinds(result: TableDifferences) -> dict[int, str]:

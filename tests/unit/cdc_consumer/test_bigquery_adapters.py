@@ -5,7 +5,7 @@ import queue
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,17 +23,19 @@ from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.errors import append_error, beyond_limits, rest_errors
-from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
+from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
-from services.cdc_consumer.core.reconcile.source_table import Mirrored
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
+from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.counts import Report
-from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, TableTroubleError
+from services.cdc_consumer.core.types.types import INT64
+from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
 from services.cdc_consumer.wiring import bigquery_cdc
 from services.cdc_consumer.wiring.bigquery_cdc import SinkOptions
+from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
@@ -344,31 +346,110 @@ def test_a_storage_error_tells_more_than_the_status() -> None:
     assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
 
 
-class BrokenOff:
-    """A client whose answers to queries break off after a page."""
+@dataclass
+class Job:
+    """A query job of `QueryJobs`; each result is waited for with an error, until none is left."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def query_and_wait(self, _query: str, **_more: Any) -> Any:
-        return self
+    job_id: str
+    errors: list[Exception]
+    total_bytes_billed: int = 10_485_760
 
     @property
-    def pages(self) -> Iterator[Any]:
+    def error_result(self) -> Any:
+        return (
+            {"reason": "backendError"} if self.errors and isinstance(self.errors[0], exceptions.ServerError) else None
+        )
+
+    def result(self, **_more: Any) -> Any:
+        if self.errors:
+            raise self.errors[0] if self.error_result else self.errors.pop(0)
+        return SimpleNamespace(pages=[])
+
+
+class QueryJobs:
+    """A client that runs query jobs, whose calls fail as a test says, and lists one table of two pages."""
+
+    def __init__(self, *, inserts: Sequence[Exception] = (), results: Sequence[Exception] = ()) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.statements: list[str] = []
+        self.dropped: list[str] = []
+        self.breaks: list[Exception] = []
+        """What ends a listing after its first page."""
+        self._inserts = list(inserts)
+        self._results = list(results)
+
+    def query(self, statement: str, _config: Any, *, job_id: str, **_more: Any) -> Job:
+        if job_id in self.jobs:
+            raise exceptions.Conflict(f"Already Exists: Job {job_id}")  # type: ignore[no-untyped-call]
+        self.statements.append(statement)
+        self.jobs[job_id] = Job(job_id, self._results)
+        self._results = []
+        if self._inserts:
+            raise self._inserts.pop(0)
+        return self.jobs[job_id]
+
+    def get_job(self, job_id: str, **_more: Any) -> Job:
+        return self.jobs[job_id]
+
+    def list_rows(self, _table: Any, **_more: Any) -> Any:
+        return SimpleNamespace(pages=self._pages())
+
+    def _pages(self) -> Iterator[Any]:
         yield SimpleNamespace(raw_page={"rows": [{"f": [{"v": "1"}]}]})
-        raise self._error
+        if self.breaks:
+            raise self.breaks.pop(0)
+        yield SimpleNamespace(raw_page={"rows": [{"f": [{"v": "2"}]}]})
+
+    def delete_table(self, table: str, **_more: Any) -> None:
+        self.dropped.append(table)
 
 
-@pytest.mark.parametrize(
+def copied(client: Any) -> CopiedRows:
+    return MirrorQueries(client).copied("p.d.planes", "SELECT 1", [TableColumn("id", INT64)])
+
+
+BREAKS = pytest.mark.parametrize(
     "error", [requests.exceptions.ChunkedEncodingError("x"), TimeoutError("x"), ConnectionResetError("x")], ids=repr
 )
-def test_a_mirror_whose_reading_breaks_off_is_read_again_and_ends_no_command(error: Exception) -> None:
-    client: Any = BrokenOff(error)
-    pages = MirrorQueries(client).pages("p.d.planes", "SELECT 1")
 
-    assert len(next(pages)) == 1
-    with pytest.raises(TransientError, match=r"table p\.d\.planes: x"):
-        next(pages)
+
+@BREAKS
+def test_a_mirror_whose_reading_breaks_off_is_listed_again_and_not_queried_again(error: Exception) -> None:
+    client = QueryJobs()
+    client.breaks = [error]
+    with copied(client) as rows:
+        pages = rows.pages()
+        assert len(next(pages)) == 1
+        with pytest.raises(TransientError, match=r"table p\.d\.millrace_temporary_\w+: x"):
+            next(pages)
+        assert [page.column("id").to_pylist() for page in rows.pages()] == [[1], [2]]
+        assert client.dropped == []
+
+    (statement,) = client.statements
+    (dropped,) = client.dropped
+    assert statement.startswith(f"CREATE TABLE `{dropped}` OPTIONS (expiration_timestamp = ")
+
+
+@BREAKS
+def test_a_query_whose_call_fails_is_found_again_and_not_run_again(error: Exception) -> None:
+    client = QueryJobs(inserts=[error], results=[TimeoutError("a minute is over"), ConnectionResetError("y")])
+    with copied(client) as rows:
+        for why in ("x", "y"):
+            with pytest.raises(TransientError, match=why):
+                next(rows.pages())
+        assert len(list(rows.pages())) == 2
+
+    assert len(client.statements) == 1
+
+
+def test_a_query_that_has_failed_is_run_again_under_another_name() -> None:
+    client = QueryJobs(results=[exceptions.InternalServerError("backend")])  # type: ignore[no-untyped-call]
+    with copied(client) as rows:
+        with pytest.raises(TransientError, match="backend"):
+            next(rows.pages())
+        assert len(list(rows.pages())) == 2
+
+    assert len(client.statements) == 2
 
 
 class Nothing:
@@ -393,7 +474,7 @@ class Nothing:
 def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, told: str) -> None:
     client: Any = Nothing(dataset=dataset)
     with pytest.raises(MisconfiguredError, match=told):
-        BigQueryMirrorRows(client, "p", "d", Stop()).find("planes")
+        BigQueryMirrorRows(MirrorQueries(client), "p", "d", Stop()).find("planes")
     with pytest.raises(MisconfiguredError, match=told):
         BigQueryMirrorTables(client, "p", "d").find(Mirrored(a_header(), PLANES, PLANES.columns))
 
@@ -425,18 +506,23 @@ def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
 
 def test_no_name_in_the_query_of_some_rows_can_be_a_columns_of_the_mirror() -> None:
     """A source may have a column of any name but those that begin with the prefix of our own."""
-    asked: list[str] = []
+    client: Any = QueryJobs()
+    table = mirrored(encode_batch(a_header(), []))
+    keys = pa.table({"id": pa.array([1, 2], pa.int64())})
+    found, progress = BigQueryMirrorTables(client, "p", "d").recheck(table, FoundMirror("p.d.planes"), keys, "")
 
-    class Asked:
-        def query_and_wait(self, query: str, **_more: Any) -> Any:
-            asked.append(query)
-            return SimpleNamespace(pages=[])
-
-    client: Any = Asked()
-    table = Mirrored(a_header(), PLANES, PLANES.columns)
-    found = BigQueryMirrorTables(client, "p", "d").look(table, FoundMirror("p.d.planes"), pa.table({"id": [1, 2]}))
-
-    assert len(found) == 0
-    named = re.findall(r"UNNEST\([^@]*@last\)\) AS (\w+)", asked[0])
+    assert (len(found), progress) == (0, MirrorProgress("", ""))
+    (asked,) = client.statements
+    named = re.findall(r"UNNEST\([^@]*@last\)\) AS (\w+)", asked)
     assert named
-    assert all(name.startswith("_millrace_") and f"OFFSET({name})" in asked[0] for name in named)
+    assert all(name.startswith("_millrace_") and f"OFFSET({name})" in asked for name in named)
+
+
+def test_all_keys_are_one_query_unless_they_do_not_fit_into_a_request() -> None:
+    """BigQuery, "Quotas and limits", query jobs: a request of 10 MB at most."""
+    table = mirrored(encode_batch(a_header(), []))
+    for keys, queries in ((20_000, 1), (1_000_000, 8)):
+        client: Any = QueryJobs()
+        rows = pa.table({"id": pa.array(range(keys), pa.int64())})
+        BigQueryMirrorTables(client, "p", "d").recheck(table, FoundMirror("p.d.planes"), rows, "")
+        assert len(client.statements) == queries

@@ -98,6 +98,7 @@ def test_readings_that_break_off_after_hours_are_begun_again_and_of_two_sides_on
     assert exit_code([result]) == 0
     assert (result.source_rows, result.mirror_rows) == (6, 6)
     assert world.answers == 3 + 4 + 2 + 3  # two batches, header and end; three pages
+    assert result.cost.queries == 1, "a page that did not come is asked for again, not the mirror"
 
 
 @pytest.mark.parametrize(

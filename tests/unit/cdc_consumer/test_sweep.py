@@ -23,7 +23,7 @@ from services.cdc_consumer.core.schema.tables import (
     DELETED_COLUMN,
     TableDefinition,
 )
-from services.cdc_consumer.ports import MirrorTable, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, RowCount, Spool
 from shared.contracts.change_batch import Column, Header, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -94,6 +94,56 @@ def test_what_the_source_does_not_have_goes_and_what_it_has_stays(world: World) 
     done = swept(world, source)
     assert (done.deleted, done.left, done.clean) == (2, 0, False)
     assert set(world.names()) == {2, 11, 12}
+
+
+def test_one_query_finds_the_rows_and_another_one_counts_what_is_left_of_those_that_were_deleted(world: World) -> None:
+    rows, source = FakeMirrorRows(world.writer), described(FakeSource(a_header(), {2: "", 11: ""}), "planes")
+    mirror = rows.find("planes")
+
+    def sweep_it(*, execute: bool) -> int:
+        before = rows.queries
+        sweep(
+            mirror,
+            rows,
+            world.writer,
+            source,
+            spooled,
+            world.stop,
+            world.clock,
+            before=100,
+            after=AFTER,
+            execute=execute,
+        )
+        return rows.queries - before
+
+    assert [sweep_it(execute=execute) for execute in (False, True, True)] == [1, 2, 1]
+    assert set(world.names()) == {2, 11, 12}
+
+
+def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(world: World) -> None:
+    counted: list[RowCount] = []
+
+    def refuse(count: RowCount) -> None:
+        counted.append(count)
+        raise MisconfiguredError("too many")
+
+    rows = FakeMirrorRows(world.writer)
+    with pytest.raises(MisconfiguredError, match="too many"):
+        sweep(
+            rows.find("planes"),
+            rows,
+            world.writer,
+            None,
+            spooled,
+            world.stop,
+            world.clock,
+            before=100,
+            after=AFTER,
+            execute=True,
+            unasked=refuse,
+        )
+    assert counted == [RowCount(3, 5)]
+    assert set(world.names()) == {1, 2, 3, 11, 12}
 
 
 def test_without_a_source_all_that_is_older_goes(world: World) -> None:
@@ -389,9 +439,10 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
         return pa.table({"id": keys, "name": names, "seats": keys})
 
     class Large(FakeMirrorRows):
-        def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+        def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
             for number in range(pages):
                 into.add(page(number))
+            return OtherRows(pages * size, page(0).slice(0, 0))
 
     class Measuring(FakeCdcWriter):
         def append(self, definition: TableDefinition, rows: pa.Table) -> FakeAppending:

@@ -102,6 +102,12 @@ def beyond_limits(error: exceptions.GoogleAPICallError) -> bool:
     return any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in error.errors)
 
 
+def reason_of(error: exceptions.GoogleAPICallError) -> str:
+    """Return the word of Google's error table that a refusal is of; empty where it names none."""
+    reasons = [str(each.get("reason") or "") for each in error.errors if isinstance(each, Mapping)]
+    return reasons[0] if reasons else ""
+
+
 @contextmanager
 def rest_errors(what: str) -> Iterator[None]:
     """Translate what the BigQuery client raises about one table; ``what`` says what was being done.

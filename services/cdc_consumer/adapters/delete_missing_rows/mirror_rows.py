@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from google.cloud import bigquery
 
@@ -31,7 +32,8 @@ from services.cdc_consumer.core.schema.tables import (
     TableColumn,
     TableDefinition,
 )
-from services.cdc_consumer.ports import MirrorTable, RowCount, Spool
+from services.cdc_consumer.core.types.types import BOOL, INT64
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, Spool
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.runtime.retries import Headway, retrying
@@ -40,28 +42,31 @@ from shared.runtime.stop import Stop
 _RETRY_BUDGET: Final = timedelta(minutes=5)
 _WIDTH: Final = 67  # of a sequence as Millrace writes it: whose text sorts as it does
 _OURS: Final = (SEQUENCE_COLUMN, COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN)
-_OLDER: Final = (
-    f"(t.`{SEQUENCE_COLUMN}` IS NULL OR (LENGTH(t.`{SEQUENCE_COLUMN}`) = {_WIDTH} AND t.`{SEQUENCE_COLUMN}` < @before))"
-)
-"""Rows without a sequence were there before Millrace; one of another form is not ours to judge by its text."""
+_OTHERS: Final = 100
+"""How many of the other rows are read: the source has to have at least one of them."""
+_OLDER_COLUMN: Final = "_millrace_older"
+"""Whether a row that is read is from before the time; NULL: it is no row, and has the count."""
+_COUNT_COLUMN: Final = "_millrace_count"
+_ASIDE: Final = (TableColumn(_OLDER_COLUMN, BOOL), TableColumn(_COUNT_COLUMN, INT64))
 
 
 class BigQueryMirrorRows:
     """The MirrorRows of one project."""
 
-    def __init__(self, client: bigquery.Client, project: str, dataset: str, stop: Stop) -> None:
-        self._client = client
-        self._queries = MirrorQueries(client)
+    def __init__(self, queries: MirrorQueries, project: str, dataset: str, stop: Stop, temporary: str = "") -> None:
+        """``temporary``: the dataset that rows are copied into while they are read; each mirror's own if empty."""
+        self._queries = queries
         self._project = project
         self._dataset = dataset
         self._stop = stop
+        self._temporary = temporary and f"{project}.{temporary}"
 
     def find(self, name: str, dataset: str = "") -> MirrorTable:
         """Return a mirror as it is now; MisconfiguredError if there is none of that name."""
         path = f"{self._project}.{dataset or self._dataset}.{name}"
         found = self._table(path)
         if found is None:
-            check_dataset(self._client, self._project, dataset or self._dataset)
+            check_dataset(self._queries.client, self._project, dataset or self._dataset)
             raise MisconfiguredError(f"there is no table {path}")
         mirror = _mirror(found, "" if dataset == self._dataset else dataset)
         return replace(mirror, history=self._history(mirror))
@@ -79,37 +84,42 @@ class BigQueryMirrorRows:
             return None
         return wanted
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> None:
+    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
         """Put the rows from before a time into a spool; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
-        headway = Headway()
-        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=headway):
-            with attempt:
-                into.clear()
-                for page, rows in enumerate(self._asked(mirror, _OLDER, before), 1):
-                    headway.reached(page)
-                    into.add(rows.sort_by(key))
-                    if self._stop.requested:
-                        raise TransientError("asked to stop")
+        headway, path, columns = Headway(), self._path(mirror), _columns(mirror)
+        read = [*columns, *_ASIDE]
+        with self._queries.copied(path, _select(mirror, path, before), read, self._temporary) as copied:
+            for attempt in retrying(self._stop, _RETRY_BUDGET, headway=headway):
+                with attempt:
+                    into.clear()
+                    rows, some = 0, [pa.schema([(each.name, each.type.wire) for each in columns]).empty_table()]
+                    for number, page in enumerate(copied.pages(), 1):
+                        headway.reached(number)
+                        older, counts = page.column(_OLDER_COLUMN), page.column(_COUNT_COLUMN)
+                        page_of_columns = page.select([column.name for column in columns])
+                        into.add(page_of_columns.filter(pc.fill_null(older, False)).sort_by(key))
+                        some.append(page_of_columns.filter(pc.fill_null(pc.invert(older), False)))
+                        rows += pc.sum(counts).as_py() or 0
+                        if self._stop.requested:
+                            raise TransientError("asked to stop")
+        return OtherRows(rows, pa.concat_tables(some))
 
-    def newer(self, mirror: MirrorTable, since: int, most: int) -> pa.Table:
-        """Return some of the others; as `MirrorRows.newer`."""
+    def count_older(self, mirror: MirrorTable, before: int) -> int:
+        """Count the rows from before a time; as `MirrorRows.count_older`."""
         for attempt in retrying(self._stop, _RETRY_BUDGET, headway=Headway()):  # of a query, which may take an hour
             with attempt:
-                some = list(self._asked(mirror, f"NOT {_OLDER}", since, f" LIMIT {most}"))
-        nothing = pa.schema([(column.name, column.type.wire) for column in _columns(mirror)]).empty_table()
-        return pa.concat_tables([nothing, *some])
+                (counted,) = self._queries.rows(self._path(mirror), _count(mirror, self._path(mirror), before))
+        return int(counted["f"][0]["v"])
 
-    def count(self, mirror: MirrorTable, before: int) -> RowCount:
-        """Count them; as `MirrorRows.count`."""
+    def estimate(self, mirror: MirrorTable, before: int) -> QueryEstimate:
+        """Return what BigQuery expects to read of a mirror that is swept."""
         path = self._path(mirror)
-        counts = f"COUNTIF({_OLDER}) AS older, COUNT(*) AS n"
-        query = f"SELECT {counts} FROM `{path}` AS t WHERE {live(mirror.soft_delete)}"  # noqa: S608  names
-        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=Headway()):
+        queries = _select(mirror, path, before), _count(mirror, path, before)
+        for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt:
-                ((counted,),) = self._queries.pages(path, query, [_limit(before)])
-        older, rows = (int(cell["v"]) for cell in counted["f"])
-        return RowCount(older, rows)
+                found = QueryEstimate(*(self._queries.estimate(path, query) for query in queries))
+        return found
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that it is swept; as `MirrorRows.mark_swept`."""
@@ -122,15 +132,8 @@ class BigQueryMirrorRows:
 
         for attempt in retrying(self._stop, _RETRY_BUDGET):
             with attempt:
-                change_labels(self._client, self._path(mirror), labels)
+                change_labels(self._queries.client, self._path(mirror), labels)
         return not early
-
-    def _asked(self, mirror: MirrorTable, which: str, before: int, limit: str = "") -> Iterator[pa.Table]:
-        path, columns = self._path(mirror), _columns(mirror)
-        named = ", ".join(f"t.`{column.name}`" for column in columns)
-        where = f"{which} AND {live(mirror.soft_delete)}{limit}"
-        query = f"SELECT {named} FROM `{path}` AS t WHERE {where}"  # noqa: S608  names
-        yield from self._queries.tables(path, query, columns, [_limit(before)])
 
     def _table(self, path: str) -> bigquery.Table | None:
         for attempt in retrying(self._stop, _RETRY_BUDGET):
@@ -146,8 +149,30 @@ def _columns(mirror: MirrorTable) -> Sequence[TableColumn]:
     return [column for column in mirror.definition.columns if column.name not in _OURS]
 
 
-def _limit(before: int) -> bigquery.ScalarQueryParameter:
-    return bigquery.ScalarQueryParameter("before", "STRING", first_sequence(before))
+def _select(mirror: MirrorTable, path: str, before: int) -> str:
+    """Return the query of the rows from before a time, of some others, and of how many rows there are: each marked."""
+    columns, older, there = _columns(mirror), _older(before), live(mirror.soft_delete)
+    named = ", ".join(f"t.`{column.name}`" for column in columns)
+    nothing = ", ".join(f"CAST(NULL AS {column.type.bigquery}) AS `{column.name}`" for column in columns)
+    rows = f"FROM `{path}` AS t WHERE {there}"
+    return (
+        f"SELECT {named}, TRUE AS `{_OLDER_COLUMN}`, CAST(NULL AS INT64) AS `{_COUNT_COLUMN}` {rows} AND {older} "
+        f"UNION ALL (SELECT {named}, FALSE, NULL {rows} AND NOT {older} LIMIT {_OTHERS}) "
+        f"UNION ALL SELECT {nothing}, NULL, COUNT(*) {rows}"
+    )
+
+
+def _count(mirror: MirrorTable, path: str, before: int) -> str:
+    return f"SELECT COUNT(*) FROM `{path}` AS t WHERE {_older(before)} AND {live(mirror.soft_delete)}"  # noqa: S608
+
+
+def _older(before: int) -> str:
+    """Return the condition of rows from before a time.
+
+    Rows without a sequence were there before Millrace; one of another form is not ours to judge by its text.
+    """
+    sequence = f"t.`{SEQUENCE_COLUMN}`"
+    return f"({sequence} IS NULL OR (LENGTH({sequence}) = {_WIDTH} AND {sequence} < '{first_sequence(before)}'))"
 
 
 def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:

@@ -22,6 +22,7 @@ from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteS
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
+from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD
@@ -200,7 +201,7 @@ def _tables(client: bigquery.Client, path: str) -> Iterator[Finding]:
         listed = [
             one.table_id
             for one in client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT)
-            if one.table_type == "TABLE" and not one.table_id.startswith(_PROBE)
+            if one.table_type == "TABLE" and not one.table_id.startswith((_PROBE, TEMPORARY))
         ]
     except _ANSWERS as error:
         yield _unanswered(f"tables of {path}", error)

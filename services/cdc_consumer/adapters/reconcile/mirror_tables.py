@@ -1,6 +1,7 @@
 """The rows of a mirror, asked of BigQuery by queries: all of them, or those of some keys, to be compared."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -8,21 +9,30 @@ from typing import Any, Final
 import pyarrow as pa
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries, live
+from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, MirrorQueries, live, wire_table
 from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import as_found, check_dataset
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn
 from services.cdc_consumer.core.types.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
-from services.cdc_consumer.ports import FoundMirror, MirrorProgress, TableTroubleError
+from services.cdc_consumer.ports import (
+    FoundMirror,
+    MirrorProgress,
+    MirrorReading,
+    QueryEstimate,
+    QuerySpend,
+    TableTroubleError,
+)
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import MIRROR_OF, SEQUENCE_COLUMN, label_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PRIME: Final = 1_000_000_007
-_KEYS: Final = 500
-"""Rows that one query asks for."""
+_REQUEST_BYTES: Final = 6_000_000
+"""Of the keys that one query asks for: a request has 10 MB at most (BigQuery, "Quotas and limits", query jobs)."""
+_PARAMETER_BYTES: Final = 20
+"""What a value takes in a request beside itself."""
 _PLACE: Final = "_millrace_place"
 """The place of a key among those that a query asks for: a name that no column of a source has."""
 
@@ -30,11 +40,21 @@ _PLACE: Final = "_millrace_place"
 class BigQueryMirrorTables:
     """The mirrors of one dataset, and of others that definitions name."""
 
-    def __init__(self, client: bigquery.Client, project: str, dataset: str) -> None:
+    def __init__(
+        self,
+        client: bigquery.Client,
+        project: str,
+        dataset: str,
+        *,
+        temporary: str = "",
+        max_bytes: int | None = None,
+    ) -> None:
+        """``temporary``: the dataset that rows are copied into while they are read; each mirror's own if empty."""
         self._client = client
-        self._queries = MirrorQueries(client)
+        self._queries = MirrorQueries(client, max_bytes)
         self._project = project
         self._dataset = dataset
+        self._temporary = temporary and f"{project}.{temporary}"
 
     def find(self, table: Mirrored) -> FoundMirror:
         """Return the mirror of a source table; MisconfiguredError where there is none that can be compared with it."""
@@ -67,41 +87,70 @@ class BigQueryMirrorTables:
             soft_delete=DELETED_COLUMN in names,
         )
 
-    def read(self, table: Mirrored, mirror: FoundMirror) -> Iterator[pa.Table]:
-        """Yield all rows, some at a time."""
-        yield from self._asked(table, mirror, _select(table, mirror), [])
+    @contextmanager
+    def reading(self, table: Mirrored, mirror: FoundMirror) -> Iterator[MirrorReading]:
+        """Read a mirror; as `MirrorTables.reading`."""
+        columns = _columns(table, mirror)
+        with self._queries.copied(mirror.path, _select(table, mirror), columns, self._temporary) as copied:
+            yield _CopiedMirror(copied, table)
 
-    def look(self, table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> pa.Table:
-        """Return the rows that there are under some keys, none of which holds a NULL."""
-        found = [table.schema.empty_table()]
-        for start in range(0, len(keys), _KEYS):
-            some = keys.slice(start, _KEYS)
-            query, parameters = _select_keys(table, mirror, some)
-            found += self._asked(table, mirror, query, parameters)
-        return pa.concat_tables(found)
+    def recheck(
+        self, table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: str
+    ) -> tuple[pa.Table, MirrorProgress]:
+        """Return the rows that there are under some keys; as `MirrorTables.recheck`."""
+        columns, pieces = _columns(table, mirror), _requests(keys)
+        found, progress = [table.schema.empty_table()], MirrorProgress("", "")
+        for some in pieces:
+            query, parameters = _select_keys(table, mirror, some, until)
+            rows = self._queries.rows(mirror.path, query, parameters)
+            there = [row for row in rows if row["f"][-1]["v"] is None]
+            found.append(_whole(wire_table(mirror.path, there, columns), table))
+            for row in rows:
+                newest, committed, count = (cell["v"] for cell in row["f"][-3:])
+                if count is not None:
+                    progress = MirrorProgress(str(newest or ""), f"{[committed, count]}")
+        return pa.concat_tables(found), progress
 
-    def progress(self, mirror: FoundMirror, until: str) -> MirrorProgress:
-        """Return how far a mirror is; as `MirrorTables.progress`."""
-        sequence = f"`{SEQUENCE_COLUMN}`"
-        past = f"LENGTH({sequence}) = LENGTH(@until) AND {sequence} <= @until"
-        committed = f"SUM(MOD(UNIX_MICROS(`{COMMIT_TIMESTAMP_COLUMN}`), {_PRIME}))"
-        query = (
-            f"SELECT MAX(IF({past}, {sequence}, NULL)) AS newest, {committed} AS committed, COUNT(*) AS n "  # noqa: S608
-            f"FROM `{mirror.path}`"
+    def estimate(self, table: Mirrored, mirror: FoundMirror) -> QueryEstimate:
+        """Return what BigQuery expects to read; as `MirrorTables.estimate`."""
+        schema = pa.schema([table.schema.field(name) for name in key_kinds(table.definition)])
+        again = _select_keys(table, mirror, schema.empty_table(), "")
+        return QueryEstimate(
+            self._queries.estimate(mirror.path, _select(table, mirror)), self._queries.estimate(mirror.path, *again)
         )
-        parameter = bigquery.ScalarQueryParameter("until", "STRING", until)
-        for page in self._queries.pages(mirror.path, query, [parameter]):
-            newest, *state = (cell["v"] for cell in page[0]["f"])
-            return MirrorProgress(str(newest or ""), f"{state}")
-        return MirrorProgress("", "")
 
-    def _asked(self, table: Mirrored, mirror: FoundMirror, query: str, parameters: Sequence[Any]) -> Iterator[pa.Table]:
-        for rows in self._queries.tables(mirror.path, query, _columns(table, mirror), parameters):
-            arrays = [
-                rows.column(field.name) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
-                for field in table.schema
-            ]
-            yield pa.table(arrays, schema=table.schema)
+    def spent(self) -> QuerySpend:
+        """Return what all queries until now have cost."""
+        return self._queries.spent
+
+
+class _CopiedMirror:
+    """The MirrorReading of rows that are copied."""
+
+    def __init__(self, copied: CopiedRows, table: Mirrored) -> None:
+        self._copied = copied
+        self._table = table
+
+    def pages(self) -> Iterator[pa.Table]:
+        """Yield all rows; as `MirrorReading.pages`."""
+        for rows in self._copied.pages():
+            yield _whole(rows, self._table)
+
+
+def _whole(rows: pa.Table, table: Mirrored) -> pa.Table:
+    """Return rows with all columns of a table: those that the mirror does not have are NULL."""
+    arrays = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+        for field in table.schema
+    ]
+    return pa.table(arrays, schema=table.schema)
+
+
+def _requests(keys: pa.Table) -> Sequence[pa.Table]:
+    """Return keys in as few parts as requests can hold: one, unless they are long."""
+    size = 3 * keys.nbytes + _PARAMETER_BYTES * keys.num_rows * keys.num_columns
+    rows = max(1, -(-len(keys) // max(1, -(-size // _REQUEST_BYTES))))
+    return [keys.slice(start, rows) for start in range(0, len(keys), rows)] or [keys]
 
 
 def _columns(table: Mirrored, mirror: FoundMirror) -> Sequence[TableColumn]:
@@ -114,13 +163,18 @@ def _select(table: Mirrored, mirror: FoundMirror) -> str:
     return f"SELECT {names} FROM `{mirror.path}` AS t WHERE {live(mirror.soft_delete)}"  # noqa: S608  of names
 
 
-def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> tuple[str, Sequence[Any]]:
-    """Return the query of the rows whose keys are parameters, one array a column.
+def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: str) -> tuple[str, Sequence[Any]]:
+    """Return the query of the rows whose keys are parameters, one array a column, and of how far the mirror is.
 
     The first column stands in a condition of its own, by which BigQuery passes over the blocks of a clustered table.
+    The last row says how far the mirror is, in three columns that all others have NULL in: one query, for each query
+    of a mirror may have to read all of it.
     """
     kinds = key_kinds(table.definition)
-    parameters: list[Any] = [bigquery.ScalarQueryParameter("last", "INT64", len(keys) - 1)]
+    parameters: list[Any] = [
+        bigquery.ScalarQueryParameter("last", "INT64", len(keys) - 1),
+        bigquery.ScalarQueryParameter("until", "STRING", until),
+    ]
     parameters += [
         bigquery.ArrayQueryParameter(
             f"k{place}", kind.bigquery, [_parameter(kind, value) for value in keys.column(name).to_pylist()]
@@ -129,11 +183,19 @@ def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table) -> tuple[
     ]
     same = " AND ".join(f"t.`{name}` = @k{place}[OFFSET({_PLACE})]" for place, name in enumerate(kinds))
     where = f"t.`{next(iter(kinds))}` IN UNNEST(@k0) AND {live(mirror.soft_delete)}"
-    query = (
-        f"SELECT {_names(table, mirror)} FROM UNNEST(GENERATE_ARRAY(0, @last)) AS {_PLACE} "  # noqa: S608  of names
-        f"JOIN `{mirror.path}` AS t ON {same} WHERE {where}"
+    rows = (
+        f"SELECT {_names(table, mirror)}, CAST(NULL AS STRING), CAST(NULL AS INT64), CAST(NULL AS INT64) "  # noqa: S608
+        f"FROM UNNEST(GENERATE_ARRAY(0, @last)) AS {_PLACE} JOIN `{mirror.path}` AS t ON {same} WHERE {where}"
     )
-    return query, parameters
+    sequence = f"t.`{SEQUENCE_COLUMN}`"
+    past = f"LENGTH({sequence}) = LENGTH(@until) AND {sequence} <= @until"
+    nothing = ", ".join(f"CAST(NULL AS {column.type.bigquery})" for column in _columns(table, mirror))
+    committed = f"SUM(MOD(UNIX_MICROS(t.`{COMMIT_TIMESTAMP_COLUMN}`), {_PRIME}))"
+    progress = (
+        f"SELECT {nothing}, MAX(IF({past}, {sequence}, NULL)), {committed}, COUNT(*) "  # noqa: S608
+        f"FROM `{mirror.path}` AS t"
+    )
+    return f"{rows} UNION ALL {progress}", parameters
 
 
 def _names(table: Mirrored, mirror: FoundMirror) -> str:

@@ -31,7 +31,11 @@ from services.cdc_consumer.ports import (
     CdcWriter,
     MirrorRows,
     MirrorTable,
+    OtherRows,
+    QueryEstimate,
+    QuerySpend,
     RemoteSourceRows,
+    RowCount,
     RowError,
     Spool,
     TableTroubleError,
@@ -40,6 +44,7 @@ from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key, key_text
+from shared.contracts.sizes import format_size
 from shared.contracts.source_rows import keys_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.runtime.clock import Clock
@@ -50,8 +55,6 @@ RETRY_BUDGET: Final = timedelta(minutes=5)
 """How long a deletion is tried again."""
 _KEYS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 5_000
-_CANARY: Final = 100
-"""Rows that the snapshot has brought, of which the source has to have at least one."""
 SHOWN: Final = 10
 """Keys that are spelt out."""
 Room: TypeAlias = Callable[[], AbstractContextManager[Spool]]
@@ -169,21 +172,25 @@ def sweep(
     before: int,
     after: timedelta,
     execute: bool,
+    unasked: Callable[[RowCount], None] | None = None,
 ) -> Swept:
     """Find the rows from before a time and, if told so, delete those that the source does not have; then look again.
 
     However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
-    the source has been asked for all of them. Without a source none is asked. ``after``: how long rows of a snapshot
-    may take to arrive once its end has. MisconfiguredError if the time, or the source, is not one to go by.
+    the source has been asked for all of them. Without a source none is asked, and ``unasked`` may refuse how many they
+    are. ``after``: how long rows of a snapshot may take to arrive once its end has. One query finds the rows, and one
+    more counts what is left once some were deleted. MisconfiguredError if the time, or the source, is not one to go by.
     """
     check_time(mirror, before)
     visible_until = microseconds(clock.now()) - mirror.max_staleness // timedelta(microseconds=1)
     found = Swept(before, hidden=bool(mirror.max_staleness) and visible_until < before)
     with room() as older, room() as doomed:
-        rows.older(mirror, before, older)
+        others = rows.older(mirror, before, older)
         found.older = older.rows
         if older.rows and source is not None:
-            _check_source(mirror, rows, source, before)
+            _check_source(mirror, others, source)
+        elif unasked is not None:
+            unasked(RowCount(older.rows, others.rows))
         for some in older.pages():
             whole = with_whole_keys(some, mirror.definition.primary_key)
             found.keyless += len(some) - len(whole)
@@ -192,17 +199,17 @@ def sweep(
             _delete(mirror, writer, doomed, stop, clock, found)
     if execute:
         stay = found.keyless + found.refused
-        found.left = max(stay, rows.count(mirror, before).older - found.living) if found.older else 0
+        found.left = max(stay, rows.count_older(mirror, before) - found.living) if found.deleted else stay
         if found.clean:
             told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
             found.early = not rows.mark_swept(mirror, before, told_by)
     return found
 
 
-def _check_source(mirror: MirrorTable, rows: MirrorRows, source: SourceOfMirror, before: int) -> None:
-    """Refuse a source that has not proved to be the right one."""
+def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror) -> None:
+    """Refuse a source that has not proved to be the right one: it has none of the rows that its snapshot brought."""
     check_same_table(source.header, mirror.definition, mirror.label)
-    some = with_whole_keys(rows.newer(mirror, before, _CANARY), mirror.definition.primary_key)
+    some = with_whole_keys(others.some, mirror.definition.primary_key)
     newer = source_keys(some, source.header)
     if newer and not any(source.living(newer)):
         raise SweepRefusedError(
@@ -287,15 +294,32 @@ def exit_code(found: Swept) -> int:
 
 
 def print_sweep(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
-    """Write a document as one JSON object, or as text."""
+    """Write a document, of a sweep or of what one would read, as one JSON object, or as text."""
     if as_json:
         out.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
-        out.writelines(f"{line}\n" for line in lines(document))
+        out.writelines(f"{line}\n" for line in (lines if "older" in document else estimate_lines)(document))
 
 
-def sweep_document(table: str, mirror: MirrorTable, found: Swept, *, execute: bool) -> Mapping[str, Any]:
-    """Return what a sweep came to, ready for JSON."""
+def estimate_lines(document: Mapping[str, Any]) -> Sequence[str]:
+    """Return what a sweep would read as text."""
+    read, count = document["read_bytes"], document["count_bytes"]
+    return [
+        f"{document['mirror']}: one query finds the rows: {read} bytes ({format_size(read)})",
+        f"  where rows are deleted, another one counts what is left: {count} bytes ({format_size(count)})",
+    ]
+
+
+def estimate_document(table: str, mirror: MirrorTable, estimate: QueryEstimate) -> Mapping[str, Any]:
+    """Return what a sweep would read, ready for JSON."""
+    name = mirror.definition.identity
+    return {"table": table, "mirror": name, "read_bytes": estimate.read, "count_bytes": estimate.again}
+
+
+def sweep_document(
+    table: str, mirror: MirrorTable, found: Swept, spent: QuerySpend, *, execute: bool
+) -> Mapping[str, Any]:
+    """Return what a sweep came to, and what it cost, ready for JSON."""
     return {
         "table": table,
         "mirror": mirror.definition.identity,
@@ -313,6 +337,8 @@ def sweep_document(table: str, mirror: MirrorTable, found: Swept, *, execute: bo
         "early": found.early,
         "hidden": found.hidden,
         "max_staleness_seconds": mirror.max_staleness.total_seconds(),
+        "queries": spent.queries,
+        "bytes_billed": spent.bytes_billed,
     }
 
 
@@ -349,4 +375,6 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]
         told += [f"queries of it may be {stale:.0f} s behind (max_staleness): look again then"] if stale else []
+    if document["queries"]:
+        told.append(f"BigQuery billed {document['bytes_billed']} bytes for {document['queries']} queries")
     return told

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fractions import Fraction
 
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
+from services.cdc_consumer.ports import QuerySpend
 from shared.contracts.source_rows import Key
 
 
@@ -46,6 +48,8 @@ class TableDifferences:
     """The time of the first reading of the source."""
     source_rows: int = 0
     mirror_rows: int = 0
+    rows: int = 0
+    """How many keys either side had at the first look."""
     matched: int = 0
     """How many keys both had at the first look."""
     differences: list[Difference] = field(default_factory=list)
@@ -62,11 +66,24 @@ class TableDifferences:
     repaired: int = 0
     not_repaired: list[str] = field(default_factory=list)
     """Why rows were not repaired."""
+    stopped: str = ""
+    """Why it was ended before all rows that seemed to differ were looked at again; empty: it was not."""
+    cost: QuerySpend = field(default_factory=QuerySpend)
 
     @property
     def undecided(self) -> int:
         """Return how many rows are neither known to be equal nor to be different."""
         return len(self.changing) + len(self.behind) + self.not_looked_at
+
+    @property
+    def compared(self) -> int:
+        """Return how many rows are known to be equal or to be different."""
+        return max(0, self.rows - self.undecided)
+
+    @property
+    def coverage(self) -> Fraction:
+        """Return the part of the rows that are compared: 1 are all of them."""
+        return Fraction(self.compared, self.rows) if self.rows else Fraction(1)
 
     @property
     def equal(self) -> bool:

@@ -27,10 +27,10 @@ RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long a call is tried again."""
 KEYS: Final = 1_000
 """Keys that the source is asked for at a time."""
-_LOOKS: Final = 6
-"""How often a row is looked at while it has to stand still."""
-_LONGEST_PAUSE: Final = timedelta(seconds=5)
 _SHORTEST_PAUSE: Final = timedelta(milliseconds=200)
+_FIRST_PAUSE: Final = timedelta(seconds=2)
+_LONGEST_PAUSE: Final = timedelta(seconds=30)
+"""Of a repair: each recheck is a query of the whole mirror."""
 _BEHIND: Final = timedelta(minutes=10)
 """For how long what stands is looked at again while the mirror is on its way to where its source was."""
 
@@ -56,9 +56,9 @@ class Waits:
                 return call()
         raise AssertionError("a retry ends with a value or an error")
 
-    def pause(self, settle: timedelta) -> None:
-        """Wait until it is time to look again at what has to stand still for a time."""
-        self._pause(max(min(settle / _LOOKS, _LONGEST_PAUSE), _SHORTEST_PAUSE))
+    def pause(self, duration: timedelta) -> None:
+        """Wait; TransientError once asked to stop."""
+        self._pause(max(duration, _SHORTEST_PAUSE))
         if self.stop.requested:
             raise TransientError("asked to stop")
 
@@ -102,22 +102,21 @@ class Recheck:
         """Look at rows until it is known what they are, and add that to a result."""
         suspects = Suspects(rows, result.settle, self._waits.now())
         moved = start = self._waits.now()
-        read, state = "", self._progress("").state
+        newest, state = "", None
         while True:
             while suspects.open:
                 began = self._waits.now()
-                differing, done = self.look({row: rows[row] for row in suspects.open})
-                read = done.sequence
+                differing, read, progress = self.look({row: rows[row] for row in suspects.open})
+                newest = progress.newest
+                if progress.state != state:
+                    state, moved = progress.state, moved if state is None else began
                 suspects.look(differing, read, began)
                 if suspects.open:
                     self._waits.pause(result.settle)
             if not suspects.standing:
                 break
-            progress, now = self._progress(read), self._waits.now()
-            newest = progress.newest
+            now = self._waits.now()
             result.newest_applied = max(result.newest_applied, newest)
-            if progress.state != state:
-                state, moved = progress.state, now
             if not is_behind(newest, suspects.passed, Nanoseconds(now - moved), result.settle):
                 break
             structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=suspects.passed)
@@ -130,13 +129,10 @@ class Recheck:
         result.differences += self._differences(suspects.standing, rows)
         result.changing += self._differences(suspects.changing, rows)
 
-    def _progress(self, until: str) -> MirrorProgress:
-        return self._waits.retried(lambda: self._mirrors.progress(self._mirror, until))
-
     def until_equal(self, rows: Mapping[str, Candidate], timeout: timedelta) -> Mapping[str, ObservedDifference]:
         """Look at rows until they are equal, or for a time; return those that are not."""
         end = self._waits.now() + timeout // timedelta(microseconds=1) * 1_000
-        left, differing = dict(rows), dict[str, ObservedDifference]()
+        left, differing, pause = dict(rows), dict[str, ObservedDifference](), _FIRST_PAUSE
         while left:
             began = self._waits.now()
             differing = dict(self.look(left)[0])
@@ -144,17 +140,23 @@ class Recheck:
             if began >= end:
                 break
             if left:
-                self._waits.pause(timedelta(seconds=6))
+                self._waits.pause(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
         return differing
 
-    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], Done]:
-        """Look at rows once, at the source first; return those that differ, and what the source said of its answer."""
+    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], str, MirrorProgress]:
+        """Look at rows once, at the source first: return those that differ, the source's sequence, and the progress.
+
+        The progress is the mirror's, by the sequences up to that of the source.
+        """
         found, unfit, done = self._look_at_source([one.key for one in rows.values() if one.key is not None], rows)
         schema = pa.schema([self._table.schema.field(name) for name in self._kinds])
         fit_now = self.candidates(found)  # what could not be held at the first look may have changed
         asked = {row: fit_now.get(row, one) if one.columns is None else one for row, one in rows.items()}
         keys = pa.Table.from_pylist([dict(one.columns or {}) for one in asked.values() if one.askable], schema)
-        there = self._waits.retried(lambda: self._mirrors.look(self._table, self._mirror, keys))
+        there, progress = self._waits.retried(
+            lambda: self._mirrors.recheck(self._table, self._mirror, keys, done.sequence)
+        )
         applied = dict(zip(self._texts(there), there.column(SEQUENCE_COLUMN).to_pylist(), strict=True))
         compared = compare(self._table.definition, self._table.columns, found, there)
         names = self._texts(compared.keys)
@@ -168,7 +170,7 @@ class Recheck:
             row = self._table.row_id(refused.key)
             differing[row] = ObservedDifference(DifferenceKind.UNFIT, applied.get(row, ""))
             self._why[row] = refused.why
-        return {row: seen for row, seen in differing.items() if row in rows}, done
+        return {row: seen for row, seen in differing.items() if row in rows}, done.sequence, progress
 
     def _look_at_source(
         self, keys: Sequence[Key], rows: Mapping[str, Candidate]

@@ -5,6 +5,9 @@ the two readings rows change, so what differs there only has to be looked at: by
 again, until it is equal, has stood, or is seen to go on changing (`core/standing.py`). The source is read before the
 mirror, so that a change which was on its way has the time of a reading to come.
 
+A query of a mirror reads all of it, whatever it asks for, while changes wait to be merged. So the whole mirror is one
+query; and each recheck is one, of many rows, with a pause of the whole time that rows have to stand still.
+
 A repair writes nothing by itself: the source's reader publishes what is true of the keys, and the consumer applies it.
 """
 
@@ -23,7 +26,16 @@ from services.cdc_consumer.app.reconcile.recheck import KEYS, RETRY_BUDGET, Rech
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compare, newest_sequence
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan
-from services.cdc_consumer.ports import FoundMirror, MirrorTables, SourceTables, Spilled
+from services.cdc_consumer.ports import (
+    BytesLimitError,
+    FoundMirror,
+    MirrorReading,
+    MirrorTables,
+    QueryEstimate,
+    QuerySpend,
+    SourceTables,
+    Spilled,
+)
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done, Key
@@ -34,8 +46,8 @@ _AT_ONCE: Final = 16
 _BUCKET_BYTES: Final = 64 << 20
 _LEAST_BUCKETS: Final = 16
 _MOST_BUCKETS: Final = 512
-_BLOCK: Final = 5_000
-"""Differences that are looked at again together."""
+BLOCK: Final = 20_000
+"""Differences that are looked at again together: each look is a query."""
 _MOST_KEPT: Final = 100_000
 _MOST_STANDING: Final = 10_000
 """Once so many stand, no more are looked at: such a table is to be re-synced, not repaired."""
@@ -82,11 +94,20 @@ class Reconciler:
         """Return all tables that the source mirrors."""
         return self._waits.retried(self._source.tables)
 
-    def reconcile(self, name: str) -> TableDifferences:
-        """Compare a table with its mirror. MisconfiguredError where they cannot be compared."""
+    def estimate(self, name: str) -> tuple[FoundMirror, QueryEstimate]:
+        """Return a table's mirror, and what its comparison would read. MisconfiguredError where there can be none."""
+        table, mirror = self._found(name)
+        return mirror, self._waits.retried(lambda: self._mirrors.estimate(table, mirror))
+
+    def _found(self, name: str) -> tuple[Mirrored, FoundMirror]:
         batch, _done = self._waits.retried(lambda: self._source.describe(name))
         table = mirrored(batch, self._plan)
-        mirror = self._waits.retried(lambda: self._mirrors.find(table))
+        return table, self._waits.retried(lambda: self._mirrors.find(table))
+
+    def reconcile(self, name: str) -> TableDifferences:
+        """Compare a table with its mirror. MisconfiguredError where they cannot be compared."""
+        before = self._mirrors.spent()
+        table, mirror = self._found(name)
         settle = self._options.settle
         if mirror.staleness:
             settle = max(settle, mirror.staleness + _AFTER_STALENESS)
@@ -96,8 +117,13 @@ class Reconciler:
         looking = Recheck(self._source, self._mirrors, self._plan, self._waits, table, mirror)
         candidates = self._first_look(table, mirror, looking, result)
         rows = iter(candidates.items())
-        while block := dict(islice(rows, _BLOCK)):
-            looking.settle(block, result)
+        while block := dict(islice(rows, BLOCK)):
+            try:
+                looking.settle(block, result)
+            except BytesLimitError as error:  # what was found out until then has been paid for, and is told
+                result.not_looked_at += len(block)
+                result.stopped = str(error)
+                break
             if len(result.differences) >= _MOST_STANDING:
                 break
         result.not_looked_at += sum(1 for _row in rows)
@@ -108,6 +134,8 @@ class Reconciler:
                 if self._waits.stop.requested:
                     raise
                 result.not_repaired.append(f"the repair has not come to its end: {error}")
+        after = self._mirrors.spent()
+        result.cost = QuerySpend(after.queries - before.queries, after.bytes_billed - before.bytes_billed)
         return result
 
     def _first_look(
@@ -123,12 +151,13 @@ class Reconciler:
                     ours = room.enter_context(self._spilled(table, buckets))
                     done, unfit = self._read_source(table, ours, headway)
                     kept.enter_context(room.pop_all())
-            headway = Headway()
+            headway, reading = Headway(), kept.enter_context(self._mirrors.reading(table, mirror))
             for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
                 with attempt, self._spilled(table, buckets) as theirs:
-                    result.newest_applied = self._read_mirror(table, mirror, theirs, headway)
+                    result.newest_applied = self._read_mirror(table, reading, theirs, headway)
                     candidates = dict(self._compared(table, looking, result, ours, theirs, buckets))
         candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
+        result.rows += len(unfit)
         result.read_at = done.at
         self._log.info(
             "both_sides_read",
@@ -160,10 +189,10 @@ class Reconciler:
                 take()
         raise AssertionError("a reading ends with Done")
 
-    def _read_mirror(self, table: Mirrored, mirror: FoundMirror, into: Spilled, headway: Headway) -> str:
+    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: Spilled, headway: Headway) -> str:
         """Read a mirror whole; return the highest sequence in it that is of the source's past."""
         newest, until = "", self._source.describe(table.header.table)[1].sequence
-        for place, rows in enumerate(self._mirrors.read(table, mirror), 1):
+        for place, rows in enumerate(reading.pages(), 1):
             headway.reached(place)
             newest = max(newest, newest_sequence(rows, until))
             into.add(rows)
@@ -179,13 +208,14 @@ class Reconciler:
         theirs: Spilled,
         buckets: int,
     ) -> Iterator[tuple[str, Candidate]]:
-        result.source_rows = result.mirror_rows = result.matched = result.not_looked_at = kept = 0
+        result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_looked_at = kept = 0
         for bucket in range(buckets):
             found = compare(table.definition, table.columns, ours.read(bucket), theirs.read(bucket))
             theirs.forget(bucket)
             result.source_rows += found.source_rows
             result.mirror_rows += found.mirror_rows
             result.matched += found.matched
+            result.rows += found.matched + sum(kind is not DifferenceKind.DIFFERENT for kind in found.kinds)
             keys = found.keys.slice(0, max(0, _MOST_KEPT - kept))
             kept += len(keys)
             result.not_looked_at += len(found.keys) - len(keys)

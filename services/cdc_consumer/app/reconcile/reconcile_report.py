@@ -1,15 +1,21 @@
 """How comparisons of tables with their mirrors are told: as text, as one JSON object, and as an exit code."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any, Final
 
 import msgspec
 
 from services.cdc_consumer.app.reconcile.comparison import Difference, TableDifferences
+from services.cdc_consumer.app.reconcile.reconcile import BLOCK
+from services.cdc_consumer.ports import FoundMirror, QueryEstimate
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.durations import format_duration
+from shared.contracts.sizes import format_size
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 EQUAL: Final = 0
@@ -18,11 +24,26 @@ UNDECIDED: Final = 3
 """No difference stands, and yet not all rows are known to be equal."""
 
 
-def exit_code(results: Sequence[TableDifferences]) -> int:
-    """Return 0 where all is equal, 1 where a row differs, 3 where none does for certain and some are undecided."""
-    if any(one.differences for one in results):
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is good enough of each table."""
+
+    max_differences: int = 0
+    """Rows that may differ."""
+    min_coverage: float = 100
+    """The percentage of the rows that have to be compared."""
+
+
+def exit_code(results: Sequence[TableDifferences], thresholds: Thresholds | None = None) -> int:
+    """Return 0 where all is equal, 1 where a row differs, 3 where none does for certain and some are undecided.
+
+    With thresholds: 1 where more rows of a table differ than may, 3 where too few are compared.
+    """
+    asked = thresholds or Thresholds()
+    if any(len(one.differences) > asked.max_differences for one in results):
         return DIFFERENT
-    return EQUAL if all(one.equal for one in results) else UNDECIDED
+    least = Fraction(str(asked.min_coverage)) / 100
+    return EQUAL if all(one.coverage >= least for one in results) else UNDECIDED
 
 
 def lines(one: TableDifferences, limit: int) -> Iterator[str]:
@@ -38,6 +59,7 @@ def lines(one: TableDifferences, limit: int) -> Iterator[str]:
     else:
         repaired = f" since {one.repaired} rows were repaired" if one.repaired else ""
         yield f"{one.table}: equal{repaired}; {rows}"
+    yield f"  {one.compared} of {one.rows} rows compared ({_percent(one):g} %){_cost(one)}"
     for each in one.differences[:limit]:
         yield f"  {each.kind.value:<9}  {each.key}{f'  {each.why}' if each.why else ''}"
     if len(one.differences) > limit:
@@ -53,6 +75,8 @@ def lines(one: TableDifferences, limit: int) -> Iterator[str]:
             f"  {one.not_looked_at} rows more differed when both sides were read, and were not looked at again: "
             "take a snapshot of the table rather than repair it"
         )
+    if one.stopped:
+        yield f"  stopped: {one.stopped}"
     for why in one.not_repaired[:limit]:
         yield f"  not repaired: {why}"
     if one.lacking:
@@ -75,10 +99,16 @@ def document(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> 
             "settle_seconds": one.settle / timedelta(seconds=1),
             "source_rows": one.source_rows,
             "mirror_rows": one.mirror_rows,
+            "rows": one.rows,
+            "compared": one.compared,
+            "coverage_percent": _percent(one),
+            "queries": one.cost.queries,
+            "bytes_billed": one.cost.bytes_billed,
             "differences": [_shown(each) for each in one.differences],
             "changing": [_shown(each) for each in one.changing],
             "behind": [_shown(each) for each in one.behind],
             "not_looked_at": one.not_looked_at,
+            "stopped": one.stopped or None,
             "repaired": one.repaired,
             "not_repaired": one.not_repaired,
             "compared_as_null": one.lacking,
@@ -86,12 +116,47 @@ def document(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> 
         }
         for one in results
     ]
-    return {"tables": compared, "not_compared": [{"table": table, "why": why} for table, why in failed.items()]}
+    return {"tables": compared, "not_compared": _failed(failed)}
 
 
-def json_text(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> str:
-    """Return the object as JSON, to be read by people, too."""
-    return msgspec.json.format(msgspec.json.encode(document(results, failed)), indent=2).decode()
+def estimate_lines(table: str, mirror: FoundMirror, estimate: QueryEstimate) -> Iterator[str]:
+    """Return what a comparison would read as text."""
+    yield f"{table}: one query reads {mirror.path}: {_size(estimate.read)}"
+    yield f"  where rows differ, two queries or more of each {BLOCK} such rows read {_size(estimate.again)} each"
+
+
+def estimates_document(
+    found: Mapping[str, tuple[FoundMirror, QueryEstimate]], failed: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Return what comparisons would read as one object."""
+    tables = [
+        {"table": table, "mirror": mirror.path, "read_bytes": estimate.read, "recheck_bytes": estimate.again}
+        for table, (mirror, estimate) in found.items()
+    ]
+    return {"tables": tables, "not_compared": _failed(failed)}
+
+
+def json_text(told: Mapping[str, Any]) -> str:
+    """Return an object as JSON, to be read by people, too."""
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+
+
+def _failed(failed: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    return [{"table": table, "why": why} for table, why in failed.items()]
+
+
+def _percent(one: TableDifferences) -> float:
+    """Return the coverage in percent; 100 only where it is whole."""
+    return math.floor(one.coverage * 10_000) / 100
+
+
+def _cost(one: TableDifferences) -> str:
+    cost = one.cost
+    return f"; BigQuery billed {cost.bytes_billed} bytes for {cost.queries} queries" if cost.queries else ""
+
+
+def _size(size: int) -> str:
+    return f"{size} bytes ({format_size(size)})"
 
 
 def _shown(one: Difference) -> Mapping[str, Any]:
