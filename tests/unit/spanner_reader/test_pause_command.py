@@ -1,13 +1,18 @@
-"""The command that lets the stream, or tables, go on: what it says of that which stays paused."""
+"""The commands that pause and resume: what they refuse, and what they say of that which stays paused."""
 
 import asyncio
 import io
+import re
 
-from services.spanner_reader.commands.pause import resume
+import pytest
+
+from services.spanner_reader.commands.pause import pause, resume
 from services.spanner_reader.core.schema.shapes import SchemaInspection, TableShape
+from services.spanner_reader.ports import WatchedTable
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.pauses import FakePauseStore, PauseTable
-from tests.fakes.spanner_schema import Shapes
+from tests.fakes.spanner_schema import FakeCatalog, Shapes
 
 
 def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
@@ -28,5 +33,20 @@ def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> N
         assert await command() == (1, f"the stream was not paused\n{still}")
         assert (await command("Albums", "Singers"))[0] == 0
         assert await command() == (1, "the stream was not paused\n")
+
+    asyncio.run(scenario())
+
+
+def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_with_those_that_are() -> None:
+    async def scenario() -> None:
+        look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+        pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
+        catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
+        words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
+        with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}$"):
+            await pause(
+                ["nope", "Singers", "Secrets"], catalog, pauses, lambda table: table != "Secrets", io.StringIO()
+            )
+        assert not (await pauses.read()).paused_tables
 
     asyncio.run(scenario())
