@@ -142,6 +142,20 @@ class TestSqliteVersions(VersionsContract):
         ):
             open_database(f"sqlite:///{tmp_path}/letters.sqlite3")
 
+    @pytest.mark.parametrize("make", [True, False])
+    def test_a_file_that_is_damaged_behind_its_first_page_is_refused(self, address: str, make: bool) -> None:
+        with opened(address) as database:
+            SqlDeadLetterStore(database).keep([an_arrival()], NOW)
+        file = Path(address.removeprefix("sqlite:///"))
+        whole = file.read_bytes()
+        page = int.from_bytes(whole[16:18], "big")
+        file.write_bytes(whole[:page] + b"\xff" * (len(whole) - page))
+        with pytest.raises(
+            MisconfiguredError,
+            match=r"image is malformed \(DATABASE\): stop the service, move the file away, and put a backup",
+        ):
+            open_database(address, make=make)
+
     def test_a_file_that_another_holds_for_too_long_is_busy(self, address: str) -> None:
         with opened(address, timeout=timedelta(milliseconds=50)) as database:
             store = SqlDeadLetterStore(database)
