@@ -1,4 +1,4 @@
-"""The consumer's doctor, on the Pub/Sub emulator and the BigQuery stand-in: all is well, or what is not is named."""
+"""The consumer's doctor, and what its start warns of, on the Pub/Sub emulator and the BigQuery stand-in."""
 
 import io
 import json
@@ -16,16 +16,22 @@ import pytest
 from google.cloud import bigquery
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+from structlog.testing import capture_logs
 
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.doctor import doctor
+from services.cdc_consumer.wiring.service import check_start
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Finding, Level
+from shared.runtime.health import Health
+from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
 from tests.builders import a_header
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
@@ -187,6 +193,21 @@ def test_a_dataset_that_forgets_its_tables_is_refused(world: World, what: str) -
     assert list(found) == [f"dataset {name}: expiry"]
     assert "deleted after 3 days" in found[f"dataset {name}: expiry"].detail
     assert f"--default_{what}_expiration 0" in found[f"dataset {name}: expiry"].cure
+
+
+def test_a_start_warns_of_a_dataset_that_forgets_its_tables_and_of_no_other(world: World) -> None:
+    name = f"forgetful_{uuid.uuid4().hex[:8]}"
+    dataset = bigquery.Dataset(f"{PROJECT}.{name}")
+    dataset.default_table_expiration_ms = 3 * 86_400_000
+    world.stand_in.client.create_dataset(dataset)
+    settings = read_settings(Settings, world.environ)
+    with capture_logs() as lines:
+        check_start(settings, [world.stand_in.dataset, name], Health(), Stop())
+
+    (warned,) = [line for line in lines if line["event"] == "dataset_has_defaults"]
+    assert (warned["log_level"], warned["dataset"]) == ("warning", name)
+    assert warned["defaults"] == {"default_table_expiration": "3 days"}
+    assert "take them off with bq update" in warned["note"]
 
 
 @pytest.mark.parametrize(("containing", "check"), [('"expirationTime"', "making tables"), ('"permissions"', "rights")])
