@@ -6,9 +6,9 @@ Each method's docstring states the promise that the fake keeps too. TransientErr
 away, the same call may succeed later; MisconfiguredError: none will until someone acts.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -186,8 +186,9 @@ class DestinationTables(Protocol):
 
         A history's view is brought up to date with it; a ``max_staleness`` that is given is set. A mirror in whose
         stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`). Answers from memory
-        once a definition is known to fit. PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a
-        column of this name with another type. TableTroubleError where this one table is refused, has no key at all,
+        once a definition is known to fit. Where the table has a column with another type, its values have another one
+        beside it (`beside`). PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a column of
+        another type that can have none beside it. TableTroubleError where this one table is refused, has no key at all,
         is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one)
         or is refused too (DatasetRefusedError if that is the usual one).
         """
@@ -370,6 +371,8 @@ class FoundMirror:
     path: str
     lacking: frozenset[str] = frozenset()
     """Columns of the source that it does not have yet: as good as NULL."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the source that it has under another name (`beside`)."""
     left_out: tuple[str, ...] = ()
     """Columns that only it has: there is nothing to compare them with."""
     staleness: timedelta = timedelta()

@@ -1,12 +1,13 @@
 """What every Tables promises: the fake, and BigQuery's tables (on the stand-in)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from msgspec import structs
 
-from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition
 from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -55,15 +56,17 @@ class TablesContract:
         assert place.tables.ensure(TAGS) == place.others.ensure(TAGS)
         assert place.columns("planes")[-1] == "tags"
 
-    @pytest.mark.parametrize(("there", "wanted"), [(TAGS, TAG), (TAG, TAGS)])
-    def test_an_array_and_a_single_value_are_a_schema_conflict(
-        self, place: Place, there: TableDefinition, wanted: TableDefinition
+    @pytest.mark.parametrize(
+        ("there", "wanted", "name"), [(TAGS, TAG, "tags_STRING"), (TAG, TAGS, "tags_ARRAY_STRING")]
+    )
+    def test_an_array_and_a_single_value_stand_beside_each_other(
+        self, place: Place, there: TableDefinition, wanted: TableDefinition, name: str
     ) -> None:
         place.tables.ensure(there)
         for tables in (place.tables, place.others):
-            with pytest.raises(PoisonRecordError) as raised:
-                tables.ensure(wanted)
-            assert raised.value.reason is Reason.SCHEMA_CONFLICT
+            assert beside(wanted, tables.ensure(wanted)) == {"tags": name}
+        assert place.columns("planes") == [*[column.name for column in there.columns], name]
+        assert beside(there, place.others.ensure(there)) == {}
 
     def test_what_another_process_has_added_is_kept(self, place: Place) -> None:
         place.tables.ensure(PLANES)
@@ -73,21 +76,37 @@ class TablesContract:
 
         assert place.columns("planes")[-2:] == ["colour", "range"]
 
-    def test_a_column_of_another_type_is_a_schema_conflict(self, place: Place) -> None:
-        place.tables.ensure(PLANES)
-        other = table_definition(a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING"))))
+    def test_a_column_of_another_type_gets_a_column_beside_the_old_one_in_mirrors_and_histories(
+        self, place: Place
+    ) -> None:
+        retyped = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
+        for before, now in ((PLANES, table_definition(retyped)), (HISTORY, history_of(retyped))):
+            place.tables.ensure(before)
+            for tables in (place.tables, place.others, place.tables):
+                there = tables.ensure(now)
+                assert beside(now, there) == {"seats": "seats_STRING"}
+                kinds = {column.name: column.type.bigquery for column in there.columns}
+                assert (kinds["seats"], kinds["seats_STRING"]) == ("INT64", "STRING")
+                assert beside(before, tables.ensure(before)) == {}
+            assert place.columns(now.name) == [*[column.name for column in before.columns], "seats_STRING"]
+
+    @pytest.mark.parametrize(
+        ("there", "wanted"),
+        [
+            ({"id": "INT64"}, {"id": "STRING"}),
+            ({"id": "INT64", "Seats": "INT64"}, {"id": "INT64", "seats": "STRING", "SEATS_string": "STRING"}),
+            ({"id": "INT64", "seats": "INT64", "seats_STRING": "BYTES"}, {"id": "INT64", "seats": "STRING"}),
+            ({"id": "INT64", "s" * 296: "INT64"}, {"id": "INT64", "s" * 296: "JSON"}),
+        ],
+    )
+    def test_a_column_of_another_type_that_can_have_none_beside_it_is_a_schema_conflict_and_adds_no_other(
+        self, place: Place, there: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> None:
+        place.tables.ensure(table_definition(a_header(columns=[*there.items()])))
         for tables in (place.tables, place.others):
             with pytest.raises(PoisonRecordError) as raised:
-                tables.ensure(other)
+                tables.ensure(table_definition(a_header(columns=[*wanted.items(), ("colour", "STRING")])))
             assert raised.value.reason is Reason.SCHEMA_CONFLICT
-        assert place.tables.ensure(PLANES).columns == PLANES.columns
-
-    def test_a_conflict_in_one_column_adds_no_other(self, place: Place) -> None:
-        place.tables.ensure(PLANES)
-        columns = (("id", "INT64"), ("name", "STRING"), ("seats", "STRING"), ("colour", "STRING"))
-        with pytest.raises(PoisonRecordError):
-            place.others.ensure(table_definition(a_header(columns=columns)))
-
         assert "colour" not in place.columns("planes")
 
     def test_columns_that_come_to_more_than_bigquery_takes_are_refused_and_none_is_added(self, place: Place) -> None:

@@ -215,12 +215,12 @@ def _too_old_to_be_safe(reason: Reason) -> Scenario:
 def _schema_conflict(reason: Reason) -> Scenario:
     return Scenario(
         fix="table altered",
-        detail="DROP COLUMN `seats`",
+        detail="has the primary key (name), the source has (id)",
         messages=[messages(reason, a_row(reason, BAD))],
         fixed={BAD: 1},
-        before="""CREATE TABLE `{table}` (id INT64, name STRING, seats STRING, _millrace_sequence STRING,
-            _millrace_commit_timestamp TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)""",
-        statement="ALTER TABLE `{table}` DROP COLUMN seats",
+        before="""CREATE TABLE `{table}` (id INT64, name STRING, seats INT64, _millrace_sequence STRING,
+            _millrace_commit_timestamp TIMESTAMP, PRIMARY KEY (name) NOT ENFORCED)""",
+        statement="DROP TABLE `{table}`",
     )
 
 

@@ -93,7 +93,10 @@ class FakeAppending:
         there = writer.tables.there.get(table)
         if there is None or table in writer.missing:
             raise TableTroubleError(f"table {table} not found")
+        kinds = {column.name.upper(): column.type.bigquery for column in there.columns}
         for column in self._definition.columns:
+            if kinds.get(column.name.upper()) != column.type.bigquery:
+                raise TableTroubleError(f"table {table}: no column {column.name} of type {column.type.bigquery}")
             left = writer.invisible.get(column.name, 0)
             if left:
                 writer.invisible[column.name] = left - 1

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition
+from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
 from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, DatasetRefusedError, NotLabelledError, TableTroubleError
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -45,9 +45,9 @@ class FakeTables:
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         name = definition.identity
         known = self._known.get(name)
-        if known is None or self._missing(known, definition):
+        if known is None or self._missing(known, self._placed(definition, known)):
             known = self._known[name] = self._brought_about(definition)
-        self._check(known, definition)
+        self._check(known, self._placed(definition, known))
         return known
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:
@@ -100,6 +100,7 @@ class FakeTables:
             self.effects.note(f"create {name}")
             self.there[name] = definition
         else:
+            definition = self._placed(definition, found)
             self._check(found, definition)
             if len(found.columns) + len(self._missing(found, definition)) > COLUMN_LIMIT:
                 raise PoisonRecordError(Reason.TOO_MANY_COLUMNS, f"table {name}")
@@ -128,6 +129,10 @@ class FakeTables:
             raise TransientError("BigQuery is away")
         if name in self.forbidden:
             raise TableTroubleError(f"table {name}: permission denied")
+
+    @staticmethod
+    def _placed(wanted: TableDefinition, seen: TableDefinition) -> TableDefinition:
+        return with_names(wanted, beside(wanted, seen))
 
     @staticmethod
     def _missing(seen: TableDefinition, wanted: TableDefinition) -> tuple[TableColumn, ...]:

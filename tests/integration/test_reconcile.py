@@ -1,5 +1,6 @@
 """Mirrors compared with Spanner while both go on changing: exactly what was planted is named, and a repair heals it."""
 
+import base64
 import io
 import json
 import sys
@@ -277,3 +278,22 @@ def test_a_mirror_of_a_database_of_the_postgresql_dialect_is_compared(
         0,
         dict.fromkeys(["ByParts", "kinds", "shop.orders", "stamps"], "equal"),
     )
+
+
+def test_a_column_that_becomes_bytes_is_compared_and_repaired_beside_the_old_one(pipe: Pipe) -> None:
+    pipe.source.alter("ALTER TABLE ByBytes ALTER COLUMN Name BYTES(MAX)")
+    pipe.source.commit([Write("update", "ByBytes", {"Id": b"\x01", "Name": b"\xff"})])
+    now, header = format_timestamp(pipe.source.now()), pipe.header("ByBytes")
+    changed = upsert('{"Id":"AQ=="}', {"Name": "/w=="}, sequence=edited(pipe, "ByBytes", "Id = 'AQ=='"), committed=now)
+    pipe.apply(batch_of([changed], header))
+
+    code, told = pipe.reconcile("ByBytes")
+    others = {json.dumps([base64.b64encode(bytes([n])).decode()]) for n in range(100) if n != 1}
+    assert (code, named(told, "ByBytes")) == (1, dict.fromkeys(others, "different"))
+    with pipe.consuming():
+        assert pipe.reconcile("ByBytes", "--repair")[0] == 0
+
+    code, told = pipe.reconcile("ByBytes")
+    assert (code, told["tables"][0]["verdict"]) == (0, "equal")
+    rows = pipe.target.stand_in.run("SELECT Name, Name_BYTES FROM ByBytes WHERE Id IN ('AQ==', 'Ag==') ORDER BY Id")
+    assert [tuple(row) for row in rows] == [(None, b"\xff"), (None, b"n2")]

@@ -11,7 +11,7 @@ from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
-from services.cdc_consumer.core.stream.columns import conform, decode_messages
+from services.cdc_consumer.core.stream.columns import conform, decode_messages, in_table
 from services.cdc_consumer.core.stream.poison import Poison
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -33,8 +33,9 @@ class Target:
         decoded = decode_messages(messages_of(*data), AN_HOUR_LATER)
         for table in decoded.tables:
             definition = self.tables.ensure(table.definition)
-            if len(table.rows):
-                assert self.writer.append(definition, conform(table.rows, definition)).refused() == []
+            rows = in_table(table, definition)[1]
+            if len(rows):
+                assert self.writer.append(definition, conform(rows, definition)).refused() == []
         return decoded.poison
 
 

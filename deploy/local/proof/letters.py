@@ -1,7 +1,7 @@
 """Poison in a run: changes that cannot be applied, collected as dead letters, their causes fixed, and replayed.
 
 The runways of New York's airports are a table that is made in Spanner while everything runs. In BigQuery somebody has
-made a table of that name before, by hand and with another type for a column, so BigQuery cannot take any of its rows.
+made a table of that name before, by hand and with another primary key, so BigQuery cannot take any of its rows.
 One row has an array with a NULL in it, which no BigQuery array holds. And somebody publishes to the topic what is no
 change batch. What is done about each is what `docs/reference/dead-letters.md` says, by the real command.
 """
@@ -34,9 +34,9 @@ _BY_HAND: Final = f"""
 CREATE TABLE {TABLE} (
   airport STRING NOT NULL,
   name STRING NOT NULL,
-  length_feet STRING,  -- not INT64
+  length_feet INT64,
   headings ARRAY<INT64>,
-  PRIMARY KEY (airport, name) NOT ENFORCED
+  PRIMARY KEY (name) NOT ENFORCED  -- not (airport, name)
 )"""
 _LENGTHS: Final = {
     "EWR": {"04L/22R": 11_000, "04R/22L": 10_000, "11/29": 6_725},
@@ -149,7 +149,7 @@ class LettersStory:
         self._wait(lambda: self._open().get(conflict, 0) > before, "the runway that changed to be collected")
 
     def _mend_the_table(self, database: SpannerDatabase) -> None:
-        self._stack.dataset.query(f"ALTER TABLE {TABLE} DROP COLUMN length_feet")  # as its dead letters say
+        self._stack.dataset.query(f"DROP TABLE {TABLE}")  # as its dead letters say
         rows = len(database.query(f"SELECT name FROM {TABLE}")) - 1
         replayed = 0.0
 

@@ -31,7 +31,7 @@ from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.counts import Report
-from services.cdc_consumer.core.types.types import INT64
+from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
 from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
 from services.cdc_consumer.wiring import bigquery_cdc
 from services.cdc_consumer.wiring.bigquery_cdc import SinkOptions
@@ -79,22 +79,32 @@ def test_the_service_calls_types_by_their_older_names() -> None:
 @pytest.mark.parametrize(
     ("found", "shown"), [(("INTEGER", "REPEATED"), "ARRAY<INT64>"), (("GEOGRAPHY", "NULLABLE"), "GEOGRAPHY")]
 )
-def test_a_column_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str], shown: str) -> None:
+def test_a_key_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str], shown: str) -> None:
     with pytest.raises(PoisonRecordError) as raised:
-        ensured(seats=found)
+        ensured(id=found)
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
-    assert f"column seats is {shown}" in raised.value.detail
-    assert "DROP COLUMN `seats`), do without it (TABLES_FILE: ignored_columns)" in raised.value.detail
+    assert f"column id is {shown}, the source has INT64" in raised.value.detail
+    assert "Drop or rename the table in BigQuery, so that it is made anew, and take a snapshot" in raised.value.detail
 
 
-def test_who_drops_a_column_is_told_that_the_rows_without_a_letter_take_a_snapshot() -> None:
-    with pytest.raises(PoisonRecordError) as raised:
-        ensured(seats=("STRING", "NULLABLE"))
-    assert raised.value.detail.endswith(
-        "; then replay, and take a snapshot: rows without a letter have NULL there until then"
-    )
+@pytest.mark.parametrize("found", [("INTEGER", "REPEATED"), ("GEOGRAPHY", "NULLABLE"), ("STRING", "NULLABLE")])
+def test_a_column_that_we_would_not_make_gets_one_beside_it_and_is_reported_once(found: tuple[str, str]) -> None:
+    client: Any = OneTable(seats=found)
+    tables = BigQueryTables(client, "p", "d")
+    with capture_logs() as logs:
+        for _ in range(3):
+            there = tables.ensure(PLANES)
+            tables.forget("planes")
 
+    assert there.columns[-1] == TableColumn("seats_INT64", COLUMN_TYPES["INT64"])
+    (said,) = [line for line in logs if line["event"] == "column_of_another_type"]
+    assert (said["table"], said["column"], said["written_to"]) == ("planes", "seats", "seats_INT64")
+    assert "tables/planes: rows that have not changed since have NULL in seats_INT64" in said["fix"]
+    assert said["fix"].endswith("ALTER TABLE `p.d.planes` DROP COLUMN IF EXISTS `seats`, DROP COLUMN `seats_INT64`")
+
+
+def test_who_adds_a_column_is_told_that_older_rows_have_null_in_it() -> None:
     client: Any = OneTable()
     with capture_logs() as logs:
         BigQueryTables(client, "p", "d").ensure(COLOUR)

@@ -17,7 +17,7 @@ STEPS = 12
 ADDED = [a_header(columns=(*PLANE_COLUMNS, *((f"c{n}", "STRING") for n in range(step)))) for step in range(STEPS)]
 IN_TURN = [a_header(columns=(*PLANE_COLUMNS, (f"c{step}", "STRING"))) for step in range(STEPS)]
 """The source adds a column, drops it and adds another."""
-CONFLICTING = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING"), ("new", "STRING")))
+CONFLICTING = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64"), ("new", "STRING")))
 
 
 def widened(world: World, lists: Sequence[Header]) -> tuple[Counts, int]:

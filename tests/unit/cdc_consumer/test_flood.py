@@ -99,13 +99,13 @@ def test_an_operator_lets_so_many_pass(world: World) -> None:
     assert counts.letters == {Reason.UNDECODABLE.value: 500}
 
 
-SEATS_AS_TEXT = (("id", "INT64"), ("name", "STRING"), ("seats", "STRING"))
+KEY_AS_TEXT = (("id", "STRING"), ("name", "STRING"), ("seats", "INT64"))
 
 
 def conflicting(world: World, *tables: str) -> None:
-    """Let tables have a column with another type than these come with."""
+    """Let tables have a key of another type than these come with."""
     for table in tables:
-        world.apply(a_message(a_change(1, seats="many"), header=a_header(table, SEATS_AS_TEXT)))
+        world.apply(a_message(a_change(1), header=a_header(table, KEY_AS_TEXT)))
 
 
 def many(table: str, count: int, seats: object = 7) -> Mapping[str, object]:

@@ -131,7 +131,7 @@ JUNK = TableNote(unfit="no_primary_key: table planes")
     ("header", "why"),
     [
         (a_header(key=()), "no_primary_key: "),
-        (a_header(columns=(("id", "INT64"), ("name", "BOOL"))), "schema_conflict: "),
+        (a_header(columns=(("id", "BOOL"), ("name", "STRING"))), "schema_conflict: "),
     ],
 )
 def test_a_junk_batch_that_names_a_real_table_does_not_make_it_look_refused(header: Header, why: str) -> None:

@@ -84,7 +84,7 @@ def test_of_a_message_without_an_ordering_key_nobody_knows_the_table() -> None:
 
 def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before() -> None:
     world = a_world()
-    header = a_header(columns=[("id", "INT64"), ("name", "TOKENLIST")])
+    header = a_header(columns=[("id", "INT64"), ("name", "STRUCT<>")])
     assert world.apply(a_message(a_change(2), header=header)).letters
 
     assert world.tables.letters == {"planes": SINCE}

@@ -152,9 +152,9 @@ def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
     assert states(fitting) == dict.fromkeys({name, *also}, "running")
 
 
-def test_a_table_whose_columns_conflict_is_refused_until_it_is_mended(world: World) -> None:
-    other = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
-    world.apply(a_message(a_change(1, seats="many"), header=other))
+def test_a_table_whose_key_conflicts_is_refused_until_it_is_mended(world: World) -> None:
+    other = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64")))
+    world.apply(a_message(a_change(1), header=other))
     counts = world.apply(a_message(a_change(2)))
     assert counts.tables["planes"].unfit.startswith("schema_conflict: ")
 

@@ -161,7 +161,7 @@ def test_ddl_of_a_time_when_no_reader_ran_is_found_at_the_start() -> None:
 
 def test_a_column_added_again_with_another_type_is_published_as_it_comes_and_marked() -> None:
     async def scenario() -> None:
-        """The consumer has the column with its former type: its changes become dead letters (`schema_conflict`)."""
+        """The consumer has the column with its former type: it writes the values into a column beside it."""
         world = a_world(a_record(FIRST, 1))
         await world.add_root(START)
         async with running(world.reader(look=SOON)):

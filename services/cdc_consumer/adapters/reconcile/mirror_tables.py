@@ -14,7 +14,7 @@ from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import as_found, check_dataset
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
-from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn
+from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn, beside
 from services.cdc_consumer.core.types.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
 from services.cdc_consumer.ports import (
     FoundMirror,
@@ -71,16 +71,21 @@ class BigQueryMirrorTables:
                 "source's command look at another database than the readers do?"
             )
         try:
-            as_found(found, definition)
+            names_there = beside(definition, as_found(found, definition))
         except PoisonRecordError as error:
             raise MisconfiguredError(error.detail) from error
         except TableTroubleError as error:
             raise MisconfiguredError(str(error)) from error
-        compared = {column.name.lower() for column in table.columns}
+        compared = {names_there.get(column.name, column.name).lower() for column in table.columns}
         ours = {column.name.lower() for column in definition.columns} | {DELETED_COLUMN}
         return FoundMirror(
             path=path,
-            lacking=frozenset(column.name for column in table.columns if column.name.lower() not in names),
+            lacking=frozenset(
+                column.name
+                for column in table.columns
+                if names_there.get(column.name, column.name).lower() not in names
+            ),
+            names=names_there,
             left_out=tuple(f.name for f in found.schema if f.name.lower() not in compared | ours),
             staleness=staleness_of(found),
             bytes=found.num_bytes or 0,
@@ -199,7 +204,8 @@ def _select_keys(table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: st
 
 
 def _names(table: Mirrored, mirror: FoundMirror) -> str:
-    names = [f"t.`{column.name}`" for column in _columns(table, mirror)[:-1]]
+    columns = [column.name for column in _columns(table, mirror)[:-1]]
+    names = [f"t.`{mirror.names[name]}` AS `{name}`" if name in mirror.names else f"t.`{name}`" for name in columns]
     return ", ".join([*names, f"COALESCE(t.`{SEQUENCE_COLUMN}`, '') AS `{SEQUENCE_COLUMN}`"])
 
 

@@ -50,7 +50,7 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import (
 )
 from services.cdc_consumer.adapters.schema.history_views import HistoryViews
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
-from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition
+from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
@@ -148,14 +148,17 @@ class BigQueryTables:
         self._made_at: dict[str, datetime | None] = {}
         self._lettered: dict[str, int] = {}
         self._began = time.time_ns() // 1_000
+        self._beside: set[tuple[str, str]] = set()
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
         """Make the table, or widen it, and return it as it is; as the port."""
         known = self._known.get(definition.identity)
-        if known is None or _missing(known, definition) or definition.identity in self._views.expiring:
+        expiring = definition.identity in self._views.expiring
+        if known is None or expiring or _missing(known, _placed(definition, known)):
             known = self._known[definition.identity] = self._brought_about(definition)
             self._progressed()
-        _check(known, definition, self._path(definition))
+        _check(known, _placed(definition, known), self._path(definition))
+        self._report_columns_beside(definition, known)
         return known
 
     def forget(self, table: str) -> None:
@@ -239,10 +242,11 @@ class BigQueryTables:
                     else:
                         found = self._lasting(found, definition)
                     seen = _definition(found, definition)
-                    _check(seen, definition, path)
+                    placed = _placed(definition, seen)
+                    _check(seen, placed, path)
                     _check_keys_are_case_sensitive(found, seen)
-                    if _missing(seen, definition):
-                        found = self._widen(found, definition)
+                    if _missing(seen, placed):
+                        found = self._widen(found, placed)
                     elif not _labels(definition).items() <= found.labels.items():
                         found = self._labelled(found, {**found.labels, **_labels(definition)})
                     if not as_stale(found, definition.max_staleness):
@@ -317,6 +321,24 @@ class BigQueryTables:
         structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
         return widened
 
+    def _report_columns_beside(self, definition: TableDefinition, there: TableDefinition) -> None:
+        """Report once for each column that the table has it with another type, and where its values go."""
+        for name, other in beside(definition, there).items():
+            if (definition.identity, other) in self._beside:
+                continue
+            self._beside.add((definition.identity, other))
+            path = self._path(definition)
+            table = f"`{path.project}.{path.dataset_id}.{path.table_id}`"
+            fix = (
+                f"take a snapshot of {definition.mirror_of}: rows that have not changed since have NULL in {other}. To "
+                f"have the values under {name} again, run before it: ALTER TABLE {table} DROP COLUMN IF EXISTS "
+                f"`{name}`, DROP COLUMN `{other}`"
+            )
+            if definition.append_only:
+                fix = f"query both columns: changes of before are in {name}, and changes of since in {other}"
+            log = structlog.get_logger().bind(table=definition.identity, column=name, written_to=other)
+            log.error("column_of_another_type", fix=fix)
+
     def _set_staleness(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table be as stale as the tables file says, where that is allowed."""
         assert definition.max_staleness is not None
@@ -373,7 +395,7 @@ class BigQueryTables:
 def as_found(found: bigquery.Table, wanted: TableDefinition) -> TableDefinition:
     """Return a table as it is; PoisonRecordError or TableTroubleError where it cannot hold what is wanted of it."""
     seen = _definition(found, wanted)
-    _check(seen, wanted, found.reference)
+    _check(seen, _placed(wanted, seen), found.reference)
     return seen
 
 
@@ -457,6 +479,11 @@ def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn
     return [column for column in wanted.columns if column.name.upper() not in names]
 
 
+def _placed(wanted: TableDefinition, seen: TableDefinition) -> TableDefinition:
+    """Return a definition with the names that its columns have in the table."""
+    return with_names(wanted, beside(wanted, seen))
+
+
 def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableReference) -> None:
     """Raise PoisonRecordError where rows of a definition do not fit into a table, TableTroubleError where none can."""
     alter = f"ALTER TABLE `{path.project}.{path.dataset_id}.{path.table_id}`"
@@ -487,15 +514,14 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
             f"table {wanted.identity} has {len(seen.columns)} columns and would get {new} more; BigQuery takes "
             f"{COLUMN_LIMIT}: drop from it those that the source no longer has",
         )
-    snapshot = "" if wanted.append_only else ", and take a snapshot: rows without a letter have NULL there until then"
     types = {column.name.upper(): column.type.bigquery for column in seen.columns}
     for column in wanted.columns:
         there = types.get(column.name.upper(), column.type.bigquery)
         if there != column.type.bigquery:
             raise PoisonRecordError(
                 Reason.SCHEMA_CONFLICT,
-                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}: "
-                f"drop the column in BigQuery ({alter} DROP COLUMN `{column.name}`), do without it (TABLES_FILE: "
-                "ignored_columns), or give the source table another name there (TABLES_FILE: name); then replay"
-                f"{snapshot}",
+                f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}, and "
+                "there is no other column that its values could go into: it is in the key, or the name of that column "
+                "is taken or too long. Drop or rename the table in BigQuery, so that it is made anew, and take a "
+                "snapshot; or give the source table another name there (TABLES_FILE: name); then replay",
             )

@@ -76,6 +76,8 @@ class CanaryRow:
     """A row of a mirror that BigQuery has taken: whether it takes it again tells whether it is there at all."""
 
     definition: TableDefinition
+    target: TableDefinition
+    """The same with the names that the row's columns have in the table."""
     row: pa.Table
     committed: int
     """In microseconds."""

@@ -25,7 +25,7 @@ import structlog
 
 from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
-from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges
+from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges, in_table
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
 from services.cdc_consumer.ports import (
     CdcWriter,
@@ -65,6 +65,10 @@ class ListWrites:
         self.changes = changes
         self.deliveries = deliveries
         self.messages = changes.messages
+        self.target = changes.definition
+        """The definition with the names that its columns have in the table, once that has been looked at."""
+        self.rows = changes.rows
+        """The rows with the same names."""
         self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
         self.refused: dict[int, RowError] = {}
         self.stuck: dict[int, str] = {}
@@ -87,6 +91,10 @@ class ListWrites:
     def table(self) -> str:
         """Return the table's identity."""
         return self.changes.definition.identity
+
+    def place(self, there: TableDefinition) -> None:
+        """Take the names that the columns have in the table as it is."""
+        self.target, self.rows = in_table(self.changes, there)
 
     @property
     def writable(self) -> bool:
@@ -263,16 +271,17 @@ class Writing:
 
     def _look_at_table(self, one: ListWrites) -> None:
         try:
-            self.tables.ensure(one.definition)
+            there = self.tables.ensure(one.definition)
         except PoisonRecordError:  # perhaps from memory, and fixed since
             self.tables.forget(one.table)
-            self.tables.ensure(one.definition)
+            there = self.tables.ensure(one.definition)
+        one.place(there)
 
     def _start(self, lists: Iterable[ListWrites]) -> None:
         for group in by_table(lists).values():
             for one, rows in left_to_write(group):
                 if one.ensured and one.under_way is None:
-                    one.under_way = rows, self.writer.append(one.definition, one.changes.rows.take(rows))
+                    one.under_way = rows, self.writer.append(one.target, one.rows.take(rows))
 
     def _take_answers(self, one: ListWrites) -> None:
         assert one.under_way is not None
@@ -324,7 +333,7 @@ class Writing:
         if ours:
             return any(self._accepted_again(table) for table in ours)
         earlier = self.known.canaries(failing, self.clock.now())
-        return any(self._taken_again(one.definition, one.row) for one in earlier[:_EARLIER])
+        return any(self._taken_again(one.target, one.row) for one in earlier[:_EARLIER])
 
     def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
         """Send a row of lists that fail, alone, another each time; tell whether it is accepted.
@@ -337,7 +346,7 @@ class Writing:
         one, rows = min(several, key=lambda each: each[0].tried_alone)
         row = int(rows[-one.tried_alone % len(rows)])
         one.tried_alone += 1
-        return self._taken_again(one.definition, one.changes.rows.slice(row, 1))
+        return self._taken_again(one.target, one.rows.slice(row, 1))
 
     def _accepted_again(self, table: str) -> bool:
         """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
@@ -355,7 +364,7 @@ class Writing:
     def _earlier_accepted(self, one: ListWrites) -> bool:
         """Send a row of the list that an earlier task wrote once more; tell whether it is accepted now."""
         earlier = self.known.canary(one.definition, self.clock.now())
-        if earlier is None or not self._taken_again(one.definition, earlier.row):
+        if earlier is None or not self._taken_again(earlier.target, earlier.row):
             return False
         self.known.remember(replace(earlier, accepted_at=self.clock.now()))
         return True
@@ -377,7 +386,7 @@ class Writing:
         while parts and fruitless < _FRUITLESS:
             rows = parts.pop()
             try:
-                errors = self.writer.append(one.definition, one.changes.rows.take(rows)).refused()
+                errors = self.writer.append(one.target, one.rows.take(rows)).refused()
             except TableTroubleError as trouble:
                 return self._in_trouble(one, trouble)
             except TransientError as error:
@@ -417,7 +426,7 @@ class Writing:
             if not self._another_accepted(one):
                 return None
             try:
-                errors = self.writer.append(one.definition, one.changes.rows.slice(row, 1)).refused()
+                errors = self.writer.append(one.target, one.rows.slice(row, 1)).refused()
             except TableTroubleError:
                 return None
             except TransientError:
@@ -433,7 +442,7 @@ class Writing:
         if not len(accepted):
             return self._one_of_its_table_accepted(one)
         try:
-            return not self.writer.append(one.definition, one.changes.rows.slice(int(accepted[0]), 1)).refused()
+            return not self.writer.append(one.target, one.rows.slice(int(accepted[0]), 1)).refused()
         except TransientError:
             return False
 
@@ -445,11 +454,11 @@ class Writing:
             self.known.well(one.definition)
             self.known.accepted(one.table, self.clock.now())
             row = int(accepted[0])
-            self._canaries[one.table] = one.definition, one.changes.rows.slice(row, 1)
+            self._canaries[one.table] = one.target, one.rows.slice(row, 1)
             committed = one.changes.rows[one.definition.commit_timestamp][row].as_py()
             if committed is not None and not one.definition.append_only:  # of a history it would be a repeat that stays
-                alone = one.changes.rows.take([row])  # and not a view of all the others
-                self.known.remember(CanaryRow(one.definition, alone, committed, self.clock.now()))
+                alone = one.rows.take([row])  # and not a view of all the others
+                self.known.remember(CanaryRow(one.definition, one.target, alone, committed, self.clock.now()))
 
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
         now = self.clock.now()

@@ -5,7 +5,7 @@ capture" (at most 16 key columns and 2000 columns), "Create clustered tables" (a
 """
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
@@ -31,6 +31,7 @@ _KEY_LIMIT: Final = 16
 COLUMN_LIMIT: Final = 2000
 _CLUSTERING_LIMIT: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
+_NO_LETTERS: Final = re.compile(r"[^A-Za-z0-9]+")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
 _RESERVED_PREFIXES: Final = (
     "_TABLE_",
@@ -181,6 +182,37 @@ def together(definitions: Sequence[TableDefinition]) -> TableDefinition:
             for column in each.columns:
                 columns.setdefault(column.name.upper(), column)
     return replace(first, columns=tuple(columns.values()))
+
+
+def beside(wanted: TableDefinition, there: TableDefinition) -> Mapping[str, str]:
+    """Return the columns that a table has with another type, and the columns beside them that take their values.
+
+    ``Born``, an INT64 where the table has a DATE, is ``Born_INT64``: no change waits until a person has altered the
+    table. Once such a column is there, the values go on into it, until ``Born`` is an INT64 itself. A column of the
+    key has no other beside it, nor has one whose name beside it is taken or too long: that is a conflict.
+    """
+    seen = {column.name.upper(): column.type.bigquery for column in there.columns}
+    taken = {column.name.upper() for column in wanted.columns}
+    key = {name.upper() for name in wanted.primary_key}
+    found = {}
+    for column in wanted.columns:
+        kind = column.type.bigquery
+        name = f"{column.name}_{_NO_LETTERS.sub('_', kind).strip('_')}"
+        if column.name.upper() in key or name.upper() in taken or _COLUMN_NAME.fullmatch(name) is None:
+            continue
+        now, other = seen.get(column.name.upper()), seen.get(name.upper())
+        if (now != kind and other == kind) or (now not in (None, kind) and other is None):
+            found[column.name] = name
+            taken.add(name.upper())
+    return found
+
+
+def with_names(definition: TableDefinition, names: Mapping[str, str]) -> TableDefinition:
+    """Return a definition some of whose columns have other names."""
+    if not names:
+        return definition
+    columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in definition.columns)
+    return replace(definition, columns=columns)
 
 
 def row_schema(definition: TableDefinition) -> pa.Schema:

@@ -22,7 +22,9 @@ from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
     TableDefinition,
+    beside,
     row_schema,
+    with_names,
 )
 from services.cdc_consumer.core.snapshot.snapshot_ends import End, ends_of_snapshots
 from services.cdc_consumer.core.stream.parsing import Parsed, parse_changes
@@ -150,6 +152,15 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
         outdated,
         newer,
     )
+
+
+def in_table(changes: TableChanges, there: TableDefinition) -> tuple[TableDefinition, pa.Table]:
+    """Return the definition and the rows of changes with the names that their columns have in the table (`beside`)."""
+    names = beside(changes.definition, there)
+    if not names:
+        return changes.definition, changes.rows
+    renamed = changes.rows.rename_columns([names.get(name, name) for name in changes.rows.schema.names])
+    return with_names(changes.definition, names), renamed
 
 
 def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
