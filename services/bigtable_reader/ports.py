@@ -95,7 +95,7 @@ class KeyRangePartitionStore(Protocol):
     async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
 
-        Return those that are not ours any more. A ceiling never falls, nor does a low watermark: but the ceiling
+        Return those that are no longer ours. A ceiling never falls, nor does a low watermark: but the ceiling
         of what is given back, or ended, is the one that is named, for no stamp is made any more.
         """
 
@@ -123,7 +123,7 @@ class KeyRangePartitionStore(Protocol):
     async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention.
 
-        Return it with its new position; None, and nothing changed, if it is not ours any more. For what the
+        Return it with its new position; None, and nothing changed, if it is no longer ours. For what the
         reconciler made only, and PositionLostError if it has been restarted already: then nothing is left to try.
         """
 
@@ -227,7 +227,7 @@ class TableSnapshotStore(Protocol):
         """
 
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
-        """Ask anew, for these ranges, where somebody who watched something else had asked; return whether so.
+        """Ask again, for these ranges, where somebody who watched something else had asked; return whether so.
 
         What was read to its end, and told, is left alone, and so is what an older version has asked for.
         """
@@ -251,7 +251,7 @@ class TableSnapshotStore(Protocol):
         """
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
-        """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""
+        """Save how far parts are and renew their leases, or give them back; return those that are no longer ours."""
 
     async def told(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
@@ -265,7 +265,7 @@ class ResyncStore(Protocol):
     """
 
     async def read(self) -> BigtableResyncRequest | None:
-        """Return what was found; None where nothing is to be mended. Surveys tell of it, too."""
+        """Return what was found; None where nothing is to be fixed. Surveys tell of it, too."""
 
     async def compare(
         self,
@@ -276,7 +276,7 @@ class ResyncStore(Protocol):
         run: int,
         watching: Watching,
     ) -> None:
-        """Mark the table where watched families are not there any more, or more is watched than was; remember both.
+        """Mark the table where watched families are no longer there, or more is watched than was; remember both.
 
         Where there is no mirror, only what is watched is remembered. Families are compared with those that were
         remembered here, by whomever; where none were, with those that are known.
@@ -305,7 +305,7 @@ class DeadLetterSink(Protocol):
     """Keeps what can never be applied."""
 
     async def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Return when every letter is confirmed."""
+        """Return when every dead letter is confirmed."""
 
 
 class TableCatalog(Protocol):

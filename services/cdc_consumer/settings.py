@@ -143,12 +143,12 @@ class Settings:
 
     @property
     def tasks_report(self) -> bool:
-        """Tell whether tasks see this machine's disk for certain, on which they report what they hold and count."""
+        """Return whether tasks see this machine's disk for certain, on which they report what they hold and count."""
         return self.spark_master.startswith("local")
 
     @property
     def one_machine(self) -> bool:
-        """Tell whether all tasks run on this machine for certain: not those of a cluster, be it a local one."""
+        """Return whether all tasks run on this machine for certain: not those of a cluster, be it a local one."""
         return self.spark_master.partition("[")[0] == "local"
 
     @property

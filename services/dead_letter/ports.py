@@ -27,7 +27,7 @@ from shared.contracts.timestamps import Nanoseconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What keeping arrivals came to: letters that are new, known ones that failed again, deliveries seen before."""
+    """The counts of arrivals: new dead letters, known ones that failed again, deliveries seen before."""
 
     new: int
     again: int
@@ -36,24 +36,24 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Some of the letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
+    """Some of the dead letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
 
     letters: Sequence[DeadLetterLine]
     after: str | None
 
 
 class DeadLetterStore(Protocol):
-    """The letters, their trail, and who is replaying which. Safe for several threads and processes.
+    """The dead letters, their trail, and who is replaying which. Safe for several threads and processes.
 
     Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
     busy; MisconfiguredError where it is of another version, or of somebody else.
     """
 
     def pipeline(self) -> Pipeline:
-        """Return of which pipeline the letters are, as far as that is known."""
+        """Return of which pipeline the dead letters are, as far as that is known."""
 
     def join(self, mine: Pipeline) -> Pipeline:
-        """Remember of which pipeline the letters are, where that is not known yet; return what is known then.
+        """Remember of which pipeline the dead letters are, where that is not known yet; return what is known then.
 
         The first that comes is the one. MisconfiguredError that names both where mine is another, and nothing is
         remembered of it.
@@ -63,48 +63,47 @@ class DeadLetterStore(Protocol):
         """Remember another subscription or topic from now on, what ``new`` has of them; return what is known then."""
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-        """Remember letters; return when they are durable.
+        """Remember dead letters; return when they are durable.
 
-        A message id that brought the same letter before changes nothing. A letter known by its identity gets one more
-        attempt, the newest reason and detail, and is open again (with a line in its trail) whatever it was but
+        A message id that brought the same dead letter before changes nothing. A dead letter known by its identity gets
+        one more attempt, the newest reason and detail, and is open again (with a line in its trail) whatever it was but
         discarded; whoever is replaying it just now loses it, so that a failure that is faster than the replay's
-        book-keeping is not lost.
-        Bytes, attributes and ordering key stay those of its first arrival.
+        book-keeping is not lost. Bytes, attributes and ordering key stay those of its first arrival.
         """
 
     def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
-        """Return a letter; ids may be given by their first characters, at least eight, where no other begins so."""
+        """Return a dead letter by its id, or by its first characters, at least eight, if no other begins so."""
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
-        """Return letters without their bytes, those that failed last first; ``after`` goes on behind a page.
+        """Return dead letters without their bytes, those that failed last first; ``after`` goes on behind a page.
 
-        New letters meanwhile neither repeat nor hide what was there; one that fails again is at the front from then on.
-        ValueError if ``after`` is of no page, or ``limit`` below one.
+        New dead letters meanwhile neither repeat nor hide what was there; one that fails again is at the front from
+        then on. ValueError if ``after`` is of no page, or ``limit`` below one.
         """
 
     def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
-        """Return every letter of a selection, with its bytes, by table, key, then sequence; without one, by time.
+        """Return every dead letter of a selection, with its bytes, by table, key, then sequence; without one, by time.
 
         Memory stays bounded however many there are, and no transaction stays open while they are worked on; each is as
-        it is when it is returned, and left out where it is not of the selection any more.
+        it is when it is returned, and left out where it is no longer of the selection.
         """
 
     def count(self, selection: Selection) -> int:
-        """Return how many letters a selection holds."""
+        """Return how many dead letters a selection holds."""
 
     def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
-        """Return the groups of a selection's letters, the largest first."""
+        """Return the groups of a selection's dead letters, the largest first."""
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
 
     def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a letter, first things first."""
+        """Return what was done to a dead letter, first things first."""
 
     def note(
         self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
     ) -> None:
-        """Write into the trail what changed nothing: values were shown, a letter was exported."""
+        """Write into the trail what changed nothing: values were shown, a dead letter was exported."""
 
     def set_state(
         self,
@@ -116,7 +115,7 @@ class DeadLetterStore(Protocol):
         now: Nanoseconds,
         why: str,
     ) -> Sequence[DeadLetterId]:
-        """Discard letters, say they are superseded, or open them; return those that were in ``only_from``.
+        """Discard dead letters, say they are superseded, or open them; return those that were in ``only_from``.
 
         One that a replay holds just now is left as it is, and not returned.
         """
@@ -124,7 +123,7 @@ class DeadLetterStore(Protocol):
     def claim(
         self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
-        """Take letters for a replay; return those got: not those another replay holds, nor any but open ones.
+        """Take dead letters for a replay; return those got: not those another replay holds, nor any but open ones.
 
         A claim ends by itself after ``lease``, so that a replay that was killed holds nothing for ever. One's own is
         renewed.
@@ -133,7 +132,7 @@ class DeadLetterStore(Protocol):
     def sent(
         self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
     ) -> Sequence[DeadLetterId]:
-        """Say that Pub/Sub has confirmed letters of a claim: they are replayed, and let go; return those that were.
+        """Record that Pub/Sub has confirmed dead letters of a claim: they are replayed; return those that were.
 
         One that has failed again since it was claimed stays open, and so does one whose claim another replay has taken;
         the first is counted as replayed all the same, so that one that fails at once does not look as if never tried.
@@ -160,7 +159,7 @@ class DeadLetterStore(Protocol):
         """
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
-        """Delete some letters that are not open, whose last failure and last action are older; return how many."""
+        """Delete some dead letters that are not open, whose last failure and last action are older; return how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ class ReplayPublisher(Protocol):
         """Return its full name, as `core.pipeline.named` gives it."""
 
     def publish(self, letters: Sequence[DeadLetter], forced: Collection[DeadLetterId]) -> None:
-        """Publish letters in this order, each the bytes, attributes and ordering key it came with, plus ``replay_of``.
+        """Publish dead letters in this order, each with its own bytes, attributes and ordering key, plus ``replay_of``.
 
         Those that are ``forced`` say so to the consumer, which takes them however old they are.
 
@@ -206,7 +205,7 @@ class ReplayPublisher(Protocol):
 
 
 class Mirrors(Protocol):
-    """What BigQuery holds of the rows that letters are of."""
+    """What BigQuery holds of the rows that dead letters are of."""
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
         """Return the sequence that is applied to each row.

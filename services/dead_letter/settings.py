@@ -32,7 +32,7 @@ def _database(address: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
-    """What the commands are told: which store, and for a replay where letters go and what may have superseded them."""
+    """Settings of the commands: the store, and for a replay the topic and the mirrors."""
 
     project: str | None = setting(
         "the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", default=None, check=project_id
@@ -142,7 +142,7 @@ class Settings(CommandSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is one that only this machine reaches."""
+    """Return whether an address is one that only this machine reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
 """A dead letter: a poison record as it came, and why. Its envelope on the dead-letter topic, and its identity.
 
-The message's data are the letter's bytes, its attributes are the original's, untouched, and beside them ours, whose
-names all begin with ``dead_letter_``. So a replay is an ordinary publish of what is left when ours are taken off.
+The message's data are the dead letter's bytes, its attributes are the original's, untouched, and beside them ours,
+whose names all begin with ``dead_letter_``. So a replay is an ordinary publish of what is left when ours are taken off.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_tim
 
 PREFIX: Final = "dead_letter_"
 REPLAY_OF: Final = "replay_of"
-"""The attribute that a replayed message carries: the identity of the letter it was replayed from."""
+"""The attribute that a replayed message carries: the identity of the dead letter it was replayed from."""
 REPLAY_FORCED: Final = "replay_forced"
 """The attribute of a replayed message whose sender has accepted that it may bring a deleted row back."""
 
@@ -67,7 +67,7 @@ def _identity(letter: DeadLetter) -> str:
 
 
 def to_attributes(letter: DeadLetter) -> dict[str, str]:
-    """Return the attributes of the message that carries a letter on the dead-letter topic."""
+    """Return the attributes of the message that carries a dead letter on the dead-letter topic."""
     ours = {
         "identity": letter.identity,
         "reason": letter.reason.value,
@@ -86,7 +86,7 @@ def to_attributes(letter: DeadLetter) -> dict[str, str]:
 
 
 def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
-    """Return the letter in a message of the dead-letter topic; ValueError where it was not written by `to_attributes`.
+    """Return the dead letter in a message of the dead-letter topic; ValueError if `to_attributes` did not write it.
 
     The identity is the one that the writer gave, so that a detail or key cut to Pub/Sub's limit does not change it.
     """
@@ -112,7 +112,7 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
 
 
 def replayed_attributes(letter: DeadLetter, *, forced: bool) -> dict[str, str]:
-    """Return the attributes of the message that replays a letter: those that it came with, and whose replay it is.
+    """Return the attributes of the message that replays a dead letter: those that it came with, and whose replay it is.
 
     Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. ValueError where a foreign message has
     so many attributes that there is no room for ours: it would lose some of its own.

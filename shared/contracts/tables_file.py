@@ -107,7 +107,7 @@ class TablesFile:
     """By the names or patterns of source tables, in the order of the file."""
 
     def included(self, source_table: str) -> bool:
-        """Tell whether a source table is mirrored at all."""
+        """Return whether a source table is mirrored at all."""
         return matches_any(self.include, source_table) and not matches_any(self.exclude, source_table)
 
     @property

@@ -23,9 +23,9 @@ _ATTRIBUTES: Final = 100
 
 
 def letter_message(letter: DeadLetter) -> Any:
-    """Return a letter as a Pub/Sub message: its bytes and attributes as they came, and what we say of them beside.
+    """Return a dead letter as a Pub/Sub message: its bytes and attributes as they came, and what we say of them beside.
 
-    It has no ordering key of its own (the original's is an attribute), so that letters share a request. A foreign
+    It has no ordering key of its own (the original's is an attribute), so that dead letters share a request. A foreign
     message at Pub/Sub's own limit has no room for what we say beside it: its letter is flagged and keeps the size
     instead of the bytes, and the first attributes instead of all.
     """
@@ -42,7 +42,7 @@ def letter_message(letter: DeadLetter) -> Any:
 
 
 class DeadLetterPublisher:
-    """Keeps letters from a thread. Without a ``budget`` it tries until it succeeds or is asked to stop."""
+    """Keeps dead letters from a thread. Without a ``budget`` it tries until it succeeds or is asked to stop."""
 
     def __init__(self, channel: grpc.Channel, topic: str, stop: Stop, budget: timedelta | None = None) -> None:
         self._publish = publish_stub(channel)
@@ -51,7 +51,7 @@ class DeadLetterPublisher:
         self._budget = budget
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Return when every letter is confirmed by the dead-letter topic; until then none may be counted as kept."""
+        """Return when every dead letter is confirmed by the dead-letter topic; until then none counts as kept."""
         for request in _requests(self._topic, letters):
             for attempt in retrying(self._stop, self._budget):
                 with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
@@ -59,7 +59,7 @@ class DeadLetterPublisher:
 
 
 class AsyncDeadLetterPublisher:
-    """The same in an event loop; ``kept`` is told of letters that are."""
+    """The same in an event loop; ``kept`` is told of dead letters that are."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class AsyncDeadLetterPublisher:
         self._budget = budget
 
     async def keep(self, letters: Sequence[DeadLetter]) -> None:
-        """Return when every letter is confirmed by the dead-letter topic."""
+        """Return when every dead letter is confirmed by the dead-letter topic."""
         for request in _requests(self._topic, letters):
             async for attempt in retrying_async(self._stop, self._budget):
                 with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):

@@ -239,7 +239,7 @@ class Packer:
 
     @property
     def idle(self) -> bool:
-        """Tell whether every receipt is done."""
+        """Return whether every receipt is done."""
         return not self._open
 
     def _enqueue(self, key: str, entries: Sequence[_Entry], size: int) -> None:

@@ -123,8 +123,8 @@ class BatchPublisher:
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
 
         The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
-        letter), and fails with TransientError where a stop came first, or they have waited for longer than `MOST_HELD`,
-        or this process has stood still for as long; or with MisconfiguredError.
+        dead letter), and fails with TransientError where a stop came first, or they have waited for longer than
+        `MOST_HELD`, or this process has stood still for as long; or with MisconfiguredError.
         """
         taken_at = self._clock.now()
         async with self._gate:
@@ -227,7 +227,7 @@ class BatchPublisher:
             self._pump()
 
     def _is_held_too_long(self, taken_at: Nanoseconds) -> bool:
-        """Tell whether what was taken then may be of a reader that is long replaced.
+        """Return whether what was taken then may be of a reader that is long replaced.
 
         By the clock of the day: another may stand still for as long as the machine does.
         """

@@ -197,9 +197,9 @@ def check_letters_subscription(
     stop: Stop | None = None,
     topic_of_changes: str | None = None,
 ) -> None:
-    """Refuse a subscription of the dead-letter topic that would lose letters, every mistake in one error.
+    """Refuse a subscription of the dead-letter topic that would lose dead letters, every mistake in one error.
 
-    One of the topic of change batches, too: all of them would become letters.
+    One of the topic of change batches, too: all of them would become dead letters.
     """
     found = _Pubsub(channel, stop or Stop()).subscription(subscription)
     if found is None:
@@ -269,7 +269,7 @@ def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
 
 
 def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[SubscriptionMistake]:
-    """Return what can be fixed in place, each with gcloud's option for it as its cure."""
+    """Return what can be fixed in place, each with gcloud's option for it as its fix."""
     mistakes = []
     if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
         days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set

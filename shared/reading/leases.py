@@ -50,7 +50,7 @@ class LeaseStore(Protocol[ProgressT_contra]):
     """What keeps progress and leases."""
 
     async def advance(self, progress: Sequence[ProgressT_contra], *, release: bool = False) -> Collection[str]:
-        """Save progress and renew the leases, or release them; return the partitions that are not ours any more."""
+        """Save progress and renew the leases, or release them; return the partitions that are no longer ours."""
 
 
 class LeaseMetrics(Protocol):

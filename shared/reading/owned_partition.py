@@ -55,7 +55,7 @@ class OwnedPartition(ABC):
 
     @property
     def ours(self) -> bool:
-        """Tell whether its lease may still be extended."""
+        """Return whether its lease may still be extended."""
         return not self.over
 
     async def confirmed(self, *, all_but: int = 0) -> None:

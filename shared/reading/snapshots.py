@@ -186,16 +186,16 @@ class SnapshotSource(Protocol[RangeT, SurveyT]):
         """Claim so many ranges at most of those that the last survey found free, and that are not paused."""
 
     async def tidy(self, survey: SurveyT) -> None:
-        """Delete what is not needed any more of finished snapshots."""
+        """Delete what is no longer needed of finished snapshots."""
 
     def paused(self, owned: Sequence[RangeT]) -> Sequence[RangeT]:
         """Return those of the ranges that are not to be read for now."""
 
     async def save(self, owned: Sequence[RangeT], *, release: bool = False) -> Collection[Hashable]:
-        """Save how far ranges are, and renew or release their leases; return those that are not ours any more."""
+        """Save how far ranges are, and renew or release their leases; return those that are no longer ours."""
 
     async def read(self, owned: RangeT, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a range; return when all of it is confirmed. False: it is not ours any more."""
+        """Publish what is left of a range; return when all of it is confirmed. False: it is no longer ours."""
 
     async def recover(self, owned: RangeT, error: MisconfiguredError) -> None:
         """Do what lets the reading continue after an error, as `wait_for_operator` does."""

@@ -25,12 +25,12 @@ def state_of(*, started: bool, somebody: bool, paused: bool) -> str:
 
 
 def needs_attention(shown: Mapping[str, Any]) -> bool:
-    """Tell whether no reader runs though one should, progress is late, or a table needs re-sync."""
+    """Return whether no reader runs though one should, progress is late, or a table needs re-sync."""
     return shown["state"] not in (READING, PAUSED) or is_late(shown) or bool(shown["needs_resync"])
 
 
 def is_late(shown: Mapping[str, Any]) -> bool:
-    """Tell whether less than half of what the stream keeps is left; nothing is late where nothing was read yet."""
+    """Return whether less than half of what the stream keeps is left; nothing is late where nothing was read yet."""
     left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
     return bool(left is not None and left < retention * _LITTLE)
 

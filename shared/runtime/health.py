@@ -49,7 +49,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Tell whether it works, and has not been asked to stop."""
+        """Return whether it works, and has not been asked to stop."""
         return self._ready and not self._stopping and not self.obstacles
 
     @ready.setter
@@ -75,7 +75,7 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the loop came round within the timeout."""
+        """Return whether the loop came round within the timeout."""
         return self._now() - self._progress <= self._timeout
 
     def attempting(self, call: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:

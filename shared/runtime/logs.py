@@ -75,7 +75,7 @@ def configure_logs(
 
 
 def logs_are_text() -> bool:
-    """Tell whether this process logs as text, and not as JSON."""
+    """Return whether this process logs as text, and not as JSON."""
     return structlog.get_config()["processors"][-1] is _render_text
 
 

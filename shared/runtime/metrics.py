@@ -56,6 +56,6 @@ class PublishingMetrics:
         self._messages.inc(messages)
 
     def kept(self, letters: Sequence[DeadLetter]) -> None:
-        """Count letters that the dead-letter topic has confirmed."""
+        """Count dead letters that the dead-letter topic has confirmed."""
         for letter in letters:
             self._letters[letter.reason].inc()

@@ -43,7 +43,7 @@ def name_emulators(variables: Mapping[str, str | None]) -> None:
 
 
 class Headway:
-    """How far attempts have come that take long, each of which may begin anew: further than any before is headway."""
+    """How far attempts have come that take long, each of which may begin again: further than any before is headway."""
 
     def __init__(self) -> None:
         self._furthest = 0

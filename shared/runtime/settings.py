@@ -177,7 +177,7 @@ def misspelt_variables(settings: type, environ: Mapping[str, str]) -> Mapping[st
 
 
 def _within(edits: int, name: str, known: str) -> bool:
-    """Tell whether two names differ by so many edits at most.
+    """Return whether two names differ by so many edits at most.
 
     An edit leaves out, adds or replaces one letter, or swaps it with the next.
     """

@@ -27,7 +27,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Tell whether to stop."""
+        """Return whether to stop."""
         return self.event.is_set()
 
     def request(self) -> None:

@@ -139,7 +139,7 @@ class BigtableSide:
 
 
 def _sample(call: Call, at: Nanoseconds) -> Sample | None:
-    """Return the row by which a call is seen; None where it is seen by a row that is not there any more."""
+    """Return the row by which a call is seen; None where it is seen by a row that is no longer there."""
     if isinstance(call, MutateRow | Increment):
         return Sample(call.table, (call.row_key.decode(),), at)
     return None

@@ -132,7 +132,7 @@ class PubsubInbox:
             self._close()
 
     def _see_that_it_answers(self) -> None:
-        """Ask after a silence; a pull that is not answered by whoever does not answer that either is begun anew."""
+        """Ask after a silence; a pull that is not answered by whoever does not answer that either is begun again."""
         if time.monotonic() - self._answered_at < _SILENCE or (self._waiting and self._waiting[1].is_set()):
             return
         try:
@@ -173,7 +173,7 @@ class PubsubInbox:
                 try:
                     self._set_deadline("extend leases", held, ceil(ack_deadline.total_seconds()))
                 except (TransientError, MisconfiguredError, grpc.RpcError) as error:
-                    # The work goes on: what is lost is a lease, and a letter that comes twice is kept once.
+                    # The work goes on: what is lost is a lease, and a dead letter that comes twice is kept once.
                     structlog.get_logger().warning("leases_not_extended", leases=len(held), error=str(error))
 
     def _close(self) -> None:

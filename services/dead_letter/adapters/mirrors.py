@@ -1,7 +1,7 @@
-"""What the mirrors in BigQuery hold of the rows that letters are of: which of them something newer has been applied to.
+"""What the mirrors in BigQuery hold of the rows of dead letters: to which of them something newer has been applied.
 
 A mirror is found by the label that says of which source table it is, whatever it is called. What cannot be found, or
-has no such row, supersedes nothing: the letter is sent, and loses by its sequence if it is old.
+has no such row, supersedes nothing: the dead letter is sent, and loses by its sequence if it is old.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

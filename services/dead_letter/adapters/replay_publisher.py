@@ -1,4 +1,4 @@
-"""Replays: the bytes of letters as ordinary messages on the topic of change batches.
+"""Replays: the bytes of dead letters as ordinary messages on the topic of change batches.
 
 Source: Pub/Sub, "Order messages": a publish request holds messages of one ordering key, and those of one key keep the
 order in which they were confirmed. So each key's requests go out one behind the other, and keys beside each other.

@@ -1,6 +1,6 @@
-"""The loop: pull letters, keep them, and only then acknowledge them.
+"""The loop: pull dead letters, keep them, and only then acknowledge them.
 
-A letter is in the subscription or in the store at every moment, and in both for one: what is between two lines of
+A dead letter is in the subscription or in the store at every moment, and in both for one: what is between two lines of
 `_collect` when the process dies comes again, and is known by its message id. Nothing is pulled while something is held,
 so a flood fills the store and no memory.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Collector:
-    """Takes letters from the inbox into the store, and forgets those that have been settled for long."""
+    """Takes dead letters from the inbox into the store, and forgets those that have been settled for long."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What people decide about letters, over HTTP as on the command line: which are meant, and what becomes of them."""
+"""What people decide about dead letters, over HTTP and on the command line: which are meant, and their new state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _AT_ONCE: Final = 500
 
 
 class NothingFoundError(Exception):
-    """No letter is as it was asked for."""
+    """No dead letter is as it was asked for."""
 
 
 class NotDoneError(Exception):
@@ -28,7 +28,7 @@ class FailingError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What letters are to become, out of which states, and who says so, and why."""
+    """What dead letters are to become, out of which states, and who says so, and why."""
 
     state: State
     only_from: frozenset[State]
@@ -38,19 +38,19 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What a decision has come to: letters that it was about, and those that it has changed."""
+    """What a decision has come to: dead letters that it was about, and those that it has changed."""
 
     changed: int
     looked_at: int
 
 
 def full_id(store: DeadLetterStore, given: str) -> DeadLetterId:
-    """Return the id of the letter that is meant; NothingFoundError where none is."""
+    """Return the id of the dead letter that is meant; NothingFoundError where none is."""
     return letter_of(store, given).id
 
 
 def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
-    """Return the letter whose id begins so; NothingFoundError where it is none, or several."""
+    """Return the dead letter whose id begins so; NothingFoundError where it is none, or several."""
     found = store.get(DeadLetterId(given))
     if found is None:
         raise NothingFoundError(
@@ -79,7 +79,7 @@ def decide(
     tell: Callable[[int], object],
     limit: int | None = None,
 ) -> Decided:
-    """Bring letters into a state, a few at a time; ``tell`` hears of each few how many they are."""
+    """Bring dead letters into a state, a few at a time; ``tell`` hears of each few how many they are."""
     changed, looked_at = 0, 0
     for ids in _pages(store, selection, limit):
         done = store.set_state(
@@ -98,7 +98,7 @@ def decide(
 def keep_edit(
     store: DeadLetterStore, original: StoredDeadLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
 ) -> tuple[StoredDeadLetter, Edit]:
-    """Keep a copy of a letter with another row, a JSON object, which takes its place; NotDoneError with the fix."""
+    """Keep a copy of a dead letter with another row, a JSON object, in its place; NotDoneError names the fix."""
     if original.edited_as is not None:
         raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
     if original.state is not State.OPEN:

@@ -1,4 +1,4 @@
-"""Letters as JSON lines, in replay order: what the command writes and the API streams, masked by the same rules."""
+"""Dead letters as JSON lines in replay order, as the command writes and the API streams them, masked by one rule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Some letters, a line each."""
+    """Some dead letters, a line each."""
 
     letters: int
     text: bytes
@@ -27,9 +27,9 @@ class Lines:
 def exported(
     store: DeadLetterStore, selection: Selection, *, values: bool, who: str | None, clock: Clock
 ) -> Iterator[Lines]:
-    """Yield the letters of a selection, some at a time; memory stays bounded.
+    """Yield the dead letters of a selection, some at a time; memory stays bounded.
 
-    With ``values`` their very bytes are shown, and who asks is in each letter's trail before it is yielded.
+    With ``values`` their very bytes are shown, and who asks is in each dead letter's trail before it is yielded.
     """
     for some in _bunches(store.in_replay_order(selection)):
         if values:

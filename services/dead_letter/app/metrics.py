@@ -51,7 +51,7 @@ class CollectorMetrics:
         oldest.set_function(self._oldest_age)
 
     def kept(self, arrivals: Sequence[Arrival], kept: Kept) -> None:
-        """Count letters that are durable now."""
+        """Count dead letters that are durable now."""
         for reason, letters in Tally(arrival.letter.reason for arrival in arrivals).items():
             self._came[reason].inc(letters)
         for what, letters in (("new", kept.new), ("again", kept.again), ("seen", kept.seen)):
@@ -60,7 +60,7 @@ class CollectorMetrics:
         self._latest = self._clock.now()
 
     def forgotten(self, letters: int) -> None:
-        """Count letters that were deleted."""
+        """Count dead letters that were deleted."""
         self._forgotten.inc(letters)
 
     def show(self, stats: DeadLetterStats) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from services.dead_letter.core.documents import Document
 
 SHORT: Final = 12
-"""Characters of an id that tables show; eight are enough to name a letter."""
+"""Characters of an id that tables show; eight are enough to name a dead letter."""
 _PIPED_WIDTH: Final = 240  # columns of a table that nobody looks at in a terminal
 
 

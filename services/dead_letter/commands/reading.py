@@ -33,7 +33,7 @@ _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", 
 
 
 def list_letters(command: ListCommand, tools: CommandTools) -> None:
-    """List letters, those that failed last first; open ones unless --state or --id says otherwise."""
+    """List dead letters, those that failed last first; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         try:
@@ -53,7 +53,7 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
 
 
 def show(command: ShowCommand, tools: CommandTools) -> None:
-    """Show letters whole: why they failed, what they hold, and what was done about them."""
+    """Show dead letters whole: why they failed, what they hold, and what was done about them."""
     with tools.store() as store:
         found = [letter_of(store, one) for one in command.ids]
         if command.values:  # first written down, then shown
@@ -68,7 +68,7 @@ def show(command: ShowCommand, tools: CommandTools) -> None:
 
 
 def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
-    """Show letters by their cause, the largest group first; open ones unless --state or --id says otherwise."""
+    """Show dead letters by their cause, the largest group first; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         found = store.groups(selection, limit=command.limit)
@@ -112,7 +112,7 @@ def stats(command: StatsCommand, tools: CommandTools) -> None:
 
 
 def export(command: ExportCommand, tools: CommandTools) -> None:
-    """Write letters as JSON lines in replay order; open ones unless --state or --id says otherwise."""
+    """Write dead letters as JSON lines in replay order; open ones unless --state or --id says otherwise."""
     with tools.store() as store:
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         total = store.count(selection)

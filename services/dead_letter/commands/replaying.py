@@ -76,7 +76,7 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
 
 
 def _failing(outcome: Outcome) -> str:
-    """Say which letters come back, and what to do."""
+    """Say which dead letters come back, and what to do."""
     count, group = sum(outcome.failing.values()), next(iter(outcome.failing))
     groups = f"group {group[:SHORT]}" if len(outcome.failing) == 1 else f"{len(outcome.failing)} groups"
     return (

@@ -10,18 +10,18 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
 DeadLetterId = NewType("DeadLetterId", str)
-"""The identity that the contracts give a letter: the same however often the same record fails."""
+"""The identity that the contracts give a dead letter: the same however often the same record fails."""
 GroupId = NewType("GroupId", str)
-"""The fingerprint of letters that fail for one cause: reason, table and normalised detail."""
+"""The fingerprint of dead letters that fail for one cause: reason, table and normalised detail."""
 ReplayId = NewType("ReplayId", str)
 """One run of the replay command, however often it is interrupted."""
 
 COLLECTOR: Final = "collector"
-"""Who did it, in the trail, where no person did: letters arrive."""
+"""Who did it, in the trail, where no person did: dead letters arrive."""
 
 
 class State(Enum):
-    """What has become of a letter."""
+    """What has become of a dead letter."""
 
     OPEN = "open"
     """Nothing yet, or it failed again."""
@@ -34,7 +34,7 @@ class State(Enum):
 
 
 class Action(Enum):
-    """What is done to a letter; a line of its trail each."""
+    """What is done to a dead letter; a line of its trail each."""
 
     ARRIVED = "arrived"
     FAILED_AGAIN = "failed_again"
@@ -49,9 +49,9 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A letter as it came from the dead-letter subscription.
+    """A dead letter as it came from the dead-letter subscription.
 
-    ``message_id`` is Pub/Sub's: the same message delivered again is no further attempt, the same letter published
+    ``message_id`` is Pub/Sub's: the same message delivered again is no further attempt, the same dead letter published
     again is one.
     """
 
@@ -61,7 +61,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDeadLetter:
-    """A letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
+    """A dead letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
 
     letter: DeadLetter
     state: State
@@ -74,7 +74,7 @@ class StoredDeadLetter:
     last_failed_at: Nanoseconds
     arrived_at: Nanoseconds
     edit_of: DeadLetterId | None = None
-    """The letter that this one is an edited copy of."""
+    """The dead letter that this one is an edited copy of."""
     edited_as: DeadLetterId | None = None
     """The copy that takes this one's place."""
     claimed_by: ReplayId | None = None
@@ -88,7 +88,7 @@ class StoredDeadLetter:
 
     @property
     def without_payload(self) -> bool:
-        """Tell whether its bytes could not be kept, so that it cannot be replayed."""
+        """Return whether its bytes could not be kept, so that it cannot be replayed."""
         return self.letter.payload_bytes is not None
 
     @property
@@ -123,7 +123,7 @@ class StoredDeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterLine:
-    """A letter as lists show it: all but its bytes and attributes, which may be megabytes.
+    """A dead letter as lists show it: all but its bytes and attributes, which may be megabytes.
 
     What a field means is told at `StoredDeadLetter` and `DeadLetter`.
     """
@@ -142,7 +142,7 @@ class DeadLetterLine:
     size: int
     """Bytes that are kept."""
     payload_bytes: int | None
-    """Bytes that could not be kept, if any: such a letter cannot be replayed."""
+    """Bytes that could not be kept, if any: such a dead letter cannot be replayed."""
     attempts: int
     replays: int
     first_failed_at: Nanoseconds
@@ -155,13 +155,13 @@ class DeadLetterLine:
 
     @property
     def without_payload(self) -> bool:
-        """Tell whether its bytes could not be kept, so that it cannot be replayed."""
+        """Return whether its bytes could not be kept, so that it cannot be replayed."""
         return self.payload_bytes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrailEntry:
-    """Who did what to a letter, when, and what came of it. Never a value of a row, but in the diff of an edit."""
+    """Who did what to a dead letter, when, and what came of it. Never a value of a row, but in the diff of an edit."""
 
     letter: DeadLetterId
     at: Nanoseconds
@@ -173,19 +173,19 @@ class TrailEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup:
-    """Letters that fail for one cause."""
+    """Dead letters that fail for one cause."""
 
     id: GroupId
     reason: Reason
     table: str
     detail: str
-    """Normalised: what differs from letter to letter is taken out."""
+    """Normalised: what differs from dead letter to dead letter is taken out."""
     letters: int
     by_state: Mapping[State, int]
     first_failed_at: Nanoseconds
     last_failed_at: Nanoseconds
     sample: DeadLetterId
-    """Its newest letter."""
+    """Its newest dead letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +194,8 @@ class DeadLetterStats:
 
     by_state: Mapping[State, int]
     by_reason: Mapping[Reason, int]
-    """Open letters only."""
+    """Open dead letters only."""
     by_table: Mapping[str, int]
-    """Open letters only."""
+    """Open dead letters only."""
     oldest_open: Nanoseconds | None
     payload_bytes: int

@@ -1,4 +1,4 @@
-"""Letters, groups and numbers as JSON documents: the one shape that the commands print and the API answers with.
+"""Dead letters, groups and numbers as JSON documents: the one shape that the commands print and the API answers with.
 
 Times are RFC 3339 texts. Fields are added in time, and none is renamed or taken away. Values of rows are there only
 where they are asked for.
@@ -22,7 +22,7 @@ Document = Mapping[str, object]
 
 
 def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
-    """Return a letter as lists show it."""
+    """Return a dead letter as lists show it."""
     return {
         "id": line.id,
         "state": line.state.value,
@@ -50,7 +50,7 @@ def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
 
 
 def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
-    """Return a letter with its payload and its trail; ``masked`` tells whether values of rows are left out."""
+    """Return a dead letter with its payload and its trail; ``masked`` tells whether values of rows are left out."""
     return {
         **line_document(stored.line, values=values),
         "attributes": attributes(stored.letter, values=values),
@@ -61,7 +61,7 @@ def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, va
 
 
 def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
-    """Return a letter as it is exported: with values its very bytes in base64, else their structure."""
+    """Return a dead letter as it is exported: with values its very bytes in base64, else their structure."""
     document = {
         **line_document(stored.line, values=values),
         "attributes": attributes(stored.letter, values=values),
@@ -111,7 +111,7 @@ def stats_document(stats: DeadLetterStats) -> Document:
 
 
 def planned_document(planned: PlannedReplay) -> Document:
-    """Return what a replay does with a letter."""
+    """Return what a replay does with a dead letter."""
     letter = planned.letter
     return {
         "id": letter.id,

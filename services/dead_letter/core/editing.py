@@ -1,4 +1,4 @@
-"""An edit: the row of one change with other values, as a new letter of the same row that wins over its original.
+"""An edit: the row of one change with other values, as a new dead letter of the same row that wins over its original.
 
 Only values of the row's columns change. Table, key, header and place stay, byte for byte, and so do the values that are
 not edited; the sequence's revision goes up by one, so that the edit beats its original and nothing else.
@@ -33,12 +33,12 @@ class Edit:
 
 
 def row_text(letter: DeadLetter) -> str:
-    """Return the row of a letter, one column a line, to be edited; ValueError with the fix where it has none."""
+    """Return the row of a dead letter, one column a line, to be edited; ValueError with the fix where it has none."""
     return _pretty(bytes(_editable(letter).rows[0]))
 
 
 def with_columns(letter: DeadLetter, values: Mapping[str, str]) -> str:
-    """Return the row of a letter with other values, each a JSON text, in some columns; ValueError as `edited`."""
+    """Return the row of a dead letter with other values, each a JSON text, in some columns; ValueError as `edited`."""
     row = _object(bytes(_editable(letter).rows[0]))
     for name, text in values.items():
         try:
@@ -51,10 +51,10 @@ def with_columns(letter: DeadLetter, values: Mapping[str, str]) -> str:
 
 
 def edited(letter: DeadLetter, row: str) -> Edit:
-    """Return the edit that gives a letter's change this row, the JSON object of its columns outside the key.
+    """Return the edit that gives a dead letter's change this row, the JSON object of its columns outside the key.
 
-    ValueError that says what can be done where the letter cannot be edited, the row is no JSON object, has a column
-    that the table has not, or nothing is changed.
+    ValueError that says what can be done where the dead letter cannot be edited, the row is no JSON object, has a
+    column that the table has not, or nothing is changed.
     """
     batch = _editable(letter)
     before = bytes(batch.rows[0])
@@ -83,7 +83,7 @@ def edited(letter: DeadLetter, row: str) -> Edit:
 
 
 def _editable(letter: DeadLetter) -> ChangeBatch:
-    """Return the one change of a letter; ValueError, with what can be done instead, where there is none to edit."""
+    """Return the one change of a dead letter; ValueError, with an alternative, where there is none to edit."""
     if letter.payload_bytes is not None:
         raise ValueError("its bytes could not be kept: write the row once more at its source, and discard this letter")
     batch = batch_of(letter)

@@ -1,4 +1,4 @@
-"""Which letters fail for one cause: the fingerprint of reason, table and what the detail says but for its particulars.
+"""Which dead letters fail for one cause: the fingerprint of reason, table and the normalised detail.
 
 What differs from one record to the next is taken out of a detail: numbers, quoted values, ids, times. What names the
 place stays: columns, types (``INT64`` has no number in it) and names in quotes behind the word that says they are one.
@@ -28,12 +28,12 @@ _PARTICULARS: Final = re.compile(
 
 
 def normalised(detail: str) -> str:
-    """Return a detail without what differs from letter to letter: ``<value>``, ``<time>``, ``<id>``, ``<number>``."""
+    """Return a detail in which ``<value>``, ``<time>``, ``<id>`` and ``<number>`` replace what differs."""
     return _PARTICULARS.sub(_stand_in, detail[:_LIMIT])
 
 
 def group_of(reason: Reason, table: str, detail: str) -> GroupId:
-    """Return the group of a letter that fails with this reason and detail in this table."""
+    """Return the group of a dead letter that fails with this reason and detail in this table."""
     parts = (reason.value, table, normalised(detail))
     digest = hashlib.sha256()
     for part in parts:  # lengths first, so that no two lists of parts run into the same bytes

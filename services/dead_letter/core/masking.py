@@ -1,4 +1,4 @@
-"""A letter's payload to be looked at: its structure always, the values of its rows only for who asks for them.
+"""A dead letter's payload to be looked at: its structure always, the values of its rows only for who asks for them.
 
 Masked, a string is told by its length, a number by its digits; NULLs, names of columns, and keys of JSON objects are
 shown. Shown as they are, too: the header, the sequence, where in its transaction a change was, and the primary key, for
@@ -30,7 +30,7 @@ _QUOTING: Final = frozenset({Reason.REFUSED_BY_BIGQUERY, Reason.UNEXPLAINED})
 
 
 def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
-    """Return what a letter's bytes hold, as a document: ``kind`` tells which of the four forms it has.
+    """Return what a dead letter's bytes hold, as a document: ``kind`` tells which of the four forms it has.
 
     What is passed on as it came is there as `msgspec.Raw`, so that no digit is lost; of a long batch the first changes.
     """
@@ -57,7 +57,7 @@ def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
 
 
 def attributes(letter: DeadLetter, *, values: bool) -> Mapping[str, str]:
-    """Return a letter's attributes; of those that are not Millrace's only the names, unless values are asked for."""
+    """Return a dead letter's attributes; of those that are not Millrace's only the names, unless ``values``."""
     return {
         name: value if values or name in _OURS or name.startswith(_PLATFORM) else str(masked(value))
         for name, value in letter.attributes.items()
@@ -65,7 +65,7 @@ def attributes(letter: DeadLetter, *, values: bool) -> Mapping[str, str]:
 
 
 def detail(reason: Reason, text: str, *, values: bool = False) -> str:
-    """Return why a letter failed; what is in others' words without what they quote, and without numbers."""
+    """Return why a dead letter failed; what is in others' words without what they quote, and without numbers."""
     return text if values or reason not in _QUOTING else normalised(text)
 
 

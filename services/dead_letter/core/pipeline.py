@@ -1,7 +1,7 @@
-"""Whose letters a store holds: of one pipeline, known by the subscription they come from and the topic they go back to.
+"""Whose dead letters a store holds: of one pipeline, known by its subscription and by the topic of its replays.
 
-A replay sends every letter of its selection to one topic. The letters of another pipeline would go to a consumer that
-never had them, and count as replayed without their own having seen them.
+A replay sends every dead letter of its selection to one topic. The dead letters of another pipeline would go to a
+consumer that never had them, and count as replayed without their own having seen them.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Pipeline:
     topic: str | None = None
 
     def with_new(self, new: "Pipeline") -> "Pipeline":
-        """Return it with what is said anew in the place of what was."""
+        """Return it with what is said again in the place of what was."""
         return Pipeline(subscription=new.subscription or self.subscription, topic=new.topic or self.topic)
 
 

@@ -1,4 +1,4 @@
-"""What a replay would do with each letter, and why. Nothing is done here."""
+"""What a replay would do with each dead letter, and why. Nothing is done here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ _NOT_UNDERSTOOD: Final = (
 
 
 class Verdict(Enum):
-    """What becomes of a letter in a replay."""
+    """What becomes of a dead letter in a replay."""
 
     SEND = "send"
     """It is published again."""
     SUPERSEDED = "superseded"
-    """The mirror holds something newer: it is not needed any more."""
+    """The mirror holds something newer: it is no longer needed."""
     TOO_OLD = "too_old_to_be_safe"
     """It could bring a deleted row back, and the consumer would refuse it."""
     WAITS = "waits_for_a_person"
@@ -50,7 +50,7 @@ class Terms:
     replay: ReplayId
     max_replays: int
     named: bool = False
-    """The letters were given by their ids, one by one: a person has looked at each."""
+    """The dead letters were given by their ids, one by one: a person has looked at each."""
     force: bool = False
     tables: TablesFile = field(default_factory=TablesFile)
     """What the consumer is told of tables: which of them are a history alone."""
@@ -58,7 +58,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplay:
-    """A letter, what becomes of it, and why; the text names what can be done where it is not sent."""
+    """A dead letter, what becomes of it, and why; the text names what can be done where it is not sent."""
 
     letter: StoredDeadLetter
     verdict: Verdict
@@ -70,7 +70,7 @@ class PlannedReplay:
 def judge(
     letter: StoredDeadLetter, content: DeadLetterContent, applied: Mapping[RowOf, str], now: Nanoseconds, terms: Terms
 ) -> PlannedReplay:
-    """Return what a replay does with a letter; ``applied`` is what the mirrors hold of the rows that were asked for."""
+    """Return what a replay does with a dead letter; ``applied``: what the mirrors hold of the rows."""
     if letter.state is not State.OPEN:
         return PlannedReplay(
             letter, Verdict.NOT_OPEN, f"it is {letter.state.value}: to send it all the same, restore it"
@@ -121,14 +121,14 @@ def judge(
 
 
 def _is_too_old(letter: StoredDeadLetter, content: DeadLetterContent, now: Nanoseconds, terms: Terms) -> bool:
-    """Tell whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
+    """Return whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
     if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
         return False
     return terms.tables.options(letter.letter.table).mode != "history"
 
 
 def is_newer(applied: str, sequence: str) -> bool:
-    """Tell whether a sequence is newer for certain than another; never where one of them is none.
+    """Return whether a sequence is newer for certain than another; never where one of them is none.
 
     How numbers compare that differ in their length alone is not documented, so neither of such is newer.
     """

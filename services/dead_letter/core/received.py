@@ -1,6 +1,6 @@
-"""What comes to the dead-letter topic, as letters: ours, what Pub/Sub itself forwarded, and whatever else there is.
+"""Messages of the dead-letter topic as dead letters: ours, those that Pub/Sub itself forwarded, and any others.
 
-Everything becomes a letter. What is not as it should be is told in the detail; nothing of what came is lost by it.
+Everything becomes a dead letter. What is not as it should be is told in the detail; nothing of what came is lost by it.
 
 Source of the attributes of forwarded messages: Pub/Sub, "Dead-letter topics", section "How dead-letter topics work":
 CloudPubSubDeadLetterSourceDeliveryCount, -Subscription, -SubscriptionProject, -TopicPublishTime and, of push and export
@@ -47,10 +47,10 @@ class _Change:
 def to_arrival(
     *, data: bytes, attributes: Mapping[str, str], ordering_key: str, message_id: str, published_at: Nanoseconds
 ) -> Arrival:
-    """Return any message of the dead-letter topic as the letter that it is. It never raises.
+    """Return any message of the dead-letter topic as the dead letter that it is. It never raises.
 
-    The identity is made from the message alone, so a letter that comes again, forwarded twice or replayed in vain, is
-    the same one.
+    The identity is made from the message alone, so a dead letter that comes again, forwarded twice or replayed in vain,
+    is the same one.
     """
     if any(name.startswith(PREFIX) for name in attributes):
         letter = _ours(data, attributes, ordering_key, published_at)
@@ -62,7 +62,7 @@ def to_arrival(
 
 
 def _ours(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
-    """Return a letter of ours; one that says something amiss as far as it can be understood."""
+    """Return a dead letter of ours; one that says something amiss as far as it can be understood."""
     try:
         letter = from_message(data, attributes)
         _check_numbers(letter)
@@ -82,7 +82,7 @@ def _check_numbers(letter: DeadLetter) -> None:
 def _malformed(
     data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds, what: str
 ) -> DeadLetter:
-    """Return a letter of another version, or a broken one: what it says of itself stays, its reason is told anew."""
+    """Return a dead letter of another version, or a broken one: its attributes stay, its reason is derived again."""
     ours = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
     size = ours.get("payload_bytes", "")
     said = ours.get("detail", "")
@@ -104,9 +104,9 @@ def _malformed(
 
 
 def _with_its_own_name(letter: DeadLetter, attributes: Mapping[str, str]) -> DeadLetter:
-    """Return a letter under the name that is made from it, unless what that was made from may be missing.
+    """Return a dead letter under the name that is made from it, unless what that was made from may be missing.
 
-    A name that is another letter's would make this one an attempt of that, and its bytes would be lost.
+    A name that is another dead letter's would make this one an attempt of that, and its bytes would be lost.
     """
     cut = any(len(value.encode()) > _TEXT_LIMIT - 4 for name, value in attributes.items() if name.startswith(PREFIX))
     incomplete = cut or len(attributes) >= _ATTRIBUTES or letter.payload_bytes is not None
@@ -166,7 +166,7 @@ def _of_a_whole_message(
 def _change_in(data: bytes) -> _Change:
     """Return what a message says of itself, if it is a change batch.
 
-    A single change in the form in which one is cut out of a batch is the same letter as when the consumer sets it
+    A single change in the form in which one is cut out of a batch is the same dead letter as when the consumer sets it
     aside; in any other form it is a whole message, or its name would change with the first replay.
     """
     try:

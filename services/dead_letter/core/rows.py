@@ -1,4 +1,4 @@
-"""What the bytes of a letter say that a replay has to know: of which row they are, and how old."""
+"""What the bytes of a dead letter say that a replay has to know: of which row they are, and how old."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ _key: Final = msgspec.json.Decoder(dict[str, object])
 
 @dataclass(frozen=True, slots=True)
 class RowOf:
-    """Which row of which source table a letter is of."""
+    """Which row of which source table a dead letter is of."""
 
     source: str
     """The source table's full name, as `source_table` gives it."""
@@ -28,7 +28,7 @@ class RowOf:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterContent:
-    """What a letter's bytes say."""
+    """What a dead letter's bytes say."""
 
     row: RowOf | None = None
     """None where they are not one change of a row, or where it is in no mirror."""
@@ -41,7 +41,7 @@ class DeadLetterContent:
 
 
 def content_of(letter: DeadLetter) -> DeadLetterContent:
-    """Return what a letter's bytes say; nothing where they are no change batch that this version reads."""
+    """Return what a dead letter's bytes say; nothing where they are no change batch that this version reads."""
     batch = batch_of(letter)
     if batch is None:
         return DeadLetterContent(understood=False)
@@ -58,7 +58,7 @@ def content_of(letter: DeadLetter) -> DeadLetterContent:
 
 
 def batch_of(letter: DeadLetter) -> ChangeBatch | None:
-    """Return the change batch that a letter's bytes are; None where they are none that this version reads."""
+    """Return the change batch that a dead letter's bytes are; None where they are none that this version reads."""
     if letter.payload_bytes is not None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which letters are meant: by what they are and when they failed. Everything that is given has to hold."""
+"""Which dead letters are meant: by what they are and when they failed. Everything that is given has to hold."""
 
 import re
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Letters for which everything given holds; of several ids, groups, tables, reasons, keys or states, any one.
+    """Dead letters for which everything given holds; of several ids, groups, tables, reasons, keys or states, any one.
 
-    Nothing given means every letter. Times and sequences are from (inclusive) and until (exclusive). ``sequence_*``
-    are texts in the one form of `ChangeSequenceNumber`, which sort as the numbers do; letters of whole messages have
-    none, and are left out where one is given.
+    Nothing given means every dead letter. Times and sequences are from (inclusive) and until (exclusive).
+    ``sequence_*`` are texts in the one form of `ChangeSequenceNumber`, which sort as the numbers do; dead letters of
+    whole messages have none, and are left out where one is given.
     """
 
     ids: frozenset[DeadLetterId] = frozenset()
@@ -43,12 +43,12 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Tell whether nothing is given, so that every letter is meant."""
+        """Return whether nothing is given, so that every dead letter is meant."""
         return self == Selection()
 
 
 def sequence_order(sequence: str) -> str:
-    """Return a letter's sequence in the one form whose texts sort as the numbers do; empty where it is none."""
+    """Return a dead letter's sequence in the one form whose texts sort as the numbers do; empty where it is none."""
     try:
         return str(four_sections(*parse_sequence(sequence).sections))
     except ValueError:

@@ -11,7 +11,7 @@ from shared.contracts.reasons import Reason
 
 
 class Line(BaseModel):
-    """A letter as lists show it."""
+    """A dead letter as lists show it."""
 
     id: str
     state: State
@@ -38,7 +38,7 @@ class Line(BaseModel):
 
 
 class LetterPage(BaseModel):
-    """Some letters, those that failed last first."""
+    """Some dead letters, those that failed last first."""
 
     letters: list[Line]
     after: str | None = Field(description="what to ask for the next page with; null at the end")
@@ -56,19 +56,19 @@ class Entry(BaseModel):
 
 
 class Trail(BaseModel):
-    """What was done to a letter, first things first."""
+    """What was done to a dead letter, first things first."""
 
     trail: list[Entry]
 
 
 class Payload(BaseModel):
-    """What a letter's bytes hold; the rest depends on the kind."""
+    """What a dead letter's bytes hold; the rest depends on the kind."""
 
     kind: Literal["change_batch", "json", "bytes", "left_out"]
 
 
 class Letter(Line):
-    """A letter with what it holds and what was done to it."""
+    """A dead letter with what it holds and what was done to it."""
 
     attributes: dict[str, str]
     masked: bool = Field(description="whether the values of rows are left out")
@@ -77,7 +77,7 @@ class Letter(Line):
 
 
 class Group(BaseModel):
-    """Letters that fail for one cause."""
+    """Dead letters that fail for one cause."""
 
     id: str
     reason: Reason
@@ -107,7 +107,7 @@ class Stats(BaseModel):
 
 
 class Changed(BaseModel):
-    """What a decision about letters has come to."""
+    """What a decision about dead letters has come to."""
 
     state: State
     changed: int
@@ -116,7 +116,7 @@ class Changed(BaseModel):
 
 
 class Edited(BaseModel):
-    """The copy that takes a letter's place."""
+    """The copy that takes a dead letter's place."""
 
     id: str
     edit_of: str
@@ -125,7 +125,7 @@ class Edited(BaseModel):
 
 
 class Planned(BaseModel):
-    """What becomes of a letter in a replay."""
+    """What becomes of a dead letter in a replay."""
 
     id: str
     table: str

@@ -110,7 +110,7 @@ def _digest(token: str) -> bytes:
 
 
 def _asks_this_machine(headers: Mapping[str, str]) -> bool:
-    """Tell whether a request names this machine: a page from elsewhere, by a name that leads here, does not."""
+    """Return whether a request names this machine: a page from elsewhere, by a name that leads here, does not."""
     host = headers.get("host", "")
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     return name.strip("[]").lower() in _OURS

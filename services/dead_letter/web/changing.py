@@ -38,12 +38,12 @@ async def _body(request: Request) -> bytes:
 
 
 def add_changing(router: APIRouter, tools: WebTools) -> None:
-    """Add the operations that decide about letters."""
+    """Add the operations that decide about dead letters."""
     store = tools.store
 
     @router.post("/discard", response_model=answers.Changed, responses=documented(404, 413), operation_id="discard")
     def discard(body: Discarding, who: Who) -> Answer:
-        """Decide that letters are not to be applied: open ones. `restore` opens them again."""
+        """Decide that dead letters are not to be applied: open ones. `restore` opens them again."""
         return _decided(
             tools,
             body,
@@ -53,7 +53,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
 
     @router.post("/restore", response_model=answers.Changed, responses=documented(404, 413), operation_id="restore")
     def restore(body: Restoring, who: Who) -> Answer:
-        """Open letters again: discarded and superseded ones, and by id or state also those that were replayed."""
+        """Open dead letters again: discarded and superseded ones, and by id or state also those that were replayed."""
         return _decided(
             tools,
             body,
@@ -73,7 +73,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
         raw: Annotated[bytes, Depends(_body)],
         who: Who,
     ) -> Answer:
-        """Give the row of a letter other values: a copy that takes its place, to be replayed in its stead."""
+        """Give the row of a dead letter other values: a copy that takes its place, to be replayed in its stead."""
         try:
             exact = _exact.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

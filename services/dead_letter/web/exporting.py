@@ -1,4 +1,4 @@
-"""An export over HTTP: letters as JSON lines, as many as there are, in the memory of a few."""
+"""An export over HTTP: dead letters as JSON lines, as many as there are, in the memory of a few."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -33,16 +33,16 @@ class JsonLines(StreamingResponse):
 
 
 def add_export(router: APIRouter, tools: WebTools) -> None:
-    """Add the operation that hands letters out."""
+    """Add the operation that hands dead letters out."""
     described = _refusals_in_json() | {
         200: {"description": _DESCRIBED, "content": {LINES: {"schema": {"type": "string"}}}}
     }
 
     @router.get("/export", response_class=JsonLines, responses=described, operation_id="export")
     def export(request: Request, asked: Annotated[Exporting, Query()], who: Who) -> Response:
-        """Hand out letters as JSON lines; open ones unless state or id says otherwise.
+        """Hand out dead letters as JSON lines; open ones unless state or id says otherwise.
 
-        With values=true it takes a token, or the identity-aware proxy, and is written into each letter's trail.
+        With values=true it takes a token, or the identity-aware proxy, and is written into each dead letter's trail.
         """
         if asked.values and who is None:
             raise tools.callers.refused()

@@ -29,7 +29,7 @@ _HEAD: Final = "millrace.head"
 
 
 def is_head(scope: Scope) -> bool:
-    """Tell whether only the head of an answer is wanted, though the request looks like a GET by now."""
+    """Return whether only the head of an answer is wanted, though the request looks like a GET by now."""
     return bool(scope.get(_HEAD))
 
 

@@ -24,7 +24,7 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
 MOST_CHANGED: Final = 10_000
-"""Letters that one request changes or sends, at most."""
+"""Dead letters that one request changes or sends, at most."""
 _MOST_VALUES: Final = 20
 _LETTER: Final = r"^[0-9a-fA-F]{8,32}$"
 _AGE: Final = r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m|h|d)$"
@@ -91,7 +91,7 @@ def unknown_names(unknown: list[str], known: Mapping[str, object]) -> str:
 
 
 class DeadLetterFilters(Strict):
-    """Which letters are meant: everything given has to hold; of several values of one, any."""
+    """Which dead letters are meant: everything given has to hold; of several values of one, any."""
 
     id: list[LetterName] = Field(
         [], max_length=_MOST_VALUES, description="ids, or their first eight characters or more"
@@ -139,7 +139,7 @@ def _given_one(name: str) -> dict[str, Any]:
 
 
 class Narrowed(DeadLetterFilters):
-    """Which letters are meant: at least one filter beside the state, or ``everything``."""
+    """Which dead letters are meant: at least one filter beside the state, or ``everything``."""
 
     everything: Literal[True] | None = Field(None, description="mean every letter of the states: nothing else says so")
 
@@ -176,7 +176,7 @@ class Exporting(DeadLetterFilters):
 
 
 class Showing(Strict):
-    """The parameters of one letter."""
+    """The parameters of one dead letter."""
 
     values: bool = Field(
         default=False, description="show values of rows; takes the right to write, and is written into the trail"
@@ -206,7 +206,7 @@ class Restoring(Discarding):
 
 
 class Editing(Strict):
-    """Other values for the row of a letter: of some columns (``set``), or the whole row."""
+    """Other values for the row of a dead letter: of some columns (``set``), or the whole row."""
 
     why: Why = Field(description="for the trail: what was wrong")
     set: dict[str, JsonValue] | None = Field(None, description="columns, each with its value")

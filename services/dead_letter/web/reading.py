@@ -38,7 +38,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
         operation_id="listLetters",
     )
     def letters(asked: Annotated[LetterList, Query()]) -> Answer:
-        """List letters, those that failed last first; open ones unless state or id says otherwise."""
+        """List dead letters, those that failed last first; open ones unless state or id says otherwise."""
         selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
         try:
             page = store.find(selection, limit=asked.limit, after=asked.after)
@@ -52,7 +52,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
         "/letters/{letter}", response_model=answers.Letter, responses=documented(404), operation_id="showLetter"
     )
     def letter(letter: Letter, asked: Annotated[Showing, Query()], who: Who) -> Answer:
-        """Show a letter whole: why it failed, what it holds, and what was done about it.
+        """Show a dead letter whole: why it failed, what it holds, and what was done about it.
 
         With values=true it takes a token, or the identity-aware proxy, and is written into the trail.
         """
@@ -69,7 +69,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     def trail(
         letter: Letter,
     ) -> Answer:
-        """Show what was done to a letter, first things first, without the values that an edit has changed."""
+        """Show what was done to a dead letter, first things first, without the values that an edit has changed."""
         entries = store.trail(full_id(store, letter.lower()))
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
 
@@ -77,7 +77,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
 
     @router.get("/groups", response_model=answers.Groups, responses=documented(404), operation_id="listGroups")
     def groups(asked: Annotated[GroupList, Query()]) -> Answer:
-        """Show letters by their cause, the largest group first; open ones unless state or id says otherwise."""
+        """Show dead letters by their cause, the largest group first; open ones unless state or id says otherwise."""
         selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
         return Answer({"groups": [group_document(one) for one in store.groups(selection, limit=asked.limit)]})
 

@@ -21,16 +21,16 @@ from shared.runtime.stop import Stop
 
 
 def add_replaying(router: APIRouter, tools: WebTools) -> None:
-    """Add the operation that publishes letters again."""
+    """Add the operation that publishes dead letters again."""
 
     @router.post(
         "/replays", response_model=answers.Replayed, responses=documented(404, 413, 429), operation_id="replay"
     )
     def replay(body: Replaying, who: Who) -> Answer:
-        """Publish open letters again, by table, key, then sequence; without execute only say what would be sent.
+        """Publish open dead letters again, by table, key, then sequence; without execute only say what would be sent.
 
-        It ends when `limit` letters are sent, or after a minute with `stopped`: ask again, and it goes on. What is not
-        sent stays open, and nothing is sent twice at once.
+        It ends when `limit` dead letters are sent, or after a minute with `stopped`: ask again, and it goes on. What is
+        not sent stays open, and nothing is sent twice at once.
         """
         assert who is not None, "nobody writes without a name"
         if not tools.replays.acquire(blocking=False):

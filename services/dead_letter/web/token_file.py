@@ -33,7 +33,7 @@ class TokenFile:
             return self._tokens
 
     def _look(self) -> tuple[int, ...]:
-        """Return what is different of another file, or of this one written anew; empty where there is none."""
+        """Return what is different of another file, or of this one written again; empty where there is none."""
         try:
             found = self._file.stat()
         except OSError:

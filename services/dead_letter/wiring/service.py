@@ -72,7 +72,7 @@ def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLette
 
 
 def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop) -> None:
-    """Remember of which pipeline the store's letters are, before any is taken; refuse it where they are of another."""
+    """Record the pipeline of the store before any dead letter is taken; MisconfiguredError if it has another."""
     mine = pipeline_named(settings, settings.dead_letter_subscription, settings.topic)
     for attempt in retrying(stop):
         with attempt:
@@ -81,7 +81,7 @@ def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop)
 
 
 def check_start(settings: Settings, stop: Stop) -> None:
-    """Refuse a subscription that would lose letters, or that is none of theirs."""
+    """Refuse a subscription that would lose dead letters, or that is none of theirs."""
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         check_letters_subscription(
             channel,

@@ -48,7 +48,7 @@ async def snapshot(
             "until they are over"
         )
     known = set(names)
-    if told.status or told.cancel:  # of what is not mirrored any more, too
+    if told.status or told.cancel:  # of what is no longer mirrored, too
         known |= {one.table for one in (await store.survey()).ranges}
     if unknown := sorted(set(tables) - known):
         raise MisconfiguredError(

@@ -33,11 +33,11 @@ class Pause:
 
     @property
     def lasts(self) -> bool:
-        """Tell whether nobody has ended it."""
+        """Return whether nobody has ended it."""
         return self.resumed_at is None
 
     def covers(self, at: Nanoseconds) -> bool:
-        """Tell whether a change that was committed then is dropped."""
+        """Return whether a change that was committed then is dropped."""
         return self.paused_at <= at and (self.resumed_at is None or at < self.resumed_at)
 
     def finding(self, table: str) -> SpannerResyncCause:

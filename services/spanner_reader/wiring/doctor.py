@@ -1,6 +1,6 @@
 """The command `doctor`: look at everything the reader needs, before it is started or beside it.
 
-Every check runs, whatever the others find, and each finding comes with its cure. Exits 0 if there is no error, else 1.
+Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else 1.
 It takes the reader's own settings and changes nothing.
 """
 

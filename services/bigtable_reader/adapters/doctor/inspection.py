@@ -1,6 +1,6 @@
 """What can be known before the first change is read: a stream that is kept, readable, and routed to one cluster.
 
-Every check runs, whatever the others find, and each finding comes with its cure. Nothing is changed.
+Every check runs, whatever the others find, and each finding comes with its fix. Nothing is changed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
@@ -183,7 +183,7 @@ def _columns(table: Table, look: TableInspection, options: BigtableOptions) -> F
 
 
 def require_no_error(findings: Collection[Finding]) -> None:
-    """Raise MisconfiguredError with every error and its cure."""
+    """Raise MisconfiguredError with every error and its fix."""
     errors = [found for found in findings if found.level is Level.ERROR]
     if errors:
         raise MisconfiguredError("\n".join(f"{found.check}: {found.detail}\n-> {found.cure}" for found in errors))

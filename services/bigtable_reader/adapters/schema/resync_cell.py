@@ -22,7 +22,7 @@ from services.bigtable_reader.core.stream.records import Microseconds
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 20
-"""How often a change is made anew because another's came first."""
+"""How often a change is made again because another's came first."""
 
 
 class BigtableResyncStore:
@@ -32,7 +32,7 @@ class BigtableResyncStore:
         self._rows = rows
 
     async def read(self) -> BigtableResyncRequest | None:
-        """Return what was found; None where nothing is to be mended."""
+        """Return what was found; None where nothing is to be fixed."""
         found = await self._rows.topology()
         return None if found is None else found.mark
 
@@ -67,7 +67,7 @@ class BigtableResyncStore:
         return None if found is None or found.resync is None else found.resync[1].watching
 
     async def heal(self, run: int, watching: str) -> bool:
-        """Take away what a snapshot has mended; return whether anything was."""
+        """Take away what a snapshot has fixed; return whether anything was."""
         return await self._change(lambda before, _notes: core.healed(before, run, watching))
 
     async def synced(self, mark: BigtableResyncRequest) -> bool:

@@ -29,7 +29,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 _SNAPSHOT: Final[Column] = ("shape", b"snapshot")
 _PART: Final = "partition"
 _ATTEMPTS: Final = 20
-"""How often a change is made anew because another's came first."""
+"""How often a change is made again because another's came first."""
 
 
 class BigtableSnapshotStore:
@@ -64,7 +64,7 @@ class BigtableSnapshotStore:
         return after is not None
 
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
-        """Ask anew for what was asked for by somebody who watched something else; return whether there was any."""
+        """Ask again for what was asked for by somebody who watched something else; return whether there was any."""
         _before, after = await self._change(lambda b: core.taken_over(b, ranges, now, self._watching))
         return after is not None
 
@@ -91,7 +91,7 @@ class BigtableSnapshotStore:
         return core.ours(after or before, run, held)
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
-        """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""
+        """Save how far parts are and renew their leases, or give them back; return those that are no longer ours."""
         if not progress:
             return frozenset()
         before, _after = await self._change(lambda b: core.advanced(b, progress, release=release))

@@ -81,7 +81,7 @@ class BigtableChangeStream:
         self._most_bytes = most_bytes
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
-        """Return the partitions as they are now. TransientError; MisconfiguredError, naming the cure."""
+        """Return the partitions as they are now. TransientError; MisconfiguredError, naming the fix."""
         request = _PARTITIONS.request(table_name=self._table.name, app_profile_id=self._table.app_profile)
         try:
             responses = self._channels.stream(_PARTITIONS, self._table, request, timeout=_PARTITIONS_TIMEOUT)
@@ -251,7 +251,7 @@ def _asked_for(query: BigtableStreamQuery) -> str:
 
 
 def _cure(table: Table, error: BaseException) -> str:
-    """Return what mends a refusal."""
+    """Return what fixes a refusal."""
     code, _message = _status(error)
     instance = table.instance.rpartition("/")[2]
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

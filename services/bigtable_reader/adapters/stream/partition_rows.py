@@ -120,7 +120,7 @@ class PartitionRows:
     async def highest_stamp(self) -> int:
         """Return the highest number that any stream of this partition table may have stamped; 0 where there is none.
 
-        What cannot be read is passed over: to begin anew is the cure for it.
+        What cannot be read is passed over: beginning again is the fix.
         """
         highest = 0
         async for key, cells in self._pages("piece|partition"):
@@ -227,7 +227,7 @@ class PartitionRows:
         return await self._write(self._topology, VERSION, before.version, mutations)
 
     async def write_resumption(self, before: TopologyRow) -> bool:
-        """Write that it is not paused any more, if the pieces are still what is there; return whether they were.
+        """Write that it is no longer paused, if the pieces are still what is there; return whether they were.
 
         What waits for other pieces has waited since now: nobody could read those meanwhile.
         """
@@ -255,7 +255,7 @@ class PartitionRows:
         await self._mutate(self._reader + owner.encode(), mutations)
 
     async def leave(self, owner: str) -> None:
-        """Say that it is not there any more."""
+        """Say that it is no longer there."""
         await self._mutate(self._reader + owner.encode(), [_delete_row()])
 
     async def forget_reader(self, owner: str, mark: bytes) -> bool:

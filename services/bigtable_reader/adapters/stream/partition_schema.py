@@ -22,7 +22,7 @@ _SOON: Final = 30
 
 
 async def partition_table_exists(channels: BigtableChannels, table: Table) -> bool:
-    """Tell whether there is a table of that name. TransientError, MisconfiguredError."""
+    """Return whether there is a table of that name. TransientError, MisconfiguredError."""
     with bigtable_errors(f"partition table {table.name}"):
         try:
             await _admin(channels).get_table(name=table.name, retry=None, timeout=_TIMEOUT)
@@ -77,7 +77,7 @@ def _check(table: Table, rules: dict[str, Any]) -> None:
 
 
 def _deletes_by_age(rule: Any) -> bool:
-    """Tell whether a cell may go though it is the newest of its column."""
+    """Return whether a cell may go though it is the newest of its column."""
     both = rule.intersection.rules
     return (
         "max_age" in rule

@@ -266,7 +266,7 @@ class BigtablePartitionStore:
         return scan
 
     async def _require_nobody_elsewhere(self) -> bool:
-        """Tell whether the table was read under another name; MisconfiguredError while it is.
+        """Return whether the table was read under another name; MisconfiguredError while it is.
 
         Stamps of two streams are in no order: our floor is above what others have saved, not above what they save yet.
         """
@@ -288,7 +288,7 @@ class BigtablePartitionStore:
         return lease.state != "CLOSING" and self._is_left(name, lease)
 
     def _is_left(self, name: PieceId, lease: Lease) -> bool:
-        """Tell whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
+        """Return whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
         if lease.state != "RUNNING" or lease.claim in self._claims:
             return True
         return self._leases.stood(name, lease.encoded()) >= self._lease

@@ -17,7 +17,7 @@ from services.bigtable_reader.ports import Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 _ATTEMPTS: Final = 10
-"""How often a change is made anew because another's came first."""
+"""How often a change is made again because another's came first."""
 
 
 class PieceRow:

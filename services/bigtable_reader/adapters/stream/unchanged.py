@@ -11,7 +11,7 @@ class Unchanged:
         self._since: dict[str, tuple[bytes, float]] = {}
 
     def observe(self, values: Mapping[str, bytes]) -> None:
-        """Take all values as they are now; those that are not there any more are forgotten."""
+        """Take all values as they are now; those that are no longer there are forgotten."""
         at, before = self._monotonic(), self._since
         self._since = {
             name: before[name] if name in before and before[name][0] == what else (what, at)

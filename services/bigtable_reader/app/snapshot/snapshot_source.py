@@ -197,7 +197,7 @@ class BigtableSnapshotSource:
         return owned if SurveyedSnapshot(None, self._pieces).is_paused else ()
 
     async def save(self, owned: Sequence[OwnedPart], *, release: bool = False) -> Collection[Hashable]:
-        """Save how far parts are, and renew or release their leases; return those that are not ours any more."""
+        """Save how far parts are, and renew or release their leases; return those that are no longer ours."""
         return await self._store.save([one.progress() for one in owned], release=release)
 
     def _show(self, snapshot: Snapshot | None) -> None:
@@ -210,7 +210,7 @@ class BigtableSnapshotSource:
     # One part
 
     async def read(self, owned: OwnedPart, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a part; return when all of it is confirmed. False: it is not ours any more."""
+        """Publish what is left of a part; return when all of it is confirmed. False: it is no longer ours."""
         if owned.part.state is PartState.REQUESTED and not await self._cut(owned):
             return False
         while (left := behind(owned.part.range, owned.read_to)) is not None:

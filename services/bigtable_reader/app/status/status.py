@@ -75,7 +75,7 @@ def document(
 
 
 def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]:
-    """Return the table if rows of its mirror may be wrong: since when, why, and what mends it."""
+    """Return the table if rows of its mirror may be wrong: since when, why, and what fixes it."""
     if (mark := survey.mark) is None:
         return []
     why = [

@@ -72,7 +72,7 @@ class BigtableOwnedPartition(OwnedPartition):
 
     @property
     def ours(self) -> bool:
-        """Tell whether something may still be published for it.
+        """Return whether something may still be published for it.
 
         The clock is asked, for after a pause of the whole process what has arrived is handled before any timer. Once
         no is no for ever: what was dropped for it is never confirmed, so a renewal that comes late must not revive it.

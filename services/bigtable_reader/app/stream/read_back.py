@@ -165,7 +165,7 @@ class ReadBack:
     def _next(self) -> Sequence[_Waiting] | None:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
 
-        None where all are being read; none at all where those were of partitions that are not ours any more, and there
+        None where all are being read; none at all where those were of partitions that are no longer ours, and there
         may be others behind them. From here on their stamps stand: what is asked for later waits for another reading.
         """
         batch: list[_Waiting] = []

@@ -94,7 +94,7 @@ class EntryMaker:
 
     @property
     def has_values(self) -> bool:
-        """Tell whether values are part of the lines."""
+        """Return whether values are part of the lines."""
         return not self._options.strip_values
 
     def changes(self, record: DataChange) -> tuple[list[tuple[str, Change]], list[RefusedChange]]:

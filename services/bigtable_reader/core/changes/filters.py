@@ -29,15 +29,15 @@ class Watched:
 
     @property
     def chooses_entries(self) -> bool:
-        """Tell whether it matters which entries a record has."""
+        """Return whether it matters which entries a record has."""
         return not self._everything
 
     def row(self, row_key: bytes) -> bool:
-        """Tell whether a row is watched."""
+        """Return whether a row is watched."""
         return not self._prefixes or row_key.startswith(self._prefixes)
 
     def family(self, name: str) -> bool:
-        """Tell whether a family is watched: as a JSON column, or for a column that is declared of a cell of it."""
+        """Return whether a family is watched: as a JSON column, or for a column that is declared of a cell of it."""
         known = self._families.get(name)
         if known is None:
             known = name in self._of_cells or self.as_json(name)
@@ -46,7 +46,7 @@ class Watched:
         return known
 
     def as_json(self, family: str) -> bool:
-        """Tell whether a family is a JSON column."""
+        """Return whether a family is a JSON column."""
         options = self._options
         named = family in options.family_columns or matches_any(options.families, family)
         return named and not matches_any(options.excluded_families, family)
@@ -65,7 +65,7 @@ class Watched:
         return self._options.versions
 
     def calls_for_image(self, record: DataChange) -> bool:
-        """Tell whether a record asks for its row to be read back. Garbage collection always does, if the row counts."""
+        """Return whether a row is to be read back for a record; for garbage collection always, if it is watched."""
         if not self.row(record.row_key):
             return False
         if record.kind == "GARBAGE_COLLECTION" or self._everything:

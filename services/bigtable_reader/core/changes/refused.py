@@ -13,7 +13,7 @@ NO_ROW: Final = "null"
 """The row of a refused change: a consumer that meets it again, in a replay, sets it aside again."""
 
 LARGEST: Final = 6_000_000
-"""Bytes of what was read for which a letter has room, as base64 and with all that is around them."""
+"""Bytes of what was read for which a dead letter has room, as base64 and with all that is around them."""
 _OVERHEAD: Final = 2_048
 """Bytes of its keys, its places and who waits for it."""
 CELL_BYTES: Final = 64
@@ -33,7 +33,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
 class RefusedChange(msgspec.Struct, frozen=True):
     """A dead letter to be: ``change`` is to be a batch of its own under ``header``, and ``content`` all that was read.
 
-    ``size``: of what was read, in bytes, about. What is too large for a letter is not among its content.
+    ``size``: of what was read, in bytes, about. What is too large for a dead letter is not among its content.
     """
 
     header: Header
@@ -46,7 +46,7 @@ class RefusedChange(msgspec.Struct, frozen=True):
 
     @property
     def left_out(self) -> int | None:
-        """Return how many bytes of what was read no letter has room for; None where it has."""
+        """Return how many bytes of what was read no dead letter has room for; None where it has."""
         return self.size if self.size > LARGEST else None
 
     @property

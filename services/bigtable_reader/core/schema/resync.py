@@ -1,4 +1,4 @@
-"""Whether rows of the mirror may be wrong, for something happened that no record tells; and what mends that.
+"""Whether rows of the mirror may be wrong, for something happened that no record tells; and what fixes that.
 
 Such a *finding* is kept with the positions, in one cell, until all rows have come again. It holds the number of the
 latest snapshot that had been asked for when it was found (`run`). No clock decides anything:
@@ -7,7 +7,7 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
   snapshot heals a finding if its number is higher, all of it is published, and it covers all rows that are watched.
 - Every change of the cell is conditional on the very write that was read, and is another one. So what is found
   while a snapshot is completed is either seen by whoever takes findings away, and kept by its number, or makes that
-  write fail, and it is decided anew.
+  write fail, and it is decided again.
 - A finding is stored before it is remembered what the table looks like now, and is taken away before it is remembered
   that the end of the snapshot was told. A crash in between does either again. Where a reader of an older version has
   told the end, the next look heals.
@@ -97,7 +97,7 @@ class BigtableResyncRequest(msgspec.Struct, frozen=True):
 
 
 def mark_of(table: str, kept: Resync | None) -> BigtableResyncRequest | None:
-    """Return the mark of a table, by its full name; None where nothing is to be mended."""
+    """Return the mark of a table, by its full name; None where nothing is to be fixed."""
     return (
         BigtableResyncRequest(table.rpartition("/")[2], kept.findings) if kept is not None and kept.findings else None
     )
@@ -143,12 +143,12 @@ def marked(before: Resync | None, kind: BigtableResyncKind, now: Microseconds, r
 
 
 def heals(finding: BigtableResyncCause, watching: str) -> bool:
-    """Tell whether a snapshot of what is watched, by its digest, brings all rows that a finding means."""
+    """Return whether a snapshot of what is watched, by its digest, brings all rows that a finding means."""
     return finding.watching in ("", watching)
 
 
 def healed(before: Resync | None, run: int, watching: str) -> Resync | None:
-    """Take away what a snapshot has mended that all of is published; ``watching``: of what."""
+    """Take away what a snapshot has fixed that all of is published; ``watching``: of what."""
     if before is None:
         return None
     left = tuple(finding for finding in before.findings if finding.run >= run or not heals(finding, watching))
@@ -206,7 +206,7 @@ def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> Bigtabl
 
 
 def fix_of(mark: BigtableResyncRequest) -> str:
-    """Return what mends a table that needs re-sync."""
+    """Return what fixes a table that needs re-sync."""
     command = "python -m services.bigtable_reader"
     first = ""
     if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in mark.findings):

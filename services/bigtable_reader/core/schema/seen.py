@@ -25,7 +25,7 @@ class InspectedTable(msgspec.Struct, frozen=True):
 
 
 def require_the_same_cluster(known: str | None, found: str | None) -> None:
-    """Raise MisconfiguredError, with the cure, where a stream that was read from one cluster would be from another."""
+    """Raise MisconfiguredError, with the fix, where a stream that was read from one cluster would be from another."""
     if known is None or found is None or known == found:
         return
     now = "any cluster" if found == ANY else f"cluster {found}"

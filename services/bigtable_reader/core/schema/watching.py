@@ -47,7 +47,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     def as_json(self, family: str) -> bool:
-        """Tell whether a family is a JSON column."""
+        """Return whether a family is a JSON column."""
         named = any(column.whole and column.family == family for column in self.columns)
         return (named or matches_any(self.families, family)) and not matches_any(self.excluded_families, family)
 

@@ -89,7 +89,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The latest one before it that covered all rows; 0: none."""
 
     def is_of(self, watching: str) -> bool:
-        """Tell whether it was asked for by somebody who watches the same: no other brings all that is meant by it."""
+        """Return whether it was asked for by somebody who watches the same: no other brings all that is meant by it."""
         return self.watching in ("", watching)
 
     @property
@@ -122,11 +122,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def untold(self) -> bool:
-        """Tell whether it is complete, and nobody has said so."""
+        """Return whether it is complete, and nobody has said so."""
         return not self.told and self.complete_since is not None
 
     def covers(self, keys: Sequence[KeyRange]) -> bool:
-        """Tell whether it has parts for all these keys: who asked for it may have watched others than who reads it."""
+        """Return whether it has parts for all these keys: it may have been requested with another tables file."""
         return not any(uncovered((part.range for part in self.parts), one) for one in keys)
 
 
@@ -193,7 +193,7 @@ def floors_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequen
 
 
 def too_old(read_at: Microseconds, now: Microseconds) -> bool:
-    """Tell whether what was read then is not to be published any more."""
+    """Return whether what was read then is no longer to be published."""
     return now - read_at > OLDEST_READING
 
 
@@ -216,7 +216,7 @@ def behind(keys: KeyRange, last: bytes | None) -> KeyRange | None:
 
 
 def within(part: KeyRange, ranges: Iterable[KeyRange]) -> bool:
-    """Tell whether one of some ranges has all these keys."""
+    """Return whether one of some ranges has all these keys."""
     return any(common(part, one) == part for one in ranges)
 
 
@@ -267,7 +267,7 @@ def requested(
     whole: bool,
     watching: str = "",
 ) -> Snapshot | None:
-    """Ask for ranges to be read: all of a table anew, or some keys beside what is being read or not told already.
+    """Ask for ranges to be read: all of a table again, or some keys beside what is being read or not told already.
 
     Not ``again``: for a first start, so that nothing happens where all rows were asked for before.
     """
@@ -298,7 +298,7 @@ def requested_unless_after(
 def taken_over(
     before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, watching: str
 ) -> Snapshot | None:
-    """Ask anew for what was asked for by somebody who watched something else, and was not read to its end."""
+    """Ask again for what was asked for by somebody who watched something else, and was not read to its end."""
     if before is None or before.is_of(watching) or not (before.unfinished or before.untold):
         return None
     if before.whole:

@@ -13,7 +13,7 @@ from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Mic
 from shared.contracts.errors import MisconfiguredError
 
 RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
-"""The cure for what cannot go on: stamps of two names are in no order while both are read."""
+"""The fix for what cannot go on: stamps of two names are in no order while both are read."""
 
 RESTART_WITH_ALL_ROWS: Final = (
     f"{RESTART}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
@@ -50,7 +50,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_readable(self) -> bool:
-        """Tell whether it may be read as it is: it has a position, and waits for nothing."""
+        """Return whether it may be read as it is: it has a position, and waits for nothing."""
         return self.position is not None and self.target is None
 
 
@@ -109,7 +109,7 @@ class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
 
 
 def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> None:
-    """Raise MisconfiguredError, with the cure, where no reader has begun the stream, or it was forgotten since."""
+    """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
     if survey.saved and not survey.pieces:
         raise MisconfiguredError(
             f"the partition table does not know {stream} any more: its row was deleted. {RESTART_WITH_ALL_ROWS}"
@@ -126,7 +126,7 @@ Resume = Literal["new", "resume-or-new", "resume-or-fail"]
 
 
 def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool:
-    """Tell whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
+    """Return whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
     known = bool(survey.pieces)
     if known and resume == "new":
         raise MisconfiguredError(

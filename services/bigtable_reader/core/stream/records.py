@@ -157,7 +157,7 @@ class Child(msgspec.Struct, frozen=True):
 
 
 class CloseStream(msgspec.Struct, frozen=True):
-    """The range is not a partition any more, and ``children`` go on; none, and ``code`` 0: the end asked for."""
+    """The range is no longer a partition, and ``children`` go on; none, and ``code`` 0: the end asked for."""
 
     code: int
     message: str

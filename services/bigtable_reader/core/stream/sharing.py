@@ -10,7 +10,7 @@ _NOTHING_MORE: Final[Mapping[PieceId, Microseconds]] = {}
 
 
 def has_reached(piece: Piece, survey: BigtablePartitionSurvey, end: Microseconds | None) -> bool:
-    """Tell whether nothing of a piece is left to read up to ``end`` (inclusive)."""
+    """Return whether nothing of a piece is left to read up to ``end`` (inclusive)."""
     return end is not None and _reached(piece, survey) > end
 
 

@@ -130,7 +130,7 @@ def waiting(progress: BigtableProgress, target: KeyRange) -> Successor:
 
 
 def end(topology: KeyRangeTopology, name: PieceId, ending: Ending) -> Reshaped | None:
-    """Replace a piece by its successors; None if it is not there any more."""
+    """Replace a piece by its successors; None if it is no longer there."""
     draft = _Draft(topology)
     split = draft.end(name, ending)
     return Reshaped(topology=draft.done(), split=split) if draft.gone else None

@@ -127,16 +127,16 @@ class AppendConnection:
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing sent is without an answer."""
+        """Return whether nothing sent is without an answer."""
         return not self._in_flight
 
     @property
     def proven(self) -> bool:
-        """Tell whether BigQuery has accepted anything here: what ends it is then no refusal of the connection."""
+        """Return whether BigQuery has accepted anything here: what ends it is then no refusal of the connection."""
         return self._proven
 
     def has_room(self, request: AppendRequest) -> bool:
-        """Tell whether a request could be sent without waiting."""
+        """Return whether a request could be sent without waiting."""
         return not self._in_flight or self._bytes + len(request.data) <= self._window
 
     def send(self, request: AppendRequest, stop: Stop) -> None:

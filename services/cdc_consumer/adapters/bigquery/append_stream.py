@@ -143,7 +143,7 @@ class _Stream:
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is without an answer, sent or still to be sent: only then may the stream be dropped."""
+        """Return whether every row has its answer: only then may the stream be dropped."""
         return not self.appendings and all(one.idle for one in self._connections)
 
     @property
@@ -288,7 +288,7 @@ class StreamAppend:
         return TransientError(f"table {self._table}: the connection ended before BigQuery had answered")
 
     def _one_too_many(self, request: AppendRequest, end: Lost | Status) -> bool:
-        """Tell whether it was the connection that BigQuery did not take, and another can be closed for it."""
+        """Return whether it was the connection that BigQuery did not take, and another can be closed for it."""
         connection = request.connection
         new = connection is not None and not connection.proven
         return new and isinstance(end, Status) and is_exhausted(end) and self._stream.too_many_connections()
@@ -370,7 +370,7 @@ def _part(request: AppendRequest, positions: Sequence[int]) -> AppendRequest:
 
 
 def _covers(stream: _Stream, definition: TableDefinition) -> bool:
-    """Tell whether rows of a definition can be written on the stream of another of the same table."""
+    """Return whether rows of a definition can be written on the stream of another of the same table."""
     wider = stream.encoder.definition
     return (
         wider.identity == definition.identity

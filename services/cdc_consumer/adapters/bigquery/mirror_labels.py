@@ -68,7 +68,7 @@ NEEDS_RESYNC: Final = "millrace_needs_resync"
 """The label by which a table says that rows are missing in it, and why; whatever resyncs it removes it."""
 COMPLETE_SINCE: Final = "millrace_complete_since"
 """The label by which a mirror says that each row that its source had then is in it, or on its way into it, as of then
-or later: what is older in it is not in the source any more."""
+or later: what is older in it is no longer in the source."""
 COMPLETE_TOLD: Final = "millrace_complete_told"
 """The label by which a mirror says when it came to say that."""
 READ_SINCE: Final = "millrace_read_since"
@@ -129,7 +129,7 @@ def completed(
 
 
 def lacks_its_rows(labels: Mapping[str, str], since: int, read_since: int) -> bool:
-    """Tell whether a mirror may lack rows of a snapshot because they came too late to be applied."""
+    """Return whether a mirror may lack rows of a snapshot because they came too late to be applied."""
     return min(since, read_since) <= label_time(labels, RESYNC_AFTER)
 
 
@@ -153,7 +153,7 @@ def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None
 
 
 def lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:
-    """Return a mirror's labels once changes have become letters; None where they say so until ``needed`` at least.
+    """Return a mirror's labels once changes have become dead letters; None where they say so until ``needed`` at least.
 
     Else they come to say so until ``beyond``, for all whose turn is next: of many processes one changes the table.
     """
@@ -192,7 +192,7 @@ def taken_up(labels: Mapping[str, str], at: int) -> dict[str, str] | None:
 
 
 def too_early(labels: Mapping[str, str], told_by: int) -> bool:
-    """Tell whether a mirror with a hole may lack rows of the snapshot by which it is complete.
+    """Return whether a mirror with a hole may lack rows of the snapshot by which it is complete.
 
     What fills the hole need not be in place of anything older, so that there is nothing older says nothing; the rows
     need time to arrive. ``told_by``: by when it has to be said that they are on their way.

@@ -75,7 +75,7 @@ class RowEncoder:
 
     @property
     def vectorised(self) -> bool:
-        """Tell whether rows go through `ptars`, or one by one."""
+        """Return whether rows go through `ptars`, or one by one."""
         return self._ptars is not None
 
     def encode(self, rows: pa.Table) -> pa.BinaryArray:

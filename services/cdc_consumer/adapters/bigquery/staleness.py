@@ -23,5 +23,5 @@ def staleness_of(found: bigquery.Table) -> timedelta:
 
 
 def as_stale(found: bigquery.Table, wanted: timedelta | None) -> bool:
-    """Tell whether a table is as stale as it should be; where nothing is said of it, any is right."""
+    """Return whether a table is as stale as it should be; where nothing is said of it, any is right."""
     return wanted is None or (bool(found.max_staleness) and staleness_of(found) == wanted)

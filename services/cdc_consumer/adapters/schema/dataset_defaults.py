@@ -43,7 +43,7 @@ def case_sensitive(table: bigquery.Table) -> bigquery.Table:
 
 
 def collated(field: bigquery.SchemaField) -> bool:
-    """Tell whether a column does not tell upper from lower case."""
+    """Return whether a column does not tell upper from lower case."""
     return bool(field.to_api_repr().get("collation"))
 
 
@@ -66,7 +66,7 @@ def lasting(client: bigquery.Client, made: bigquery.Table) -> bigquery.Table:
 
 
 def of_its_dataset(found: bigquery.Table, dataset: bigquery.Dataset) -> bool:
-    """Tell whether a table expires as its dataset gives it to a table that is made: the call that makes it last failed.
+    """Return whether a table has the expiry that its dataset gives new tables: the call that removes it last failed.
 
     Another expiry was set by hand, on purpose.
     """

@@ -162,7 +162,7 @@ def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
 
 
 def at_work(session: SparkSession) -> bool:
-    """Tell whether any task runs; not one that waits for a slot, nor of an executor that Spark has given up."""
+    """Return whether any task runs; not one that waits for a slot, nor of an executor that Spark has given up."""
     tracker = session.sparkContext.statusTracker()
     stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
     return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)

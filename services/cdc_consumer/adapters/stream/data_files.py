@@ -54,7 +54,7 @@ class DataFile:
 def with_data(messages: pa.Table, directory: Path | None) -> pa.Table:
     """Return message rows (`MESSAGE_SCHEMA`) with the data that they came without, read from where it was kept.
 
-    OSError, or ValueError, where it is not there any more, or not whole.
+    OSError, or ValueError, where it is no longer there, or not whole.
     """
     if DATA_AT not in messages.schema.names:
         return messages

@@ -141,7 +141,7 @@ def _log_crashes_not_counted(error: OSError) -> None:
 
 
 def _writable(directory: Path) -> bool:
-    """Tell whether files can be written; remove those of messages that Pub/Sub does not keep any longer."""
+    """Return whether files can be written; remove those of messages that Pub/Sub does not keep any longer."""
     probe = directory / f"{_PROBE}-{os.getpid()}"
     try:
         probe.write_text("1")

@@ -97,7 +97,7 @@ class ConsumerStatus:
     ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
     cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
-    is not there any more, is in trouble until it is recreated.
+    is no longer there, is in trouble until it is recreated.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class ConsumerStatus:
         return {dataset for dataset, dot, _table in (name.partition(".") for name in names) if dot}
 
     def _look_for_dropped(self, listed: Collection[str]) -> None:
-        """Say of each mirror that this process has seen, and that is not there any more, that it is gone: once."""
+        """Say of each mirror that this process has seen, and that is no longer there, that it is gone: once."""
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
             fix = "if that was not meant: it is made anew by its next change; take a snapshot then, and sweep it"

@@ -117,7 +117,7 @@ class _Window:
         )
 
     def _is_one_table(self, everything: Counter[str], bad: Counter[str]) -> bool:
-        """Tell whether it is one table of several that is bad, and the others are well or not seen of late."""
+        """Return whether it is one table of several that is bad, and the others are well or not seen of late."""
         ((worst, most),) = bad.most_common(1)
         if not (self._tables | everything.keys()) - {worst}:
             return False

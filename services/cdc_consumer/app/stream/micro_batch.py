@@ -5,7 +5,7 @@ mirrors that lack such changes say so; whatever ends the process between two lin
 applying them twice changes nothing. Trouble has three sizes: a row becomes a dead letter, a table's messages are put
 off, and when a service is away everything waits, leases extended, until it is back. Messages that have come often may
 be what ends the process: they are handled last, few at a time, when all others are acked, and alone once a process has
-ended over them; one that has ended several becomes a letter, undecoded.
+ended over them; one that has ended several becomes a dead letter, undecoded.
 """
 
 from collections import Counter
@@ -71,7 +71,7 @@ class Memory:
         self.tables = TablesInTrouble(self.limits)
 
     def is_first_report(self, *what: str) -> bool:
-        """Tell whether something has not been said yet; from now on it has."""
+        """Return whether something has not been said yet; from now on it has."""
         if what in self.said:
             return False
         self.said.add(what)
@@ -137,7 +137,7 @@ class _Task:
         self._letters: Counter[str] = Counter()
         self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
-        self._of_unnoted: set[int] = set()  # the messages of those letters
+        self._of_unnoted: set[int] = set()  # the messages of those dead letters
         self._deliveries = np.maximum(messages["delivery_attempt"].fill_null(0).to_numpy(), 1)
         self._lists: Sequence[ListWrites] = ()
 
@@ -190,7 +190,7 @@ class _Task:
                     self._known.began(one.definition, began, self._clock.now(), one.trouble)
 
     def _settle(self) -> None:
-        """Keep the letters of, and then ack, every open message whose changes are all accepted, superseded or poison.
+        """Keep the dead letters of each open message whose changes are all accepted, superseded or poison; ack it.
 
         While a row of a table is left to write, no message of that table is done: that row may be the next newest of
         any key. A message of a newer wire format is never done.
@@ -205,7 +205,7 @@ class _Task:
             return
         told: dict[tuple[int, int | None], Poison] = {}
         for each in chain(self._decoded.poison, *map(self._poison_of, self._lists)):
-            if each.message in done:  # a change that goes to two tables and is refused by both is one letter
+            if each.message in done:  # a change that goes to two tables and is refused by both is one dead letter
                 told.setdefault((each.message, each.change), each)
         poison = list(told.values())
         seen = TaskTotals.of(done, self._decoded, poison)
@@ -258,7 +258,8 @@ class _Task:
     def _note_letters(self, poison: Sequence[Poison]) -> None:
         """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
 
-        One try is enough: a mirror whose label fails for long must not hold up the others, and the letters are kept.
+        One try is enough: a mirror whose label fails for long must not hold up the others, and the dead letters are
+        kept.
         """
         mirrors = mirrors_of(poison, self._ordering_key, self._memory.plan)
         for (name, dataset), messages in sorted(mirrors.items()):

@@ -184,7 +184,7 @@ def mirrors_of(
 
 
 def note_dead_letters(tables: DestinationTables, mirror: tuple[str, str], now: Nanoseconds) -> str:
-    """Let a mirror say that changes of its source table have become letters; return why it cannot say so now.
+    """Let a mirror say that changes of its source table have become dead letters; return why it cannot say so now.
 
     Empty: it says so, or this identity may not label it, which is logged and holds up no message.
     """

@@ -92,7 +92,7 @@ class Suspects:
 
 
 def is_behind(newest: str, passed: str, still: Nanoseconds, settle: timedelta) -> bool:
-    """Tell whether a mirror is still on its way to where its source was when what stands was first seen.
+    """Return whether a mirror is still on its way to where its source was when what stands was first seen.
 
     By the highest sequence that is applied, of those that the source's clock has passed (one row from a time to come
     would look like a mirror that is up to date): it is not there yet, and something was applied to it ``still`` ago,

@@ -41,5 +41,5 @@ def poison_change(message: int, batch: ChangeBatch, change: int, reason: Reason,
 
 
 def _cut(text: str) -> str:
-    """Cut what should be short and need not be: an attribute has a limit, and a letter must always be publishable."""
+    """Cut a text that may be long: an attribute has a limit, and a dead letter must always be publishable."""
     return text.encode()[:_TEXT_LIMIT].decode(errors="ignore")

@@ -58,7 +58,7 @@ def _scalars(kind: ColumnType, left: pa.Array, right: pa.Array) -> Mask:
 
 
 def same_json(left: str | None, right: str | None) -> bool:
-    """Tell whether two JSON texts mean the same: order of members and spelling of numbers aside.
+    """Return whether two JSON texts mean the same: order of members and spelling of numbers aside.
 
     Numbers are compared exactly. BigQuery may write a FLOAT64 with up to 17 digits, of which fewer mean the same; a
     number with more digits than that is no FLOAT64.
@@ -86,7 +86,7 @@ def _same(left: object, right: object) -> bool:
 
 
 def _same_float(left: Decimal, right: Decimal) -> bool:
-    """Tell whether two numbers are spellings of one FLOAT64; a whole number of 64 bits is none."""
+    """Return whether two numbers are spellings of one FLOAT64; a whole number of 64 bits is none."""
     if any(_is_whole(number) or _digits(number) > _DIGITS_OF_FLOAT64 for number in (left, right)):
         return False
     return float(left) == float(right) and math.isfinite(float(left))

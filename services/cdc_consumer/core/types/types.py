@@ -132,7 +132,7 @@ def column_type(googlesql: str) -> ColumnType:
 
 
 def is_known(kind: ColumnType) -> bool:
-    """Tell whether this version knows what the values of a type mean."""
+    """Return whether this version knows what the values of a type mean."""
     return kind.googlesql in COLUMN_TYPES or (kind.element or kind) == PG_JSONB_EXACT
 
 

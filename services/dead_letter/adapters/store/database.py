@@ -1,4 +1,4 @@
-"""The database of the letter store, opened: a file of SQLite, or PostgreSQL. Its transactions and its errors.
+"""The database of the dead letter store, opened: a file of SQLite, or PostgreSQL. Its transactions and its errors.
 
 SQLite: write-ahead log, so that readers and a writer do not wait for each other; synchronous FULL, so that what is
 committed survives a power cut; a transaction that writes takes the write lock when it begins, so that it never finds
@@ -24,7 +24,7 @@ from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
 _MIGRATION_LOCK: Final = 0x6D696C6C72616365
-"""The advisory lock of PostgreSQL under which tables are made: the letters of `millrace`."""
+"""The advisory lock of PostgreSQL under which tables are made: the dead letters of `millrace`."""
 _WAL_PAUSE: Final = timedelta(milliseconds=200)
 
 _SQLITE_BUSY: Final = frozenset(
@@ -46,7 +46,7 @@ _POSTGRESQL_WRONG: Final = ("28", "3D", "3F", "42", "0A")
 
 
 class DeadLetterDatabase:
-    """Where the letters are. Safe for threads; opened anew by each process."""
+    """Where the dead letters are. Safe for threads; opened again by each process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -133,7 +133,7 @@ def database_url(address: str) -> URL:
 
 
 def _engine(url: URL, timeout: int) -> Engine:
-    # hide_parameters: what is in a letter is no business of an error's text
+    # hide_parameters: what is in a dead letter is no business of an error's text
     try:
         engine = create_engine(url, hide_parameters=True, pool_pre_ping=url.get_backend_name() == "postgresql")
     except (ArgumentError, NoSuchModuleError) as error:
@@ -156,7 +156,7 @@ def _prepare_sqlite(timeout: int, connection: Any, _record: object) -> None:
                 cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.execute("PRAGMA cache_size = -32000")  # KiB; of 2000, the indexes of 100,000 letters have no room
+        cursor.execute("PRAGMA cache_size = -32000")  # KiB; of 2000, the indexes of 100,000 dead letters have no room
     finally:
         cursor.close()
 

@@ -1,4 +1,4 @@
-"""On what disk the store's file is: a container's own, and memory, go with the container, and all letters with them."""
+"""On what disk the store's file is. A container's own disk and memory go with the container, dead letters too."""
 
 import os
 import re

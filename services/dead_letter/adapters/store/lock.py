@@ -1,6 +1,6 @@
 """One collector on a file of SQLite: a lock on a file beside it.
 
-PostgreSQL takes any number: its transactions hold each letter for one of them.
+PostgreSQL takes any number: its transactions hold each dead letter for one of them.
 """
 
 from contextlib import AbstractContextManager, nullcontext

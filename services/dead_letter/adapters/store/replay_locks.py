@@ -66,7 +66,7 @@ def _locked(path: Path) -> int:
 
 
 def _is_held(path: Path) -> bool:
-    """Tell whether somebody has a file locked, or may have: it cannot be opened, or is not there."""
+    """Return whether somebody has a file locked, or may have: it cannot be opened, or is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""The tables of the letter store, as SQLAlchemy Core describes them. The migrations make them.
+"""The tables of the dead letter store, as SQLAlchemy Core describes them. The migrations make them.
 
 Times are nanoseconds since the epoch. Texts compare by their bytes in both databases. The bytes and attributes of a
-letter are in a table of their own, so that no list reads them.
+dead letter are in a table of their own, so that no list reads them.
 """
 
 from typing import Final
@@ -110,7 +110,7 @@ trail: Final = Table(
     Index("letter_trail_of", "n", "k"),
 )
 
-# Of which pipeline the letters are: a row for its subscription, and one for its topic.
+# Of which pipeline the dead letters are: a row for its subscription, and one for its topic.
 pipeline: Final = Table(
     "letters_pipeline",
     metadata,

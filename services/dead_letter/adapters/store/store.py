@@ -1,4 +1,4 @@
-"""The letter store in a database: each method one transaction. The statements are in the modules beside it."""
+"""The dead letter store in a database: each method one transaction. The statements are in the modules beside it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -33,12 +33,12 @@ class SqlDeadLetterStore:
         self._locks = ReplayLocks(database.file)
 
     def pipeline(self) -> Pipeline:
-        """Return of which pipeline the letters are."""
+        """Return of which pipeline the dead letters are."""
         with self._database.reading() as connection:
             return store_pipeline.known(connection)
 
     def join(self, mine: Pipeline) -> Pipeline:
-        """Remember of which pipeline the letters are, where that is not known."""
+        """Remember of which pipeline the dead letters are, where that is not known."""
         known = self.pipeline()
         if joined(known, mine) == known:
             return known
@@ -51,26 +51,26 @@ class SqlDeadLetterStore:
             return store_pipeline.change(connection, new)
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-        """Remember letters; return when they are durable."""
+        """Remember dead letters; return when they are durable."""
         with self._database.writing() as connection:
             return store_arrivals.keep(connection, arrivals, now)
 
     def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
-        """Return a letter by its id, or by how only its id begins."""
+        """Return a dead letter by its id, or by how only its id begins."""
         with self._database.reading() as connection:
             return store_queries.get(connection, letter)
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
-        """Return a page of letters, without their bytes."""
+        """Return a page of dead letters, without their bytes."""
         with self._database.reading() as connection:
             return store_queries.find(connection, selection, limit, after)
 
     def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
-        """Return letters by table, key, sequence; a transaction for each few of them."""
+        """Return dead letters by table, key, sequence; a transaction for each few of them."""
         return store_queries.in_replay_order(self._database, selection)
 
     def count(self, selection: Selection) -> int:
-        """Return how many letters a selection holds."""
+        """Return how many dead letters a selection holds."""
         with self._database.reading() as connection:
             return store_queries.count(connection, selection)
 
@@ -85,14 +85,14 @@ class SqlDeadLetterStore:
             return store_queries.stats(connection)
 
     def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a letter."""
+        """Return what was done to a dead letter."""
         with self._database.reading() as connection:
             return store_queries.trail_of(connection, letter)
 
     def note(
         self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
     ) -> None:
-        """Write a line into the trail of letters."""
+        """Write a line into the trail of dead letters."""
         with self._database.writing() as connection:
             store_changes.note(connection, letters, action, who, now, result)
 
@@ -106,7 +106,7 @@ class SqlDeadLetterStore:
         now: Nanoseconds,
         why: str,
     ) -> Sequence[DeadLetterId]:
-        """Discard letters, say they are superseded, or open them."""
+        """Discard dead letters, say they are superseded, or open them."""
         if state not in store_changes.ACTIONS:
             raise ValueError(f"only `sent` makes a letter {state.value}")
         with self._database.writing() as connection:
@@ -115,14 +115,14 @@ class SqlDeadLetterStore:
     def claim(
         self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
-        """Take letters for a replay."""
+        """Take dead letters for a replay."""
         with self._database.writing() as connection:
             return store_changes.claim(connection, letters, replay, now, lease)
 
     def sent(
         self, letters: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
     ) -> Sequence[DeadLetterId]:
-        """Say that letters of a claim are published."""
+        """Say that dead letters of a claim are published."""
         with self._database.writing() as connection:
             return store_changes.sent(connection, letters, replay, who, now)
 
@@ -156,6 +156,6 @@ class SqlDeadLetterStore:
         return stored
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
-        """Delete some letters that nobody needs any more."""
+        """Delete some dead letters that nobody needs any more."""
         with self._database.writing() as connection:
             return store_changes.forget(connection, before, limit)

@@ -1,4 +1,4 @@
-"""Letters that arrive: new ones, and known ones that failed again."""
+"""Dead letters that arrive: new ones, and known ones that failed again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ _CHANGING = (
 
 
 def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-    """Remember letters in one transaction; see `LetterStore.keep`."""
+    """Remember dead letters in one transaction; see `DeadLetterStore.keep`."""
     rows, added = _rows(connection, {DeadLetterId(one.letter.identity): one.letter for one in reversed(arrivals)}, now)
     seen_before = _deliveries(connection, [row["n"] for row in rows.values()])
     brought: list[dict[str, Any]] = []
@@ -68,14 +68,14 @@ def keep(connection: Connection, arrivals: Sequence[Arrival], now: Nanoseconds) 
 def _rows(
     connection: Connection, first: dict[DeadLetterId, DeadLetter], now: Nanoseconds
 ) -> tuple[dict[DeadLetterId, dict[str, Any]], set[DeadLetterId]]:
-    """Return the rows of letters, locked, those that were not there added; and which these are."""
+    """Return the rows of dead letters, locked, those that were not there added; and which these are."""
     found = locked(connection, list(first))
     missing = sorted(set(first) - set(found))
     added: set[DeadLetterId] = set()
     if missing:
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         adding = dialect.insert(letters).on_conflict_do_nothing(index_elements=["id"]).returning(letters.c.id)
-        # whoever adds the same letters just now is waited for here
+        # whoever adds the same dead letters just now is waited for here
         added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
         found |= locked(connection, missing)
         if not set(first) <= set(found):

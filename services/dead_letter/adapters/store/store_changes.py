@@ -1,4 +1,4 @@
-"""What is done to letters that are kept: states, claims, edits, notes, and forgetting."""
+"""What is done to dead letters that are kept: states, claims, edits, notes, and forgetting."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,7 +26,7 @@ ACTIONS: Final = {
     State.SUPERSEDED: Action.SUPERSEDED,
     State.DISCARDED: Action.DISCARDED,
 }
-"""The states that a letter can be put into, and what that is called."""
+"""The states that a dead letter can be put into, and what that is called."""
 _FREE: Final = {"claimed_by": None, "claimed_until": None, "lost_by": None}
 _c = letters.c
 
@@ -34,7 +34,7 @@ _c = letters.c
 def note(
     connection: Connection, ids: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str
 ) -> None:
-    """See `LetterStore.note`."""
+    """See `DeadLetterStore.note`."""
     rows = locked(connection, ids)
     _change(connection, list(rows.values()), now, {})
     write_trail(connection, [entry(row.n, action, who, now, result) for row in rows.values()])
@@ -49,7 +49,7 @@ def set_state(
     now: Nanoseconds,
     why: str,
 ) -> Sequence[DeadLetterId]:
-    """See `LetterStore.set_state`."""
+    """See `DeadLetterStore.set_state`."""
     action = ACTIONS[state]
     chosen = {
         one: row
@@ -66,7 +66,7 @@ def set_state(
 def claim(
     connection: Connection, ids: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
 ) -> Sequence[DeadLetterId]:
-    """See `LetterStore.claim`."""
+    """See `DeadLetterStore.claim`."""
     chosen = {
         one: row
         for one, row in locked(connection, ids).items()
@@ -80,7 +80,7 @@ def claim(
 def sent(
     connection: Connection, ids: Sequence[DeadLetterId], replay: ReplayId, who: str, now: Nanoseconds
 ) -> Sequence[DeadLetterId]:
-    """See `LetterStore.sent`."""
+    """See `DeadLetterStore.sent`."""
     rows = locked(connection, ids)
     ours = {one: row for one, row in rows.items() if row.claimed_by == replay}
     lost = [row for row in rows.values() if row.lost_by == replay]
@@ -97,13 +97,13 @@ def sent(
 
 
 def release(connection: Connection, replay: ReplayId) -> None:
-    """See `LetterStore.release`."""
+    """See `DeadLetterStore.release`."""
     connection.execute(update(letters).where(_c.claimed_by == replay).values(claimed_by=None, claimed_until=None))
     connection.execute(update(letters).where(_c.lost_by == replay).values(lost_by=None))
 
 
 def claiming(connection: Connection) -> Sequence[ReplayId]:
-    """Return the replays that hold letters, or have held them when they were killed."""
+    """Return the replays that hold dead letters, or have held them when they were killed."""
     holders = select(_c.claimed_by).where(_c.claimed_by.is_not(None)).distinct()
     return [ReplayId(one) for one in connection.execute(holders).scalars()]
 
@@ -111,7 +111,7 @@ def claiming(connection: Connection) -> Sequence[ReplayId]:
 def add_edit(
     connection: Connection, original: DeadLetterId, copy: DeadLetter, diff: str, why: str, who: str, now: Nanoseconds
 ) -> DeadLetterId:
-    """See `LetterStore.add_edit`; return the copy's identity."""
+    """See `DeadLetterStore.add_edit`; return the copy's identity."""
     identity = DeadLetterId(copy.identity)
     rows = locked(connection, [original, identity])
     if original not in rows:
@@ -138,7 +138,7 @@ def add_edit(
 
 
 def forget(connection: Connection, before: Nanoseconds, limit: int) -> int:
-    """See `LetterStore.forget`."""
+    """See `DeadLetterStore.forget`."""
     old = (_c.state != State.OPEN.value, _c.last_failed_at < before, _c.last_action_at < before)
     chosen = select(_c.n).where(*old).order_by(_c.last_action_at, _c.n).limit(limit).with_for_update(skip_locked=True)
     forgotten = 0
@@ -152,7 +152,7 @@ def _is_held(row: AnyRow, now: Nanoseconds) -> bool:
 
 
 def _change(connection: Connection, rows: Sequence[AnyRow], now: Nanoseconds | None, values: dict[str, Any]) -> None:
-    """Change letters that are locked; with ``now``, as an action that keeps them from being forgotten."""
+    """Change dead letters that are locked; with ``now``, as an action that keeps them from being forgotten."""
     if now is not None:
         values = values | {"last_action_at": now}
     for some in pieces(rows, AT_A_TIME):

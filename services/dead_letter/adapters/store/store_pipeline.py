@@ -1,4 +1,4 @@
-"""Of which pipeline the letters are, in the database: a row for each name that is known."""
+"""Of which pipeline the dead letters are, in the database: a row for each name that is known."""
 
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -10,20 +10,20 @@ _c = pipeline.c
 
 
 def known(connection: Connection) -> Pipeline:
-    """See `LetterStore.pipeline`."""
+    """See `DeadLetterStore.pipeline`."""
     names = {row.part: row.name for row in connection.execute(select(_c.part, _c.name))}
     return Pipeline(subscription=names.get("subscription"), topic=names.get("topic"))
 
 
 def join(connection: Connection, mine: Pipeline) -> Pipeline:
-    """See `LetterStore.join`; whoever joins just now is waited for, and is then the first."""
+    """See `DeadLetterStore.join`; whoever joins just now is waited for, and is then the first."""
     for row in _rows(mine):
         connection.execute(_insert(connection).values(row).on_conflict_do_nothing(index_elements=["part"]))
     return joined(known(connection), mine)
 
 
 def change(connection: Connection, new: Pipeline) -> Pipeline:
-    """See `LetterStore.change_pipeline`."""
+    """See `DeadLetterStore.change_pipeline`."""
     for row in _rows(new):
         anew = {"name": row["name"]}
         connection.execute(_insert(connection).values(row).on_conflict_do_update(index_elements=["part"], set_=anew))

@@ -1,4 +1,4 @@
-"""What is asked of the letters that are kept: one, pages, an order to replay in, groups, numbers, trails."""
+"""What is asked of the dead letters that are kept: one, pages, an order to replay in, groups, numbers, trails."""
 
 import json
 import re
@@ -28,9 +28,9 @@ from shared.contracts.timestamps import Nanoseconds
 
 _FEWEST_CHARACTERS: Final = 8
 _BYTES_AT_A_TIME: Final = 8_000_000
-"""How many bytes of letters a walk through them holds, or one letter where that is larger."""
+"""How many bytes of dead letters a walk through them holds, or one dead letter where that is larger."""
 _ORDERED_AT_A_TIME: Final = 10_000
-"""How many places a walk through letters is ahead of itself: two hundred bytes each."""
+"""How many places a walk through dead letters is ahead of itself: two hundred bytes each."""
 _LAST: Final = "\U0010ffff"
 _PLACE: Final = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _c = letters.c
@@ -38,7 +38,7 @@ _WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(paylo
 
 
 def get(connection: Connection, letter: DeadLetterId) -> StoredDeadLetter | None:
-    """See `LetterStore.get`."""
+    """See `DeadLetterStore.get`."""
     row = connection.execute(_WHOLE.where(_c.id == letter)).one_or_none()
     if row is None and len(letter) >= _FEWEST_CHARACTERS:
         begin_so = select(_c.id).where(_c.id >= letter, _c.id < letter + _LAST).limit(2)
@@ -49,7 +49,7 @@ def get(connection: Connection, letter: DeadLetterId) -> StoredDeadLetter | None
 
 
 def find(connection: Connection, selection: Selection, limit: int, after: str | None) -> DeadLetterPage:
-    """See `LetterStore.find`."""
+    """See `DeadLetterStore.find`."""
     if limit < 1:
         raise ValueError("a page has one letter or more")
     query = select(*LINE).where(*conditions(selection))
@@ -70,7 +70,7 @@ def _place(after: str) -> tuple[int, int]:
 
 
 def in_replay_order(database: DeadLetterDatabase, selection: Selection) -> Iterator[StoredDeadLetter]:
-    """See `LetterStore.in_replay_order`."""
+    """See `DeadLetterStore.in_replay_order`."""
     chosen = conditions(selection)
     places = select(*REPLAY_ORDER, _c.size).where(*chosen).order_by(*REPLAY_ORDER).limit(_ORDERED_AT_A_TIME)
     last: Sequence[Any] | None = None
@@ -106,12 +106,12 @@ def _by_size(rows: Sequence[AnyRow]) -> Iterator[Sequence[int]]:
 
 
 def count(connection: Connection, selection: Selection) -> int:
-    """See `LetterStore.count`."""
+    """See `DeadLetterStore.count`."""
     return connection.execute(select(func.count()).select_from(letters).where(*conditions(selection))).scalar_one()
 
 
 def groups(connection: Connection, selection: Selection, limit: int) -> Sequence[DeadLetterGroup]:
-    """See `LetterStore.groups`."""
+    """See `DeadLetterStore.groups`."""
     chosen = conditions(selection)
     in_states = [func.sum(case((_c.state == state.value, 1), else_=0)).label(state.value) for state in State]
     largest = (
@@ -129,7 +129,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
     )
     newest = select(_c.id, _c.reason, _c.table_name, _c.detail).order_by(_c.last_failed_at.desc(), _c.n.desc()).limit(1)
     if not (selection.ids or selection.keys or selection.sequence_from or selection.sequence_until):
-        # SQLite would rather look up a row for each letter of a table or a state
+        # SQLite would rather look up a row for each dead letter of a table or a state
         hint = f"INDEXED BY {BY_GROUP.name}"
         largest, newest = largest.with_hint(letters, hint, "sqlite"), newest.with_hint(letters, hint, "sqlite")
     found = []
@@ -153,7 +153,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
 
 
 def stats(connection: Connection) -> DeadLetterStats:
-    """See `LetterStore.stats`."""
+    """See `DeadLetterStore.stats`."""
     by_state: dict[State, int] = {}
     by_reason: dict[Reason, int] = {}
     by_table: dict[str, int] = {}
@@ -188,7 +188,7 @@ def stats(connection: Connection) -> DeadLetterStats:
 
 
 def trail_of(connection: Connection, letter: DeadLetterId) -> Sequence[TrailEntry]:
-    """See `LetterStore.trail`."""
+    """See `DeadLetterStore.trail`."""
     rows = select(trail).join(letters, letters.c.n == trail.c.n).where(_c.id == letter).order_by(trail.c.k)
     return [
         TrailEntry(

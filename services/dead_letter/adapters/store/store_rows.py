@@ -1,4 +1,4 @@
-"""Letters as rows of the store's tables and back, and what every statement needs: the conditions of a selection."""
+"""Dead letters as rows of the store's tables and back, and the conditions of a selection as SQL."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 AT_A_TIME: Final = 500
-"""Letters in one statement."""
+"""Dead letters in one statement."""
 _c = letters.c
 
 LINE: Final = (
@@ -74,7 +74,7 @@ def storable(instant: int) -> Nanoseconds:
 
 
 def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
-    """Return the row of a letter that has not failed yet."""
+    """Return the row of a dead letter that has not failed yet."""
     failed_at = storable(letter.failed_at)
     return {
         "id": letter.identity,
@@ -106,7 +106,7 @@ def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
 
 
 def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
-    """Return the row with a letter's bytes and attributes."""
+    """Return the row with a dead letter's bytes and attributes."""
     return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
 
 
@@ -139,7 +139,7 @@ def line_of(row: AnyRow) -> DeadLetterLine:
 
 
 def letter_of(row: AnyRow) -> StoredDeadLetter:
-    """Return a letter, from a row of `LINE` and its payload."""
+    """Return a dead letter, from a row of `LINE` and its payload."""
     line = line_of(row)
     letter = DeadLetter(
         data=bytes(row.data),
@@ -173,7 +173,7 @@ def letter_of(row: AnyRow) -> StoredDeadLetter:
 
 
 def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLetterId, AnyRow]:
-    """Return the rows of letters, held against every other transaction until this one ends.
+    """Return the rows of dead letters, held against every other transaction until this one ends.
 
     They are taken in the order of their ids by everybody, so that no two wait for each other.
     """
@@ -187,7 +187,7 @@ def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLett
 def entry(
     n: int, action: Action, who: str, now: Nanoseconds, result: str = "", more: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return a line of a letter's trail as a row."""
+    """Return a line of a dead letter's trail as a row."""
     return {"n": n, "at": now, "who": who, "action": action.value, "result": result, "more": as_json(more or {})}
 
 

@@ -1,7 +1,7 @@
 """Whether what a replay sends comes back failing: then its cause is not fixed, and the replay ends before it floods.
 
 A consumer stops at a flood of changes that it cannot apply, and that stop holds up every table. So of each cause a few
-letters go first, as a sample, and the rest when those have had the time to come back and have not. What comes back
+dead letters go first, as a sample, and the rest when those have had the time to come back and have not. What comes back
 later counts too: what fails is set against what was sent of its cause before it, for that has had its time as well.
 """
 
@@ -17,7 +17,7 @@ from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.timestamps import Nanoseconds
 
 SAMPLE: Final = 20
-"""Letters of one cause that go before it is seen whether they come back."""
+"""Dead letters of one cause that go before it is seen whether they come back."""
 TOO_MANY: Final = 10
 """That come back, if they are half of those of their cause or more."""
 TIME_TO_COME_BACK: Final = timedelta(seconds=5)
@@ -43,10 +43,10 @@ class Comebacks:
         self._back: dict[DeadLetterId, None] = {}
         self._looked_at: Nanoseconds | None = None
         self.count = 0
-        """Letters that have come back."""
+        """Dead letters that have come back."""
 
     def that_may_go(self, letters: Sequence[StoredDeadLetter], now: Nanoseconds) -> int:
-        """Return how many letters, from the first on, may go now: of no cause beyond its sample, until that is over."""
+        """Return how many dead letters, from the first on, may go now: of each cause its sample, until that is over."""
         going: Counter[GroupId] = Counter()
         for place, one in enumerate(letters):
             sample = self._samples[one.group]
@@ -57,7 +57,7 @@ class Comebacks:
         return len(letters)
 
     def were_sent(self, letters: Sequence[StoredDeadLetter], back: Collection[DeadLetterId], now: Nanoseconds) -> None:
-        """Remember letters that went just now, some of which are ``back`` already."""
+        """Remember dead letters that went just now, some of which are ``back`` already."""
         for one in letters:
             sample = self._samples[one.group]
             if sample.sent < SAMPLE:
@@ -66,7 +66,7 @@ class Comebacks:
         self._note(back)
 
     def look(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
-        """Return the causes whose letters come back, with how many have; not oftener than is of use."""
+        """Return the causes whose dead letters come back, with how many have; not oftener than is of use."""
         due = self._looked_at is None or now - self._looked_at >= _nanoseconds(LOOK_EVERY)
         if self._sent and (due or at_once):
             self._looked_at = now

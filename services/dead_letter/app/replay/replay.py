@@ -1,10 +1,10 @@
-"""A replay: letters of a selection are judged, and those that may go are published again, in the order of their keys.
+"""A replay: it judges the dead letters of a selection, and publishes those that may go, in the order of their keys.
 
-The order of effects is the promise: a letter is claimed, published, confirmed, and only then said to be replayed. What
-is killed in between leaves letters open, and the next run sends them again, at once where it can tell that their holder
-is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No two replays
-hold one letter. A replay whose letters come back failing ends: their cause is not fixed, and more of them would be a
-flood to the consumer.
+The order of effects is the promise: a dead letter is claimed, published, confirmed, and only then said to be replayed.
+What is killed in between leaves dead letters open, and the next run sends them again, at once where it can tell that
+their holder is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No
+two replays hold one dead letter. A replay whose dead letters come back failing ends: their cause is not fixed, and more
+of them would be a flood to the consumer.
 """
 
 import math
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MAX_REPLAYS: Final = 3
 LEASE: Final = timedelta(minutes=10)
-"""How long a replay that was killed may hold letters: much longer than a piece of work takes with all its retries."""
+"""How long a killed replay keeps its claims: much longer than a batch takes with all its retries."""
 _RENEWED_AFTER: Final = timedelta(minutes=2)
 _RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long the store or BigQuery may be away before the replay ends."""
@@ -53,9 +53,9 @@ class ReplayOrder:
     """Otherwise everything is only judged, and nothing is changed."""
     force: bool = False
     rate: float | None = None
-    """Letters a second, at most."""
+    """Dead letters a second, at most."""
     limit: int | None = None
-    """Letters that are sent, at most; what comes behind them is not looked at."""
+    """Dead letters that are sent, at most; what comes behind them is not looked at."""
 
 
 @dataclass(slots=True)
@@ -64,26 +64,26 @@ class Outcome:
 
     replay: ReplayId
     verdicts: Counter[Verdict] = field(default_factory=Counter)
-    """How each letter was judged. With ``execute``, `Verdict.SEND` are those that were to be sent."""
+    """How each dead letter was judged. With ``execute``, `Verdict.SEND` are those that were to be sent."""
     sent: int = 0
     """Confirmed by Pub/Sub."""
     failed_again: int = 0
     """Of those, how many had come back by the end: their cause is not fixed."""
     failing: Mapping[GroupId, int] = field(default_factory=dict)
-    """The causes because of which it has ended before its end: so many of their letters, half or more, came back."""
+    """The causes that ended the replay early, each with how many of its dead letters came back: half or more."""
     stopped: bool = False
     """Asked to stop before the end: run it again, and it goes on."""
 
     @property
     def left_open(self) -> int:
-        """Return how many letters that were asked for stay open, by what can be told now."""
+        """Return how many dead letters that were asked for stay open, by what can be told now."""
         passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.HELD)
         unsent = self.verdicts[Verdict.SEND] - self.sent
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
 
 Tell = Callable[[Sequence[PlannedReplay], Outcome], None]
-"""Is called as letters are judged, with them, and as they are sent, with none."""
+"""Is called as dead letters are judged, with them, and as they are sent, with none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +114,11 @@ class Replay:
         self._rules = rules or ReplayRules()
 
     def run(self, order: ReplayOrder, tell: Tell | None = None) -> Outcome:
-        """Judge the letters of an order and, if it is to be executed, send those that may go.
+        """Judge the dead letters of an order and, if it is to be executed, send those that may go.
 
         TransientError where the store, Pub/Sub or BigQuery is away for too long, MisconfiguredError where one refuses:
         what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
-        the letters are of a pipeline with another topic.
+        the dead letters are of a pipeline with another topic.
         """
         tell = tell or _tell_nobody
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
@@ -208,7 +208,7 @@ class Replay:
     def _claimed(
         self, letters: Sequence[StoredDeadLetter], outcome: Outcome
     ) -> tuple[Sequence[StoredDeadLetter], Nanoseconds]:
-        """Take letters; those that somebody else has taken or closed since they were judged are left to them."""
+        """Take dead letters; those that somebody else has taken or closed since they were judged are left to them."""
         now = self._clock.now()
         if not letters:
             return [], now
@@ -257,7 +257,7 @@ def _tell_nobody(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
 
 
 class _Pace:
-    """How fast letters go: in small pieces, each when those before it have had their time."""
+    """How fast dead letters go: in small pieces, each when those before it have had their time."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -265,11 +265,11 @@ class _Pace:
 
     @property
     def piece(self) -> int:
-        """Return how many letters go out together."""
+        """Return how many dead letters go out together."""
         return _CHUNK if self._rate is None else max(1, math.floor(self._rate / _PIECES_A_SECOND))
 
     def wait(self, letters: int, now: Nanoseconds) -> timedelta:
-        """Return how long to wait before so many letters may go."""
+        """Return how long to wait before so many dead letters may go."""
         if self._rate is None:
             return timedelta(0)
         due = now if self._due is None else max(now, self._due)
@@ -289,7 +289,7 @@ def _within(
 
 
 def _chunks(letters: Iterable[StoredDeadLetter]) -> Iterator[Sequence[StoredDeadLetter]]:
-    """Yield letters a few at a time: bounded in number and in bytes, whatever their sizes."""
+    """Yield dead letters a few at a time: bounded in number and in bytes, whatever their sizes."""
     chunk: list[StoredDeadLetter] = []
     size = 0
     for one in letters:

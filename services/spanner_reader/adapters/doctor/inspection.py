@@ -1,4 +1,4 @@
-"""What a `doctor` says of a change stream and of the rights in a database, each with its cure.
+"""What a `doctor` says of a change stream and of the rights in a database, each with its fix.
 
 The start checks (`schema.py`) refuse what is an error here, and stop at the first.
 """

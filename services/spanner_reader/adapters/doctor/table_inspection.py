@@ -1,4 +1,4 @@
-"""What a `doctor` says of a watched table: whether BigQuery can hold it as the tables file wants it, and what mends it.
+"""What a `doctor` says of a watched table: whether BigQuery can hold it as the tables file wants it, and what fixes it.
 
 The rules are the consumer's and a test holds the two together; sources: BigQuery, "Specifying a schema" (column names,
 reserved prefixes), "Stream table updates with change data capture" (at most 16 key columns and 2000 columns).

@@ -35,7 +35,7 @@ class ChunkedValue:
 
     @property
     def started(self) -> bool:
-        """Tell whether a chunk has been added."""
+        """Return whether a chunk has been added."""
         return not self._empty
 
     def add(self, chunk: Any) -> None:

@@ -436,7 +436,7 @@ class SpannerDatabaseClient:
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Translate errors; a session that the service has dropped is made anew at the next call."""
+        """Translate errors; a session that the service has dropped is made again at the next call."""
         with spanner_errors(f"{what} in {self.name}"):
             try:
                 yield
@@ -455,7 +455,7 @@ async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # seen: the one who asked is not there any more
+            task.exception()  # seen: the one who asked is no longer there
         raise
 
 

@@ -70,12 +70,12 @@ class SpannerPartitionStore:
             structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
 
     async def exists(self) -> bool:
-        """Tell whether the tables are there."""
+        """Return whether the tables are there."""
         tables = self._tables
         return len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) == len(tables)
 
     async def is_empty(self) -> bool:
-        """Tell whether no partition is known; MisconfiguredError if those known are another change stream's."""
+        """Return whether no partition is known; MisconfiguredError if those known are another change stream's."""
         return self._names_no_stream(await self._database.query(Statement(self._sql.streams)))
 
     async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
@@ -127,7 +127,7 @@ class SpannerPartitionStore:
     async def advance(
         self, progress: Sequence[SpannerProgress], *, release: bool = False
     ) -> Collection[PartitionToken]:
-        """Save watermarks and renew the leases, or give them back; return the partitions that are not ours any more."""
+        """Save watermarks and renew the leases, or give them back; return the partitions that are no longer ours."""
         if not progress:
             return frozenset()
 

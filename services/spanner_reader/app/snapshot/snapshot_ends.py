@@ -1,7 +1,7 @@
 """Announces each complete snapshot of a Spanner table: in the topic, and to the mark that its table may have.
 
 A batch without changes says in its header since when all rows of the table are published, so that the owner of a mirror
-knows that older rows of it are not in the source any more. It is announced at least once: by every reader that sees the
+knows that older rows of it are no longer in the source. It is announced at least once: by every reader that sees the
 end of a snapshot, and again by each one that starts soon after it. An end of long ago is not announced again: under a
 new time of publishing it would be believed while its rows have become too old to be applied. Nor is the end of a
 snapshot of which the topic may have lost rows, however many were confirmed.

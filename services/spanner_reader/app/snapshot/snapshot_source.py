@@ -165,7 +165,7 @@ class SpannerSnapshotSource:
         return [one for one in owned if self._rests(one.range.table)]
 
     async def save(self, owned: Sequence[OwnedTableRange], *, release: bool = False) -> Collection[Hashable]:
-        """Save how far ranges are, and renew or release their leases; return those that are not ours any more."""
+        """Save how far ranges are, and renew or release their leases; return those that are no longer ours."""
         return await self._store.save([one.progress for one in owned], release=release)
 
     def _is_read(self, table: str) -> bool:
@@ -174,7 +174,7 @@ class SpannerSnapshotSource:
     # One range
 
     async def read(self, owned: OwnedTableRange, publisher: SnapshotPublisher) -> bool:
-        """Publish what is left of a range; return when all of it is confirmed. False: it is not ours any more."""
+        """Publish what is left of a range; return when all of it is confirmed. False: it is no longer ours."""
         until = await self._readable_until(owned)
         watched = await self._inspect_table(owned)
         if watched is None:

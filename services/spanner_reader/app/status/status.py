@@ -29,8 +29,8 @@ def document(
 ) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
 
-    ``needs_resync`` names the tables whose mirror may differ, since when, why, and what mends it; ``left`` those that
-    are not mirrored any more, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is;
+    ``needs_resync`` names the tables whose mirror may differ, since when, why, and what fixes it; ``left`` those that
+    are no longer mirrored, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is;
     ``paused_tables`` those whose changes are dropped.
     """
     states = Counter(partition.state.value for partition in survey.unfinished)

@@ -33,7 +33,7 @@ async def first_start(
     end: Nanoseconds | None,
     check: Callable[[Nanoseconds, Nanoseconds], Awaitable[None]],
 ) -> None:
-    """Remember where the stream begins, last of all: a start that ends before that begins anew.
+    """Remember where the stream begins, last of all: a start that ends before that begins again.
 
     ``wanted`` is where it is to begin, None for now. ``snapshots`` is None where no rows are to be read. ``check``
     refuses a beginning, given Spanner's time, before anything of it is remembered.

@@ -14,7 +14,7 @@ _ALIKE: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What does not fit, in which section or list of the file, and what mends it.
+    """What does not fit, in which section or list of the file, and what fixes it.
 
     ``refused``: nothing of the table could be applied as it is; else it works, but hardly as it was meant.
     """

@@ -74,8 +74,8 @@ class TableShape:
     """A table: its columns in its order, and whether the stream watches it. One that it does not watch may have none.
 
     ``left_out``: the stream watches it, and the tables file of whoever looked does not; ``watched`` is false then.
-    ``mirrored``: BigQuery may hold rows of it. ``gone``: it is not there any more. ``dropped``: columns that were
-    mirrored and are not any more, whose old values BigQuery may still hold.
+    ``mirrored``: BigQuery may hold rows of it. ``gone``: it is no longer there. ``dropped``: columns that were
+    mirrored and are no longer, whose old values BigQuery may still hold.
     """
 
     columns: tuple[ColumnShape, ...]

@@ -102,7 +102,7 @@ def claimable_ranges(ranges: Iterable[SnapshotRange], *, now: Nanoseconds) -> li
 
 
 def is_read(survey: SnapshotSurvey) -> bool:
-    """Tell whether somebody has the lease of anything that is left to read."""
+    """Return whether somebody has the lease of anything that is left to read."""
     return any(one.state in UNFINISHED and (one.lease_until or 0) >= survey.now for one in survey.ranges)
 
 
@@ -118,7 +118,7 @@ class CompleteSnapshot:
     """When the last of its ranges was done."""
 
     def may_be_announced(self, now: Nanoseconds) -> bool:
-        """Tell whether its end may be published now, for the first time or again.
+        """Return whether its end may be published now, for the first time or again.
 
         Whoever hears of it believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
         later, may become older than `SAFE_AGE`, for then it may have been refused. What took more than a day is
@@ -165,7 +165,7 @@ def whole_tables(ranges: Iterable[SnapshotRange]) -> Sequence[SnapshotRange]:
 
 
 def _all_read(parts: Sequence[SnapshotRange]) -> bool:
-    """Tell whether ranges are done, of one snapshot, and follow on each other from end to end of their table."""
+    """Return whether ranges are done, of one snapshot, and follow on each other from end to end of their table."""
     if any(one.state is not RangeState.DONE or one.run != parts[0].run for one in parts):
         return False
     following = {one.after: one for one in parts}
@@ -214,7 +214,7 @@ def mergeable(ranges: Iterable[SnapshotRange]) -> Sequence[str]:
 
 
 def too_old(read_at: Nanoseconds, now: Nanoseconds) -> bool:
-    """Tell whether what is left of a range has to be read at a new time."""
+    """Return whether what is left of a range has to be read at a new time."""
     return not _is_within(OLDEST_READ, read_at, now)
 
 

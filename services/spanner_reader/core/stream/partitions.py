@@ -65,12 +65,12 @@ class SpannerPartitionSurvey:
 
 
 def has_reached(partition: SpannerPartition, end: Nanoseconds | None) -> bool:
-    """Tell whether nothing of a partition is left to read up to ``end`` (inclusive)."""
+    """Return whether nothing of a partition is left to read up to ``end`` (inclusive)."""
     return end is not None and partition.watermark > end
 
 
 def is_due(partition: SpannerPartition, end: Nanoseconds | None) -> bool:
-    """Tell whether a partition may be read: it is not finished, all its parents are, and something is left of it."""
+    """Return whether a partition may be read: it is not finished, all its parents are, and something is left of it."""
     return (
         partition.state is not PartitionState.FINISHED
         and partition.parents == partition.finished_parents
@@ -79,7 +79,7 @@ def is_due(partition: SpannerPartition, end: Nanoseconds | None) -> bool:
 
 
 def is_free(partition: SpannerPartition, owner: str, now: Nanoseconds) -> bool:
-    """Tell whether ``owner``, who is not reading this partition, may take it.
+    """Return whether ``owner``, who is not reading this partition, may take it.
 
     A lease in the owner's own name that it does not know of is a claim whose answer never arrived: it may be taken.
     """

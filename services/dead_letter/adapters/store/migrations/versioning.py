@@ -1,4 +1,4 @@
-"""The version of a letter store: found, compared with what this program knows, and brought up to it."""
+"""The version of a dead letter store: found, compared with what this program knows, and brought up to it."""
 
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ def migrate(connection: Connection) -> None:
 
 
 def is_current(connection: Connection) -> bool:
-    """Tell whether the tables are there and of this version; MisconfiguredError where they never will be."""
+    """Return whether the tables are there and of this version; MisconfiguredError where they never will be."""
     script = ScriptDirectory.from_config(_config())
     found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
     if found is None and inspect(connection).has_table("letters"):

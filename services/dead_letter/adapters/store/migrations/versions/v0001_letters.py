@@ -1,4 +1,4 @@
-"""The letters, their bytes, the messages that brought them, and their trail."""
+"""The dead letters, their bytes, the messages that brought them, and their trail."""
 
 import sqlalchemy as sa
 from alembic import op

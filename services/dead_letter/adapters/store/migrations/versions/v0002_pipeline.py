@@ -1,4 +1,4 @@
-"""Of which pipeline the letters are. What is there was made before that was asked: the first that comes says it."""
+"""Of which pipeline the dead letters are. Older stores do not have it: the first collector or replay records it."""
 
 import sqlalchemy as sa
 from alembic import op
