@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from deploy.local.proof.report import Report
 from deploy.local.proof.sides import Figures
 
 ROOT = Path(__file__).resolve().parents[3]
+_NOBODY = 65_534
 
 
 def said(width: int = 80) -> tuple[Console, io.StringIO]:
@@ -155,6 +157,30 @@ def test_an_install_names_the_cause_that_pip_ends_with_and_not_what_it_has_retri
     assert last.startswith("FAILED: ")
     assert cause in last
     assert above == WHAT_PIP_SAYS[case].splitlines(), "pip's own words are above"
+
+
+def test_an_install_in_a_checkout_that_cannot_be_written_says_so_and_where_to_clone() -> None:
+    with tempfile.TemporaryDirectory() as name:  # which every user may enter, unlike a path of pytest's
+        directory = Path(name)
+        shutil.copy(ROOT / "deploy/install.sh", directory)
+        (directory / "python").write_text("#!/bin/sh\nexit 0\n")
+        (directory / "python").chmod(0o755)
+        directory.chmod(0o555)
+        ran = subprocess.run(
+            ["./install.sh", "./python"],
+            cwd=directory,
+            env={"PATH": os.environ["PATH"]},
+            user=_NOBODY if os.geteuid() == 0 else None,  # root may write anywhere
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"FAILED: {directory} cannot be written: make creates .venv and .run here; "
+        "clone into a directory that you can write\n"
+    )
 
 
 @pytest.mark.parametrize("target", ["run", "up", "test", "clients"])
