@@ -176,7 +176,7 @@ class BackgroundPlatform:
                 if not wait_until_loaded(stack, sides, _APPLY_TIMEOUT, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_TIMEOUT}; see {self._directory}")
                 write_settings_files(self._directory, stack.flow, stack.pipelines)
-                text = _how_to_use(stack, self._directory)
+                text = how_to_use(stack, self._directory)
                 sessions = processes.sessions()
                 say(text)  # before `up` is told that it is up, and ends
                 self._write(State(os.getpid(), sessions, stack.flow, text, stack.pipelines, stack.consumer.address))
@@ -249,7 +249,8 @@ def _pipeline(saved: Mapping[str, Any]) -> AnyPipeline:
     return kind(**{each.name: saved[each.name] for each in fields(kind)})
 
 
-def _how_to_use(stack: Stack, directory: Path) -> str:
+def how_to_use(stack: Stack, directory: Path) -> str:
+    """Return what to type while the platform is up, what is needed most first, and where each part of it is."""
     flow = stack.flow
     emulators, services, examples = [], [], []
     if stack.databases:
