@@ -19,7 +19,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from structlog.testing import capture_logs
 
 from deploy.local.platform.emulators import ROOT
-from deploy.local.platform.processes import Processes
+from deploy.local.platform.processes import Processes, wait_until
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.settings import Settings
@@ -261,6 +261,33 @@ def test_up_to_when_bigquery_has_merged_a_tables_changes_is_shown(world: World) 
 
     assert at is not None
     assert datetime.strptime(at[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) >= before
+
+
+def test_a_mirror_that_its_readers_are_refused_is_named(world: World) -> None:
+    ours: dict[str, Any] = {"labels": {"millrace_mirror_of": "x"}}
+    world.make("unset", **ours)
+    world.make("late", max_staleness="0-0 0 0:0:1", **ours)
+    world.make("young", max_staleness="0-0 1 0:0:0", **ours)
+    world.make("plain")
+    try:
+        for name in ("unset", "late", "young", "plain"):
+            world.stand_in.control("POST", "applies/hold", table=world.path(name))
+            assert not world.stand_in.append(name, {"id": "int64", **CHANGE}, [change("UPSERT", "1", id=1)]).row_errors
+        wait_until(lambda: "table late: readers" in world.wrong() or None, "a second to be over")
+        found = world.wrong()
+    finally:
+        for name in ("unset", "late", "young", "plain"):
+            world.stand_in.control("POST", "applies/release", table=world.path(name))
+
+    assert set(found) == {"table unset: readers", "table late: readers"}
+    assert found["table unset: readers"].level is Level.WARNING
+    assert "changes wait to be applied" in found["table unset: readers"].detail
+    assert "set max_staleness in TABLES_FILE" in found["table unset: readers"].cure
+    assert "for longer than its max_staleness, 1s" in found["table late: readers"].detail
+    assert "raise max_staleness" in found["table late: readers"].cure
+    for name in ("unset", "late"):
+        world.stand_in.control("POST", "applies/run", table=world.path(name))
+    assert world.wrong() == {}
 
 
 def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_ours(

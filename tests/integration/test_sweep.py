@@ -79,6 +79,19 @@ def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror
     assert (code, told["older"], told["deleted"]) == (0, 0, 0)
 
 
+def test_a_sweep_says_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
+    code, told = mirror.sweep("--dry-run")
+    assert (code, told["read_bytes"], told["count_bytes"]) == (0, 8 * (8 + 69), 8 * 69)
+
+    with pytest.raises(MisconfiguredError, match=r"would bill 10485760 bytes .* more than --max-bytes 10000000 allows"):
+        mirror.sweep("--execute", "--max-bytes", "10MB")
+    assert mirror.keys() == [*NEWER, *GONE]
+
+    code, told = mirror.sweep("--execute", "--max-bytes", "20971520")
+    assert (code, told["queries"], told["bytes_billed"]) == (0, 2, 20_971_520)
+    assert mirror.keys() == [*NEWER]
+
+
 def test_what_the_source_has_stays_until_its_snapshot_row_is_there(mirror: Mirror) -> None:
     mirror.write(LIVING, T - 5)
     code, told = mirror.sweep("--execute")

@@ -23,6 +23,7 @@ from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteS
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
+from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD
@@ -76,7 +77,7 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
         if probe:
             yield _rights(client, f"{path}.{probe}", what)
         yield from _write_api(storage, project, dataset, probe or _PROBE)
-    yield from _tables(client, path)
+    yield from _tables(client, storage, path)
 
 
 def inspect_datasets_of_schemas(
@@ -196,7 +197,7 @@ def _write_api(storage: grpc.Channel, project: str, dataset: str, table: str) ->
             )
 
 
-def _tables(client: bigquery.Client, path: str) -> Iterator[Finding]:
+def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterator[Finding]:
     try:
         listed = [
             one.table_id
@@ -217,7 +218,7 @@ def _tables(client: bigquery.Client, path: str) -> Iterator[Finding]:
         except _ANSWERS as error:
             yield _unanswered(f"table {name}", error)
             continue
-        wrong = list(_table(table))
+        wrong = [*_table(table), *inspect_readers(storage, table)]
         yield from wrong
         if not wrong:
             yield Finding(Level.OK, f"table {name}", _described(table, applied.get(name)))
