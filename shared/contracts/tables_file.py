@@ -13,6 +13,7 @@
     buckets = 16                      # ordering keys of the table; unset: the reader's BUCKETS
     json_arrays = []                  # columns written as JSON, so that arrays with NULL elements fit
     jsonb_numbers = "refuse"          # of jsonb numbers that BigQuery's JSON does not hold: refuse | text
+    unfit_key = "refuse"              # of a table whose key no BigQuery key holds: refuse | history
                                       # (and for Bigtable tables those of bigtable_options.py)
 
     [tables."Orders"]                 # the same keys for one table, or for those that a pattern names
@@ -51,6 +52,7 @@ from shared.contracts.toml_lines import Path, TomlDocument, TomlMistake, read_do
 
 Mode = Literal["mirror", "history", "both"]
 JsonbNumbers = Literal["refuse", "text"]
+UnfitKey = Literal["refuse", "history"]
 
 _NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
 _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
@@ -77,6 +79,8 @@ class TableOptions:
     json_arrays: tuple[str, ...] = ()
     jsonb_numbers: JsonbNumbers = "refuse"
     """What becomes of a number that BigQuery's JSON does not hold: no change with it is applied, or it is a text."""
+    unfit_key: UnfitKey = "refuse"
+    """What becomes of a table whose key no BigQuery key holds: none of its changes is applied, or it has a history."""
     bigtable: BigtableOptions = field(default_factory=BigtableOptions)
     """For its reader alone."""
 
@@ -94,6 +98,7 @@ class Section(BigtableSection):
     buckets: int | None = None
     json_arrays: tuple[str, ...] | None = None
     jsonb_numbers: JsonbNumbers | None = None
+    unfit_key: UnfitKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +163,7 @@ class TablesFile:
             buckets=merged.buckets,
             json_arrays=merged.json_arrays or (),
             jsonb_numbers=merged.jsonb_numbers or "refuse",
+            unfit_key=merged.unfit_key or "refuse",
             bigtable=bigtable_options(merged),
         )
 
@@ -281,6 +287,7 @@ _OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "buckets": whole_number(1, _MOST_BUCKETS),
     "json_arrays": column_names,
     "jsonb_numbers": one_of(get_args(JsonbNumbers)),
+    "unfit_key": one_of(get_args(UnfitKey)),
     **BIGTABLE_OPTIONS,
 }
 

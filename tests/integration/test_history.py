@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.api_core.exceptions import NotFound
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -235,3 +236,24 @@ def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(
         (2, "again", None, False),
         (3, "c", None, None),
     ]
+
+
+def test_a_history_of_a_table_whose_key_bigquery_cannot_have_tells_its_rows_apart(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    """With more than 16 columns in the key, one of them of a type that is not known."""
+    key = [("id", "TIME"), *((f"k{number}", "INT64") for number in range(16))]
+    header = a_header("keyless", columns=[*key, ("name", "STRING")], key=[name for name, _kind in key])
+    rest_of_key = {f"k{number}": "7" for number in range(16)}
+
+    def of_key(change: Change, identity: str) -> Change:
+        return structs.replace(change, key=json.dumps({"id": identity, **rest_of_key}))
+
+    changes = [of_key(a_plane(1, second, name=f"{second}"), identity) for identity in "ab" for second in (1, 2)]
+    consumer = FedConsumer(stand_in, rest, channel, '[defaults]\nunfit_key = "history"')
+    consumer.apply(a_message(*changes, of_key(a_plane(1, 3, delete=True), "b"), header=header))
+
+    found = stand_in.run("SELECT id, name, is_current FROM keyless_history ORDER BY id, valid_from")
+    assert [tuple(row) for row in found] == [("a", "1", False), ("a", "2", True), ("b", "1", False), ("b", "2", False)]
+    with pytest.raises(NotFound):
+        stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.keyless")

@@ -1,6 +1,7 @@
 """What the tables file makes of a source table's changes: where they go, and what is in their rows."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -261,6 +262,49 @@ def test_an_array_written_as_json_may_hold_null() -> None:
     assert [row["Tags"] for row in found] == ['["1",null]', "[]", None]
     wrong = decode_messages(messages_of(batch_of([upsert(1, {"Tags": ["x"]})], header)), AN_HOUR_LATER, plan(text))
     assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT]
+
+
+SEVENTEEN = {f"k{number}": "INT64" for number in range(17)}
+
+
+@pytest.mark.parametrize("key", [{"k": "TIME"}, {"k": "INT64", "l": "PG_NUMERIC"}, {"k": "INTERVAL"}, SEVENTEEN])
+@pytest.mark.parametrize("mode", ["mirror", "both", "history"])
+def test_a_table_whose_key_no_bigquery_key_holds_is_refused_or_has_a_history_alone(
+    key: Mapping[str, str], mode: str
+) -> None:
+    header = header_of({**key, "v": "INT64"}, key=tuple(key))
+    option = f'[defaults]\nmode = "{mode}"\n'
+    if mode == "history":
+        assert wanted(option, header).unfit_key == "", "it was asked for"
+    else:
+        with pytest.raises(PoisonRecordError, match='unfit_key = "history" in the tables file') as caught:
+            wanted(option, header)
+        assert caught.value.reason in (Reason.KEY_NOT_REPRESENTABLE, Reason.TOO_MANY_COLUMNS)
+    found = wanted(f'{option}unfit_key = "history"', header)
+    assert (found.mirror, found.soft_delete, bool(found.unfit_key)) == (None, False, mode != "history")
+    assert found.history is not None
+    assert (found.history.name, found.history.instead_of) == ("orders_changelog", "orders")
+    assert [column.type.bigquery for column in found.history.columns[: len(key)]] == [
+        "INT64" if kind == "INT64" else "STRING" for kind in key.values()
+    ]
+    values = {name: "5" if kind == "INT64" else "P1Y" if kind == "INTERVAL" else "1.5" for name, kind in key.items()}
+    data = batch_of([upsert(values, {"v": "1"}), delete(values, sequence=2)], header)
+    decoded = decode_messages(messages_of(data), AN_HOUR_LATER, plan(f'{option}unfit_key = "history"'))
+    assert (decoded.poison, [len(table.rows) for table in decoded.tables]) == ([], [2])
+    assert [table for table, _why in decoded.history_only] == ([] if mode == "history" else ["orders"])
+
+
+@pytest.mark.parametrize("kind", ["JSON", "PG_JSONB", "ARRAY<INT64>", "ARRAY<TIME>"])
+def test_a_key_by_which_no_query_tells_rows_apart_is_refused_whatever_is_kept(kind: str) -> None:
+    for option in ('[defaults]\nmode = "history"', '[defaults]\nunfit_key = "history"'):
+        with pytest.raises(PoisonRecordError, match="rows cannot be told apart by it") as caught:
+            wanted(option, header_of({"k": kind}, key=("k",)))
+        assert caught.value.reason is Reason.KEY_NOT_REPRESENTABLE
+
+
+def test_a_key_that_fits_has_its_mirror_whatever_is_kept_of_others() -> None:
+    found = wanted('[defaults]\nunfit_key = "history"', header_of())
+    assert (found.mirror is not None, found.history, found.unfit_key) == (True, None, "")
 
 
 def test_a_number_of_a_jsonb_that_bigquery_does_not_hold_is_refused_or_a_text() -> None:

@@ -293,3 +293,21 @@ def test_a_change_without_its_old_values_reaches_mirror_and_history_and_keeps_a_
     history = [(row["id"], row["_millrace_old_values"]) for row in world.writer.appended["planes_changelog"]]
     assert history == [(2, None), (1, None), (2, None)]
     assert (counts.acked, world.reasons()) == (3, [])
+
+
+def test_a_table_whose_key_no_bigquery_key_holds_has_a_history_alone_and_is_warned_of_once() -> None:
+    header = a_header(columns=(("id", "TIME"), ("name", "STRING"), ("seats", "INT64")))
+    refused = World()
+    assert refused.apply(a_message(a_change(1), header=header)).letters == {"key_not_representable": 1}
+
+    world = World(tables_file='[defaults]\nunfit_key = "history"')
+    with capture_logs() as logs:
+        for sequence in (1, 2):
+            counts = world.apply(a_message(a_change(1, sequence), header=header), a_message(header=header))
+            assert (counts.letters, counts.acked) == ({}, 2)
+
+    assert changelog(world) == [("1", "name 1"), ("1", "name 2")]  # type: ignore[comparison-overlap]
+    assert list(world.tables.there) == ["planes_changelog"]
+    (told,) = [line for line in logs if line["event"] == "table_without_mirror"]
+    assert (told["log_level"], told["source_table"]) == ("warning", "planes")
+    assert told["why"].startswith("key column id of type TIME: BigQuery has no such keys")

@@ -37,6 +37,7 @@ buckets = 64
 max_staleness = "1h"
 json_arrays = ["Tags"]
 jsonb_numbers = "text"
+unfit_key = "history"
 """
 
 
@@ -66,6 +67,7 @@ def test_a_table_takes_each_option_from_its_own_section_then_from_a_pattern_then
         buckets=64,
         json_arrays=("Tags",),
         jsonb_numbers="text",
+        unfit_key="history",
     )
     assert file.options("hr.Items").name == "hr_Items"
     assert file.datasets == {"mirror", "sales"}
@@ -121,6 +123,7 @@ def test_a_dataset_of_the_schema_is_the_consumers_own_where_there_is_no_schema()
         ("mode = 'mirrors'", "mode: 'mirrors' is not one of mirror, history, both; the nearest is mirror"),
         ("mode = 3", "mode: not one of mirror, history, both, but a number"),
         ("jsonb_numbers = 'round'", "jsonb_numbers: 'round' is not one of refuse, text; the nearest is refuse"),
+        ("unfit_key = 'both'", "unfit_key: 'both' is not one of refuse, history; the nearest is history"),
         ("soft_delete = 'yes'", "soft_delete: not true or false, but a text"),
         ("buckets = true", "buckets: not a whole number, but true or false"),
         ("buckets = 0", "buckets: 0 is not between 1 and 10000"),

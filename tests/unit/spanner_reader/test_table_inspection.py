@@ -94,6 +94,8 @@ def test_tables_that_bigquery_cannot_have_are_named(table: TableShape, options: 
         (TableShape((ID, ColumnShape("i", "TOKENLIST"))), 'ignored_columns = ["I"]'),
         (TableShape((ID, *columns("_table_x"))), 'ignored_columns = ["_TABLE_X"]'),
         (TableShape((ID, *columns("A", "a"))), 'ignored_columns = ["a"]'),
+        (TableShape((replace(ID, type="TIME"),)), HISTORY),
+        (TableShape(tuple(replace(ID, name=f"k{n}") for n in range(17))), HISTORY),
         (TableShape((ID, *columns("valid_from"))), ""),
         (TableShape((ID, *columns("valid_from"))), f'{HISTORY}\nignored_columns = ["valid_from"]'),
     ],
@@ -107,6 +109,26 @@ def test_a_column_whose_type_is_not_known_is_warned_of(kind: str) -> None:
     (found,) = wrong(TableShape((ID, ColumnShape("i", kind))))
     assert (found.level, found.check) == (Level.WARNING, "table t: types")
     assert f"i {kind}: this version does not know the type, and writes the text of its values" in found.detail
+
+
+UNFIT = 'unfit_key = "history"'
+
+
+@pytest.mark.parametrize(
+    "table",
+    [TableShape((replace(ID, type="TIME"),)), TableShape(tuple(replace(ID, name=f"k{n}") for n in range(17)))],
+)
+@pytest.mark.parametrize("mode", ["", BOTH])
+def test_a_table_whose_key_does_not_fit_is_warned_of_where_a_history_is_kept_of_it_instead(
+    table: TableShape, mode: str
+) -> None:
+    (refused,) = wrong(table, mode)
+    assert "unfit_key" in refused.cure
+    (found,) = wrong(table, f"{UNFIT}\n{mode}")
+    assert (found.level, found.check) == (Level.WARNING, "table t: key")
+    assert "no mirror" in found.detail
+    of_a_history = replace(table, columns=(*table.columns, *columns("valid_to")))
+    assert [one.level for one in wrong(of_a_history, f"{UNFIT}\n{mode}")] == [Level.WARNING, Level.ERROR]
 
 
 def test_to_ignore_a_column_is_named_as_a_cure_where_it_is_one() -> None:

@@ -121,6 +121,12 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
                 "the consumer, or leave the column out (ignored_columns in the tables file)"
             )
             log.warning("column_of_unknown_type", source_table=table, column=column, type=kind, fix=fix)
+    for table, why in decoded.history_only:
+        if first_time(table, "history only"):
+            fix = (
+                'query its history, and end this warning with mode = "history"; a mirror needs a table with another key'
+            )
+            log.warning("table_without_mirror", source_table=table, why=why, fix=fix)
     for table, since in decoded.late_ends:
         fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)

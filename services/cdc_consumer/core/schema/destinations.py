@@ -1,5 +1,6 @@
 """Where the changes of a source table go: its mirror, its history or both, under which names, with which columns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,7 +17,8 @@ from services.cdc_consumer.core.schema.tables import (
 from services.cdc_consumer.core.types.types import is_known, json_of, with_exact_numbers
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
-from shared.contracts.tables_file import TablesFile
+from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import Mode, TableOptions, TablesFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Plan:
     dataset: str = ""
 
 
+_UNFIT_KEY: Final = (Reason.KEY_NOT_REPRESENTABLE, Reason.TOO_MANY_COLUMNS)
 EVERYTHING: Final = Plan()
 """Without a file: every table is mirrored."""
 
@@ -46,6 +49,8 @@ class Destinations:
     """Columns that the tables file names for this very table, which it does not have: misspelt, or gone."""
     of_unknown_type: tuple[tuple[str, str], ...] = field(compare=False)
     """Columns that are written as text because this version does not know their type, and that type."""
+    unfit_key: str = field(compare=False)
+    """Why a history alone is kept of a table that was to have a mirror; empty: it is not so."""
     mirror: TableDefinition | None
     history: TableDefinition | None
     """Or the table of entries."""
@@ -83,7 +88,7 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         )
     ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
     as_json = {name.lower() for name in options.json_arrays}
-    parsed = source_columns(header, ignored)
+    parsed, mode, unfit_key = _parsed(header, ignored, options)
     if options.jsonb_numbers == "text":
         parsed = [replace(each, type=with_exact_numbers(each.type)) for each in parsed]
     kept = [
@@ -99,19 +104,29 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     mirror = history = None
     if header.content == "entries":
         history = entries_definition(header, name, kept, dataset)
-    elif options.mode != "history":
+    elif mode != "history":
         mirror = mirror_definition(header, name, kept, dataset, options.max_staleness, soft_delete=options.soft_delete)
-    if header.content == "changes" and options.mode != "mirror":
-        history = replace(
-            history_definition(header, name, kept, dataset), instead_of=name if options.mode == "history" else ""
-        )
+    if header.content == "changes" and mode != "mirror":
+        history = replace(history_definition(header, name, kept, dataset), instead_of=name if mode == "history" else "")
     soft_delete = options.soft_delete and mirror is not None
     unknown_types = tuple(
         (one.name, one.type.googlesql) for one in parsed if not is_known(one.type.element or one.type)
     )
     return Destinations(
-        header, tuple(parsed), tuple(kept), ignored, unknown, unknown_types, mirror, history, soft_delete
+        header, tuple(parsed), tuple(kept), ignored, unknown, unknown_types, unfit_key, mirror, history, soft_delete
     )
+
+
+def _parsed(header: Header, ignored: frozenset[str], options: TableOptions) -> tuple[Sequence[TableColumn], Mode, str]:
+    """Return the columns of a header, the mode that its table has, and why that is not the one that was asked for."""
+    try:
+        return source_columns(header, ignored), options.mode, ""
+    except PoisonRecordError as error:
+        may_be_history = header.content == "changes" and "history" in (options.mode, options.unfit_key)
+        if not may_be_history or error.reason not in _UNFIT_KEY:
+            raise
+        why = "" if options.mode == "history" else error.detail
+        return source_columns(header, ignored, without_key=True), "history", why
 
 
 def mirror_name(table: str, plan: Plan = EVERYTHING) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from services.cdc_consumer.core.types.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
-from shared.contracts.change_batch import Header
+from shared.contracts.change_batch import Column, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
@@ -28,6 +28,7 @@ PSEUDO_COLUMNS: Final = (CHANGE_TYPE, CHANGE_SEQUENCE_NUMBER)
 """They follow a mirror's columns in every row that is appended; both are text."""
 
 _KEY_LIMIT: Final = 16
+_AS_HISTORY: Final = '. Keep a history of the table alone (unfit_key = "history" in the tables file), or leave it out'
 COLUMN_LIMIT: Final = 2000
 _CLUSTERING_LIMIT: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
@@ -146,22 +147,26 @@ def mirror_definition(
     )
 
 
-def source_columns(header: Header, ignored: Container[str] = ()) -> Sequence[TableColumn]:
-    """Return the columns of a header but those ``ignored``; PoisonRecordError where BigQuery could not hold them."""
+def source_columns(header: Header, ignored: Container[str] = (), *, without_key: bool = False) -> Sequence[TableColumn]:
+    """Return the columns of a header but those ``ignored``; PoisonRecordError where BigQuery could not hold them.
+
+    ``without_key``: of a table that has no primary key in BigQuery, a history: any text can tell its rows apart.
+    """
     if not header.primary_key:
         raise PoisonRecordError(
             Reason.NO_PRIMARY_KEY, f"table {header.table}: BigQuery applies upserts and deletes by primary key only"
         )
-    if len(header.primary_key) > _KEY_LIMIT:
+    if len(header.primary_key) > _KEY_LIMIT and not without_key:
         raise PoisonRecordError(
-            Reason.TOO_MANY_COLUMNS, f"{len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}"
+            Reason.TOO_MANY_COLUMNS,
+            f"table {header.table}: {len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}{_AS_HISTORY}",
         )
     columns = [column for column in header.columns if column.name not in ignored]
     _check_names([column.name for column in columns])
     if len(set(header.primary_key)) != len(header.primary_key):
         raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
     key = frozenset(header.primary_key)
-    return [TableColumn(each.name, _typed(each.name, each.type, each.name in key)) for each in columns]
+    return [TableColumn(each.name, _typed(each, in_key=each.name in key, without_key=without_key)) for each in columns]
 
 
 def within_limit(header: Header, columns: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
@@ -239,18 +244,21 @@ def _check_names(names: Sequence[str]) -> None:
         seen.add(upper)
 
 
-def _typed(name: str, googlesql: str, in_key: bool) -> ColumnType:
+def _typed(column: Column, *, in_key: bool, without_key: bool) -> ColumnType:
     try:
-        kind = column_type(googlesql)
+        kind = column_type(column.type)
     except PoisonRecordError as error:
-        raise PoisonRecordError(error.reason, f"column {name}: {error.detail}") from None
+        raise PoisonRecordError(error.reason, f"column {column.name}: {error.detail}") from None
     if not in_key:
         return kind
-    if kind not in KEY_TYPES:
-        raise PoisonRecordError(
-            Reason.KEY_NOT_REPRESENTABLE, f"key column {name} of type {googlesql}: BigQuery has no such keys"
-        )
-    return KEY_TYPES[kind]
+    if kind in KEY_TYPES:
+        return KEY_TYPES[kind]
+    what = f"key column {column.name} of type {column.type}: BigQuery has no such keys"
+    if kind.bigquery != STRING.bigquery:
+        raise PoisonRecordError(Reason.KEY_NOT_REPRESENTABLE, f"{what}, and rows cannot be told apart by it")
+    if not without_key:
+        raise PoisonRecordError(Reason.KEY_NOT_REPRESENTABLE, f"{what}{_AS_HISTORY}")
+    return kind
 
 
 def _shown(name: str) -> str:

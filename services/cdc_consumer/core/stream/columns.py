@@ -100,6 +100,8 @@ class Decoded:
     """Source tables, and columns that the tables file names for them and that they do not have."""
     of_unknown_type: Collection[tuple[str, str, str]] = frozenset()
     """Source tables, columns that are written as text because their type is not known, and that type."""
+    history_only: Collection[tuple[str, str]] = frozenset()
+    """Source tables of which a history alone is kept because no BigQuery key holds theirs, and why."""
     late_ends: Collection[tuple[str, str]] = ()
     """Source tables, and times (RFC 3339) that came too late as the ends of snapshots."""
     outdated: Mapping[int, int] = field(default_factory=dict)
@@ -148,6 +150,7 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
         grouped.left_out,
         unknown,
         of_unknown_type,
+        {(g.destinations.header.table, g.destinations.unfit_key) for g in grouped.groups if g.destinations.unfit_key},
         ends.late,
         outdated,
         newer,

@@ -6,6 +6,7 @@ reserved prefixes), "Stream table updates with change data capture" (at most 16 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from services.spanner_reader.adapters.schema.catalog import StreamDefinition
@@ -46,6 +47,12 @@ def inspect_table(name: str, table: TableShape, alter_stream: str, options: Tabl
     what = f"table {name}"
     ignored = {column.lower() for column in options.ignored_columns}
     kept = [each for each in table.columns if each.watched and each.name.lower() not in ignored]
+    unfit = len(table.key) > MOST_KEY_COLUMNS or any(each.is_key and not _is_known(each) for each in kept)
+    if unfit and "history" in (options.mode, options.unfit_key):
+        if options.mode != "history":
+            yield _history_alone(what)
+        yield from _as_history(what, table, kept, alter_stream, replace(options, mode="history"))
+        return
     seen = [
         *_key(what, table, alter_stream),
         *_types(what, kept, alter_stream),
@@ -57,6 +64,27 @@ def inspect_table(name: str, table: TableShape, alter_stream: str, options: Tabl
         yield Finding(Level.OK, what, "; ".join(one.detail for one in seen))
     else:
         yield from seen
+
+
+def _history_alone(what: str) -> Finding:
+    return Finding(
+        Level.WARNING,
+        f"{what}: key",
+        "no BigQuery key holds it, so a history of the table is kept, and no mirror (unfit_key in the tables file)",
+        'give the table mode = "history" in the tables file; a mirror needs a table with another key',
+    )
+
+
+def _as_history(
+    what: str, table: TableShape, kept: Sequence[ColumnShape], alter_stream: str, options: TableOptions
+) -> Iterator[Finding]:
+    """Look at a table whose key needs no BigQuery key."""
+    rest = [each for each in kept if not each.is_key]
+    yield from _types(what, rest, alter_stream)
+    yield from _names(what, kept, alter_stream)
+    yield from _names_of_a_history(what, kept, options)
+    yield from _size(what, len(kept), alter_stream, options)
+    yield Finding(Level.OK, f"{what}: key", ", ".join(name for name, _kind in table.key))
 
 
 def inspect_soft_delete(
@@ -74,7 +102,7 @@ def inspect_soft_delete(
 
 
 def _types(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterator[Finding]:
-    unknown = [column for column in kept if _element(column.type) not in MIRRORED_TYPES]
+    unknown = [column for column in kept if not _is_known(column)]
     in_key = [column for column in unknown if column.is_key]
     if in_key:
         yield Finding(
@@ -82,7 +110,7 @@ def _types(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterato
             f"{what}: types",
             f"{_typed(in_key)}: this version does not know when two such keys are the same, so every change of the "
             "table becomes a dead letter (key_not_representable)",
-            _without(in_key, alter_stream),
+            f'{_without(in_key, alter_stream)}, or keep a history of it alone (unfit_key = "history" there)',
         )
     elif unknown:
         yield Finding(
@@ -166,7 +194,7 @@ def _key(what: str, table: TableShape, alter_stream: str) -> Iterator[Finding]:
             Level.ERROR,
             f"{what}: key",
             f"{len(key)} columns, and BigQuery takes {MOST_KEY_COLUMNS}",
-            alter_stream,
+            f'{alter_stream}, or keep a history of it alone (unfit_key = "history" in the tables file)',
         )
     nullable = [column.name for column in table.columns if column.is_key and column.nullable]
     if nullable:
@@ -185,6 +213,10 @@ def _key(what: str, table: TableShape, alter_stream: str) -> Iterator[Finding]:
 def _not_null(what: str, columns: Sequence[str]) -> str:
     names: Mapping[bool, str] = {True: "that column", False: "those columns"}
     return f"write no NULL into {names[len(columns) == 1]}: make them NOT NULL where {what} is made"
+
+
+def _is_known(column: ColumnShape) -> bool:
+    return _element(column.type) in MIRRORED_TYPES
 
 
 def _element(type_name: str) -> str:
