@@ -87,7 +87,7 @@ def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]
         }
         for one in mark.findings
     ]
-    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "fix_of": fix_of(mark)}]
+    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "cure": fix_of(mark)}]
 
 
 def _shown(time: Microseconds) -> str:
