@@ -138,6 +138,12 @@ class DatabaseCatalog(Protocol):
     async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""
 
+    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, as they are now, and the time of that.
+
+        It costs much less than a look at all tables.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaFindings:
@@ -332,6 +338,15 @@ class SpannerReaderMetrics(Protocol):
 
     def dropped(self, table: str, changes: int) -> None:
         """Count changes that were dropped, for their table is paused."""
+
+    def completed(self, changes: int, *, reconstructed: bool = False) -> None:
+        """Count changes whose rows were completed, ``reconstructed`` from rows of another time."""
+
+    def completion_read(self, seconds: float) -> None:
+        """Count a read that completed rows, and how long it took."""
+
+    def completion_failed(self) -> None:
+        """Count a read that was to complete rows and failed, or a change that cannot be completed."""
 
     def kept_for(self, retention: timedelta) -> None:
         """Show for how long the stream keeps what is not read yet."""

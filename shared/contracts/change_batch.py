@@ -23,6 +23,12 @@ is no change says format 2, and a consumer that is older does not apply it.
 OLD_VALUES_OMITTED: Final = "old_values_omitted"
 """Member of a change's place: the stream has its old values, and no message can hold them together with the rest."""
 
+RECONSTRUCTED: Final = "reconstructed"
+"""Member of a change's place: the stream held only what changed, and its row as it was then cannot be read any more.
+
+So columns that the change did not name may hold what they held later.
+"""
+
 _CONTENT_FORMAT: Final = 2  # the first that says what a batch holds
 
 Op = Literal["UPSERT", "DELETE"]
@@ -95,9 +101,12 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     def without_old_values(self) -> "Change":
         """Return the change without ``old``. Its place then says `OLD_VALUES_OMITTED`: a subscriber may miss them."""
-        place = self.place.rstrip().removesuffix("}")
-        separator = "" if place.rstrip().endswith("{") else ","
-        return msgspec.structs.replace(self, old=None, place=f'{place}{separator}"{OLD_VALUES_OMITTED}":true}}')
+        return msgspec.structs.replace(self, old=None, place=_with_member(self.place, OLD_VALUES_OMITTED))
+
+    def completed(self, row: str, *, reconstructed: bool = False) -> "Change":
+        """Return the change with its whole row; its place then says whether that is `RECONSTRUCTED`."""
+        place = _with_member(self.place, RECONSTRUCTED) if reconstructed else self.place
+        return msgspec.structs.replace(self, row=row, place=place)
 
     def size(self) -> int:
         """Return about how many bytes this change adds to a message (never fewer)."""
@@ -109,6 +118,12 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         if old is not None:
             size += len(old) if old.isascii() else len(old.encode())
         return size
+
+
+def _with_member(place: str, name: str) -> str:
+    place = place.rstrip().removesuffix("}")
+    separator = "" if place.rstrip().endswith("{") else ","
+    return f'{place}{separator}"{name}":true}}'
 
 
 _BETWEEN: Final = '","'

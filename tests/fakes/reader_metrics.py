@@ -21,6 +21,9 @@ class FakeMetrics:
     merged: int = 0
     violations: int = 0
     snapshot_rows: int = 0
+    completed_changes: Counter[str] = field(default_factory=Counter)
+    completion_reads: int = 0
+    completion_failures: int = 0
     dropped_changes: Counter[str] = field(default_factory=Counter)
     pauses: Pauses | None = None
     leases_lost: int = 0
@@ -52,6 +55,18 @@ class FakeMetrics:
     def paused(self, pauses: Pauses) -> None:
         """Remember what is paused."""
         self.pauses = pauses
+
+    def completed(self, changes: int, *, reconstructed: bool = False) -> None:
+        """Count completed changes."""
+        self.completed_changes["reconstructed" if reconstructed else "exact"] += changes
+
+    def completion_read(self, seconds: float) -> None:
+        """Count reads."""
+        self.completion_reads += 1
+
+    def completion_failed(self) -> None:
+        """Count failures."""
+        self.completion_failures += 1
 
     def lease_lost(self) -> None:
         """Count a lost partition."""

@@ -1,7 +1,7 @@
 """In-memory ports of a Spanner database's schema, and of what is remembered of it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -64,6 +64,11 @@ class FakeCatalog:
         """Return the tables as they were; None where Spanner does not remember that any more."""
         found = await self.look()
         return CatalogLook(replace(found.shapes, at=at), found.watched) if self.remembers else None
+
+    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, as they are now, and the time of that."""
+        found = await self.look()
+        return found.shapes.at, [table for table in self.tables if table.name in names]
 
 
 def _shape(table: WatchedTable) -> TableShape:

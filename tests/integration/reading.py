@@ -7,6 +7,7 @@ from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
@@ -51,7 +52,11 @@ async def _read(
         await store.create_table()
         await store.add_root(start, end)
         reader = SpannerReader(
-            WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
+            WatchedDatabase(
+                stream=SpannerChangeStream(database, stream),
+                catalog=catalog,
+                rows=SpannerRows(database, data_boost=False),
+            ),
             SpannerStores(
                 partitions=store,
                 shapes=SpannerShapeStore(elsewhere, "Partitions"),

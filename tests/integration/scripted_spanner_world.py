@@ -22,6 +22,7 @@ from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
 from tests.fakes.subscriptions import FakeSubscriptions
@@ -77,7 +78,9 @@ class World:
         catalog.retention = self.retention
         reader = SpannerReader(
             WatchedDatabase(
-                stream=SpannerChangeStream(SpannerDatabaseClient(DATABASE, channels), "Everything"), catalog=catalog
+                stream=SpannerChangeStream(SpannerDatabaseClient(DATABASE, channels), "Everything"),
+                catalog=catalog,
+                rows=FakeRows(Versions(self.table.clock)),
             ),
             SpannerStores(partitions=store, shapes=FakeShapeStore(), pauses=FakePauseStore(PauseTable())),
             SpannerOutput(

@@ -9,13 +9,16 @@ from deploy.local.platform.source import Operation, SpannerDatabase, Value, Writ
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.app.schema.schema_watch import WatchedTables
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Change
+from shared.contracts.tables_file import Mode, TableOptions
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
@@ -45,16 +48,20 @@ class Source:
     def commit(self, *writes: tuple[Operation, str, Mapping[str, Value]]) -> Nanoseconds:
         return self.database.commit([Write(operation, table, row) for operation, table, row in writes])
 
-    def read_all(self, stream: str = "Everything", end: Nanoseconds | None = None) -> Topic:
-        """Read from the time it was empty until now, with a reader of the real adapters and a fake publisher."""
+    def read_all(self, stream: str = "Everything", end: Nanoseconds | None = None, *, mode: Mode = "mirror") -> Topic:
+        """Read until now, with a reader of the real adapters and a fake publisher.
+
+        From the time it was empty, or from where it was read up to the last time. ``mode`` is that of all tables.
+        """
         topic = Topic()
-        asyncio.run(asyncio.wait_for(self._read(stream, topic, end or self.database.now()), 60))
+        asyncio.run(asyncio.wait_for(self._read(stream, topic, end or self.database.now(), mode), 60))
         return topic
 
-    async def _read(self, stream: str, topic: Topic, end: Nanoseconds) -> None:
+    async def _read(self, stream: str, topic: Topic, end: Nanoseconds, mode: Mode) -> None:
         channels = SpannerChannels(self.database.instance.address)
         try:
             database = SpannerDatabaseClient(self.database.path, channels)
+            await database.learn_dialect()
             lease = timedelta(seconds=30)
             store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
             catalog = SpannerCatalog(database, stream)
@@ -62,7 +69,11 @@ class Source:
             await store.create_table()
             await store.add_root(self.started, end)
             reader = SpannerReader(
-                WatchedDatabase(stream=SpannerChangeStream(database, stream), catalog=catalog),
+                WatchedDatabase(
+                    stream=SpannerChangeStream(database, stream),
+                    catalog=catalog,
+                    rows=SpannerRows(database, data_boost=False),
+                ),
                 SpannerStores(
                     partitions=store,
                     shapes=SpannerShapeStore(database, "Partitions"),
@@ -72,6 +83,7 @@ class Source:
                     publisher=FakePublisher(topic),
                     subscriptions=FakeSubscriptions(),
                     changes=ChangeMaker("//spanner/s", 16, {table.name: table.primary_key for table in tables}),
+                    tables=WatchedTables(options=lambda name: TableOptions(name=name, mode=mode)),
                 ),
                 Monitoring(FakeMetrics(), Health()),
                 SpannerReaderOptions(owner="test", lease=lease, heartbeat=HEARTBEAT, end=end),

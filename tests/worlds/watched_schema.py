@@ -12,6 +12,7 @@ from deploy.local.platform.source import SpannerDatabase, Value, Write
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
+from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
@@ -74,7 +75,11 @@ class Watched:
             )
         await store.add_root(self.started, None)
         reader = SpannerReader(
-            WatchedDatabase(stream=SpannerChangeStream(database, "s"), catalog=catalog),
+            WatchedDatabase(
+                stream=SpannerChangeStream(database, "s"),
+                catalog=catalog,
+                rows=SpannerRows(database, data_boost=False),
+            ),
             SpannerStores(partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, "p")),
             SpannerOutput(
                 publisher=FakePublisher(self.topic),

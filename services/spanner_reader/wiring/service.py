@@ -18,6 +18,7 @@ from services.spanner_reader.adapters.schema.catalog import (
     check_stream,
     check_tables,
     check_times,
+    whole_rows,
 )
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
@@ -137,9 +138,10 @@ async def read(
             )
             health.not_ready_while(publisher.why_not_ready)
 
+            rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
+
             def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:
                 tables = MirroredTables(catalog, changes, file.included)
-                rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
                 automatic = settings.resync == "automatic"
                 return Snapshots(
                     SpannerSnapshotSource(snapshots, rows, tables, rests, metrics, stop),
@@ -158,7 +160,7 @@ async def read(
                 )
 
             reader = SpannerReader(
-                WatchedDatabase(stream=stream, catalog=catalog),
+                WatchedDatabase(stream=stream, catalog=catalog, rows=rows),
                 SpannerStores(
                     partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, settings.partition_table)
                 ),
@@ -241,6 +243,14 @@ async def prepare(
     else:
         await topics.keep(topic_of(settings))
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
+    alter = whole_rows(settings.change_stream, definition)
+    if alter is not None:
+        log.warning(
+            "updates_completed_by_reads",
+            value_capture_type=definition.value_capture_type,
+            why="updates carry only the columns that changed, so this reader reads the rest of their rows",
+            fix=f"{alter} makes Spanner write whole rows; records of before are completed as now",
+        )
     for one in unfit:
         log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}

@@ -18,7 +18,7 @@ from services.spanner_reader.core.stream.records import (
     PartitionToken,
     SpannerColumnType,
 )
-from services.spanner_reader.ports import DatabaseChangeStream, PauseStore, WatchedTable
+from services.spanner_reader.ports import DatabaseChangeStream, PauseStore, RowsAtTimestamp, WatchedTable
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.reading.supervisor import Monitoring
@@ -27,6 +27,7 @@ from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakeChangeStream, FakePartitionStore, FakePublisher, Script, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.fakes.subscriptions import FakeSubscriptions
@@ -109,11 +110,16 @@ class World:
         health: Health | None = None,
         stream: DatabaseChangeStream | None = None,
         pauses: PauseStore | None = None,
+        rows: RowsAtTimestamp | None = None,
     ) -> SpannerReader:
         """Return a new reader in this world."""
         life = life or Life()
         return SpannerReader(
-            WatchedDatabase(stream=stream or FakeChangeStream(self.script, life), catalog=self.catalog),
+            WatchedDatabase(
+                stream=stream or FakeChangeStream(self.script, life),
+                catalog=self.catalog,
+                rows=rows or FakeRows(Versions(self.table.clock)),
+            ),
             SpannerStores(
                 partitions=store or FakePartitionStore(self.table, owner, lease, life),
                 shapes=shapes or FakeShapeStore(self.shapes, life),

@@ -7,7 +7,7 @@ from services.spanner_reader.core.stream.changes import (
     ChangeMaker,
     googlesql_type,
     header_type,
-    require_whole_rows,
+    is_whole,
     spanner_sequence,
 )
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
@@ -133,13 +133,18 @@ def test_an_upsert_whose_values_are_missing_does_not_become_an_empty_row(values:
     assert only(replace(a_record(COMMIT), mods=(Mod('{"Id":"1"}', values, None),))).row == "null"
 
 
-@pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_VALUES", ""])
-def test_an_update_that_holds_only_what_changed_is_refused(capture: str) -> None:
+@pytest.mark.parametrize(
+    ("capture", "whole"), [("OLD_AND_NEW_VALUES", "NEW_ROW_AND_OLD_VALUES"), ("NEW_VALUES", "NEW_ROW")]
+)
+def test_only_an_update_of_what_changed_says_that_it_is_no_whole_row(capture: str, whole: str) -> None:
     partial = replace(a_record(COMMIT), mod_type="UPDATE", value_capture_type=capture)
-    with pytest.raises(MisconfiguredError, match="START_TIMESTAMP"):
-        require_whole_rows(partial)
-    for whole in (replace(partial, mod_type="INSERT"), replace(partial, mod_type="DELETE"), a_record(COMMIT)):
-        require_whole_rows(whole)
+    assert not is_whole(partial)
+    assert maker().changes(partial)[0].value_capture_type == capture
+    for each in (replace(partial, mod_type="INSERT"), replace(partial, mod_type="DELETE")):
+        assert is_whole(each)
+        assert maker().changes(each)[0].value_capture_type == whole
+    assert is_whole(replace(a_record(COMMIT), mod_type="UPDATE"))
+    assert not is_whole(replace(partial, value_capture_type="A_LATER_ONE"))
 
 
 def test_every_mod_of_a_record_has_its_own_sequence_place_and_ordering_key() -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from google.api_core import exceptions
 
+from services.spanner_reader.adapters.doctor.inspection import inspect_stream
 from services.spanner_reader.adapters.schema.catalog import (
     SpannerCatalog,
     StreamDefinition,
@@ -14,6 +15,7 @@ from services.spanner_reader.adapters.schema.catalog import (
     check_tables,
     check_times,
     type_json,
+    whole_rows,
 )
 from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.spanner.errors import spanner_errors
@@ -21,6 +23,7 @@ from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import CatalogLook, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.runtime.findings import Level
 from tests.unit.spanner_reader.scripts import COLUMNS
 
 GOOD = StreamDefinition(
@@ -34,16 +37,20 @@ NOW = parse_timestamp("2026-11-21T12:00:00Z")
 
 
 @pytest.mark.parametrize("capture", ["NEW_ROW", "NEW_ROW_AND_OLD_VALUES"])
-def test_streams_that_carry_whole_rows_are_read(capture: str) -> None:
-    check_stream("s", replace(GOOD, value_capture_type=capture))
+def test_streams_that_carry_whole_rows_are_read_as_they_are(capture: str) -> None:
+    stream = replace(GOOD, value_capture_type=capture)
+    check_stream("s", stream)
+    assert whole_rows("s", stream) is None
 
 
 @pytest.mark.parametrize("capture", ["OLD_AND_NEW_VALUES", "NEW_VALUES"])
-def test_streams_that_carry_parts_of_rows_are_refused_with_the_statement_that_mends_them(capture: str) -> None:
-    with pytest.raises(MisconfiguredError) as error:
-        check_stream("Orders", replace(GOOD, value_capture_type=capture))
-    assert f"change stream Orders has value_capture_type {capture}: its updates carry only" in str(error.value)
-    assert "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')" in str(error.value)
+def test_streams_that_carry_parts_of_rows_are_read_and_a_statement_spares_the_reads(capture: str) -> None:
+    stream = replace(GOOD, value_capture_type=capture)
+    check_stream("Orders", stream)
+    fix = "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')"
+    assert whole_rows("Orders", stream) == fix
+    (found,) = [one for one in inspect_stream("Orders", stream) if one.check == "stream Orders: capture type"]
+    assert (found.level, found.cure) == (Level.WARNING, fix)
 
 
 @pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
@@ -191,8 +198,10 @@ def test_a_column_of_a_postgresql_schema_has_the_type_that_its_records_have(span
 def test_what_is_refused_in_postgresql_is_mended_by_postgresqls_statements() -> None:
     stream = replace(GOOD, dialect=Dialect.POSTGRESQL)
     with pytest.raises(MisconfiguredError) as error:
-        check_stream("orders", replace(stream, value_capture_type="NEW_VALUES"))
-    assert "ALTER CHANGE STREAM orders SET (value_capture_type = 'NEW_ROW')" in str(error.value)
+        check_stream("orders", replace(stream, exclusions=frozenset({"exclude_insert"})))
+    assert "ALTER CHANGE STREAM orders SET (exclude_insert = false)" in str(error.value)
+    fix = "ALTER CHANGE STREAM orders SET (value_capture_type = 'NEW_ROW')"
+    assert whole_rows("orders", replace(stream, value_capture_type="NEW_VALUES")) == fix
     with pytest.raises(MisconfiguredError) as error:
         check_stream("Orders", replace(stream, exclusions=frozenset({"exclude_insert", "exclude_delete"})))
     assert 'ALTER CHANGE STREAM "Orders" SET (exclude_delete = false, exclude_insert = false)' in str(error.value)

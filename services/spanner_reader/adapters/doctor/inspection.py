@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from services.spanner_reader.adapters.schema.catalog import EXCLUDING, TXN_EXCLUSION, StreamDefinition
+from services.spanner_reader.adapters.schema.catalog import EXCLUDING, TXN_EXCLUSION, StreamDefinition, whole_rows
 from services.spanner_reader.adapters.spanner.connection import SpannerDatabaseClient
 from services.spanner_reader.adapters.spanner.dialects import quoted, stream_options
-from services.spanner_reader.core.stream.changes import WHOLE_ROW
 from shared.runtime.findings import Finding, Level
 
-_WHOLE_ROWS: Final = "value_capture_type = 'NEW_ROW'"
 _A_WEEK: Final = "retention_period = '7d'"
 _READS: Final = (
     "spanner.sessions.create",
@@ -37,14 +35,15 @@ def inspect_stream(name: str, definition: StreamDefinition) -> Iterator[Finding]
     alter = f"ALTER CHANGE STREAM {quoted(dialect, name)} "
     watching = "everything" if definition.watches_everything else "the tables it names"
     yield Finding(Level.OK, what, f"is there and watches {watching}")
-    if definition.value_capture_type in WHOLE_ROW:
-        yield Finding(Level.OK, f"{what}: capture type", definition.value_capture_type)
+    captured, alter_capture = definition.value_capture_type, whole_rows(name, definition)
+    if alter_capture is None:
+        yield Finding(Level.OK, f"{what}: capture type", captured)
     else:
         yield Finding(
-            Level.ERROR,
+            Level.WARNING,
             f"{what}: capture type",
-            f"{definition.value_capture_type}: updates carry only what changed, and an upsert of that blanks the rest",
-            f"{alter}{stream_options(dialect, _WHOLE_ROWS)}\nand start after that statement",
+            f"{captured}: updates carry only what changed, so the reader reads their rows, at low priority",
+            alter_capture,
         )
     excluding = sorted(definition.exclusions & set(EXCLUDING))
     if excluding:

@@ -5,7 +5,7 @@ Whatever could only go wrong later is refused here, each with what mends it.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, string
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, string, strings
 from services.spanner_reader.adapters.spanner.dialects import CatalogSql, Dialect, catalog_sql, quoted, stream_options
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.schema.shapes import ColumnShape, SchemaInspection, TableShape
@@ -31,7 +31,6 @@ _DEFAULT_RETENTION: Final = "1d"
 _RETENTION: Final = re.compile(r"(\d+)([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"\((?:\d+|0x[0-9a-fA-F]+|MAX)\)")
-_WHOLE_ROWS: Final = "value_capture_type = 'NEW_ROW'"
 _ARRAY: Final = re.compile(r"ARRAY<(.+)>(?:\(.*\))?", re.ASCII)
 _NAMED: Final = re.compile(r"(PROTO|ENUM)<(.+)>")
 _PG_LENGTH: Final = re.compile(r"\(\d+\)")
@@ -112,21 +111,31 @@ class SpannerCatalog:
             structlog.get_logger().warning("schema_not_read_at_start", at=format_timestamp(at), error=str(error))
             return None
 
-    async def _look(self, when: Nanoseconds | None) -> CatalogLook:
+    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, as they are now, and the time of that."""
+        look = await self._look(None, names)
+        return look.shapes.at, [table for table in look.watched if table.name in names]
+
+    async def _look(self, when: Nanoseconds | None, names: Collection[str] | None = None) -> CatalogLook:
+        """Return all tables, or some tables and others of their names in other schemas."""
         sql, dialect = self._sql, self._database.dialect
-        at, (stream, options, tables, some_columns, all_tables) = await self._database.snapshot(
+        tables_asked = [] if names is not None else [Statement(sql.all_tables)]
+        at, (stream, options, tables, some_columns, *all_tables) = await self._database.snapshot(
             *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),
-            Statement(sql.all_tables),
+            *tables_asked,
             at=when,
             large=True,
         )
         definition = self._definition(stream, options)
-        asked = (
-            map(Statement, (sql.all_keys, sql.all_columns))
-            if definition.watches_everything
-            else map(self._about, (sql.keys_of_stream, sql.columns_of_stream))
-        )
+        if names is not None:
+            of = {"p1": strings(sorted({name.rpartition(".")[2] for name in names}))}
+            asked = [Statement(each, of) for each in (sql.keys_of_tables, sql.columns_of_tables)]
+        elif definition.watches_everything:
+            asked = [Statement(each) for each in (sql.all_keys, sql.all_columns)]
+        else:
+            asked = [self._about(each) for each in (sql.keys_of_stream, sql.columns_of_stream)]
         _at, (all_keys, all_columns) = await self._database.snapshot(*asked, at=at, large=True)
+        there = {(schema, table) for schema, table, *_rest in (all_tables[0] if all_tables else all_keys)}
         listed = {(schema, table): bool(whole) for schema, table, whole in tables}
         some: dict[tuple[str, str], set[str]] = defaultdict(set)
         for schema, table, column in some_columns:
@@ -145,7 +154,7 @@ class SpannerCatalog:
                 columns[schema, table].append((kind, bool(has_default), bool(nullable)))
         shapes: dict[str, TableShape] = {}
         watched: list[WatchedTable] = []
-        for schema, table, _whole in sorted(all_tables, key=tuple):
+        for schema, table in sorted(there):
             place = (schema, table)
             name = table if schema == sql.default_schema else f"{schema}.{table}"
             is_watched = definition.watches_everything or place in listed
@@ -216,23 +225,23 @@ class SpannerCatalog:
 
 def check_stream(change_stream: str, definition: StreamDefinition) -> None:
     """Refuse a change stream that cannot be mirrored, with the statement that mends it."""
-    alter = f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)}"
     if definition.partition_mode != "IMMUTABLE_KEY_RANGE":
         raise MisconfiguredError(
             f"change stream {change_stream} has partition_mode {definition.partition_mode}: its partitions change "
             "their key ranges while they live, which this version does not read. The mode cannot be altered: create "
             f"another stream without that option, and name it in CHANGE_STREAM"
         )
-    if definition.value_capture_type not in WHOLE_ROW:
-        raise MisconfiguredError(
-            f"change stream {change_stream} has value_capture_type {definition.value_capture_type}: its updates carry "
-            "only the columns that changed, and writing them would blank the rest. Mend it with\n"
-            f"  {alter} {stream_options(definition.dialect, _WHOLE_ROWS)}\n"
-            "or with 'NEW_ROW_AND_OLD_VALUES', and start after the time of that statement"
-        )
     left_out = leaves_out(change_stream, definition)
     if left_out is not None:
         raise MisconfiguredError(left_out)
+
+
+def whole_rows(change_stream: str, definition: StreamDefinition) -> str | None:
+    """Return the statement by which the stream captures whole rows, which nobody has to read; None if it does."""
+    if definition.value_capture_type in WHOLE_ROW:
+        return None
+    whole = stream_options(definition.dialect, "value_capture_type = 'NEW_ROW'")
+    return f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {whole}"
 
 
 def leaves_out(change_stream: str, definition: StreamDefinition) -> str | None:

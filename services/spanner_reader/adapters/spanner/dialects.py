@@ -44,17 +44,22 @@ class CatalogSql:
     keys_of_stream: str
     columns_of_stream: str
     """The same of the tables alone that the stream names."""
+    keys_of_tables: str
+    columns_of_tables: str
+    """The same of the tables alone whose names, without their schemas, are the parameter."""
 
 
 _KEYS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_ORDERING
 FROM INFORMATION_SCHEMA.INDEX_COLUMNS AS c{of_stream}
-WHERE c.INDEX_TYPE = 'PRIMARY_KEY' ORDER BY c.ORDINAL_POSITION"""
+WHERE c.INDEX_TYPE = 'PRIMARY_KEY'{of_tables} ORDER BY c.ORDINAL_POSITION"""
 _COLUMNS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.SPANNER_TYPE, c.ORDINAL_POSITION,
   c.IS_GENERATED != 'NEVER', c.COLUMN_DEFAULT IS NOT NULL OR c.IS_IDENTITY = 'YES', c.IS_NULLABLE = 'YES'
 FROM INFORMATION_SCHEMA.COLUMNS AS c{of_stream}
-WHERE c.TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') ORDER BY c.ORDINAL_POSITION"""
+WHERE c.TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS'){of_tables}
+ORDER BY c.ORDINAL_POSITION"""
 _OF_STREAM: Final = """ JOIN INFORMATION_SCHEMA.CHANGE_STREAM_TABLES AS t
 ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME AND t.CHANGE_STREAM_NAME = @p1"""
+_OF_TABLES: Final = " AND c.TABLE_NAME IN UNNEST(@p1)"
 _GOOGLESQL: Final = CatalogSql(
     default_schema="",
     now="SELECT CURRENT_TIMESTAMP()",
@@ -67,20 +72,24 @@ WHERE CHANGE_STREAM_NAME = @p1""",
 WHERE CHANGE_STREAM_NAME = @p1""",
     all_tables="""SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
 WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
-    all_keys=_KEYS.format(of_stream=""),
-    all_columns=_COLUMNS.format(of_stream=""),
-    keys_of_stream=_KEYS.format(of_stream=_OF_STREAM),
-    columns_of_stream=_COLUMNS.format(of_stream=_OF_STREAM),
+    all_keys=_KEYS.format(of_stream="", of_tables=""),
+    all_columns=_COLUMNS.format(of_stream="", of_tables=""),
+    keys_of_stream=_KEYS.format(of_stream=_OF_STREAM, of_tables=""),
+    columns_of_stream=_COLUMNS.format(of_stream=_OF_STREAM, of_tables=""),
+    keys_of_tables=_KEYS.format(of_stream="", of_tables=_OF_TABLES),
+    columns_of_tables=_COLUMNS.format(of_stream="", of_tables=_OF_TABLES),
 )
 _PG_KEYS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.column_ordering
 FROM information_schema.index_columns AS c{of_stream}
-WHERE c.index_type = 'PRIMARY_KEY' ORDER BY c.ordinal_position"""
+WHERE c.index_type = 'PRIMARY_KEY'{of_tables} ORDER BY c.ordinal_position"""
 _PG_COLUMNS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.spanner_type, c.ordinal_position,
   c.is_generated != 'NEVER', c.column_default IS NOT NULL OR c.is_identity = 'YES', c.is_nullable = 'YES'
 FROM information_schema.columns AS c{of_stream}
-WHERE c.table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys') ORDER BY c.ordinal_position"""
+WHERE c.table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys'){of_tables}
+ORDER BY c.ordinal_position"""
 _PG_OF_STREAM: Final = """ JOIN information_schema.change_stream_tables AS t
 ON t.table_schema = c.table_schema AND t.table_name = c.table_name AND t.change_stream_name = $1"""
+_PG_OF_TABLES: Final = " AND c.table_name = ANY($1)"
 _POSTGRESQL: Final = CatalogSql(
     default_schema="public",
     now="SELECT CURRENT_TIMESTAMP",
@@ -93,10 +102,12 @@ WHERE change_stream_name = $1""",
 WHERE change_stream_name = $1""",
     all_tables="""SELECT table_schema, table_name, TRUE FROM information_schema.tables
 WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
-    all_keys=_PG_KEYS.format(of_stream=""),
-    all_columns=_PG_COLUMNS.format(of_stream=""),
-    keys_of_stream=_PG_KEYS.format(of_stream=_PG_OF_STREAM),
-    columns_of_stream=_PG_COLUMNS.format(of_stream=_PG_OF_STREAM),
+    all_keys=_PG_KEYS.format(of_stream="", of_tables=""),
+    all_columns=_PG_COLUMNS.format(of_stream="", of_tables=""),
+    keys_of_stream=_PG_KEYS.format(of_stream=_PG_OF_STREAM, of_tables=""),
+    columns_of_stream=_PG_COLUMNS.format(of_stream=_PG_OF_STREAM, of_tables=""),
+    keys_of_tables=_PG_KEYS.format(of_stream="", of_tables=_PG_OF_TABLES),
+    columns_of_tables=_PG_COLUMNS.format(of_stream="", of_tables=_PG_OF_TABLES),
 )
 
 

@@ -23,7 +23,7 @@ from services.spanner_reader.core.schema.shapes import (
     TableShape,
     lacked,
 )
-from services.spanner_reader.core.stream.changes import WHOLE_ROW, ChangeMaker, googlesql_type
+from services.spanner_reader.core.stream.changes import ChangeMaker, googlesql_type, is_whole
 from services.spanner_reader.core.stream.records import DataChangeRecord
 from services.spanner_reader.ports import CatalogLook, DatabaseCatalog, SchemaFindings, ShapeStore, SpannerReaderMetrics
 from shared.contracts.change_batch import Header
@@ -42,6 +42,10 @@ class WatchedTables:
 
     included: Callable[[str], bool] = lambda _table: True
     options: Callable[[str], TableOptions] | None = None
+
+    def keeps_history(self, table: str) -> bool:
+        """Return whether BigQuery keeps a history of a table."""
+        return self.options is not None and self.options(table).mode != "mirror"
 
 
 class SchemaWatch:
@@ -91,7 +95,7 @@ class SchemaWatch:
         Returns None, or what is done once a look that takes the record into account is stored: until then, the record
         is the only one to know, and has to be read again by whoever comes after a crash.
         """
-        whole = record.mod_type != "DELETE" and record.value_capture_type in WHOLE_ROW
+        whole = record.mod_type != "DELETE" and is_whole(record)
         place = header.table, whole
         if self._settled.get(place) is header:
             return None

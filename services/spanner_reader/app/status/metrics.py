@@ -5,7 +5,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.spanner_reader.app.status.status import paused_tables, resync
 from services.spanner_reader.core.pauses import Pauses
@@ -75,6 +75,23 @@ class SpannerPrometheusMetrics:
             "Changes that this reader has dropped because their table is paused.",
             ["table"],
         )
+        self._completed = counter(
+            "millrace_reader_completed_changes",
+            "Changes that carried only some columns and that this reader has completed from their rows of then.",
+        )
+        self._reconstructed = counter(
+            "millrace_reader_reconstructed_changes",
+            "Changes that this reader has completed from their rows of now because those of then cannot be read.",
+        )
+        self._completion_reads = Histogram(
+            "millrace_reader_completion_read_seconds",
+            "How long the reads took that completed rows, each for many changes of a table.",
+            registry=registry,
+        )
+        self._completion_failures = counter(
+            "millrace_reader_completion_failures",
+            "Reads that were to complete rows and failed, and changes that cannot be completed.",
+        )
         self._leases_lost = counter(
             "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )
@@ -120,6 +137,18 @@ class SpannerPrometheusMetrics:
     def dropped(self, table: str, changes: int) -> None:
         """Count changes that were dropped, for their table is paused."""
         self._dropped.labels(self._shown(table)).inc(changes)
+
+    def completed(self, changes: int, *, reconstructed: bool = False) -> None:
+        """Count changes whose rows were completed, ``reconstructed`` from rows of another time."""
+        (self._reconstructed if reconstructed else self._completed).inc(changes)
+
+    def completion_read(self, seconds: float) -> None:
+        """Count a read that completed rows, and how long it took."""
+        self._completion_reads.observe(seconds)
+
+    def completion_failed(self) -> None:
+        """Count a read that was to complete rows and failed, or a change that cannot be completed."""
+        self._completion_failures.inc()
 
     def lease_lost(self) -> None:
         """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""

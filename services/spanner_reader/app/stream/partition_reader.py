@@ -5,7 +5,7 @@ when its children are stored, or when the end asked for was already past as its 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from functools import cache, partial
 from typing import Final, assert_never
@@ -14,8 +14,9 @@ import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.stream.completer import Completer, Completion
 from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition, SpannerReaderOptions
-from services.spanner_reader.core.stream.changes import ChangeMaker, require_whole_rows
+from services.spanner_reader.core.stream.changes import is_whole
 from services.spanner_reader.core.stream.partitions import NewPartition, new_partitions, reshaping
 from services.spanner_reader.core.stream.records import (
     ChildPartitionsRecord,
@@ -34,7 +35,6 @@ from services.spanner_reader.ports import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -47,44 +47,49 @@ class RecordPublisher:
 
     def __init__(
         self,
-        publishing: ConfirmedPublishing,
-        changes: ChangeMaker,
+        completion: Completion,
         included: Callable[[str], bool],
         schema: SchemaWatch,
         pauses: PauseWatch,
         metrics: SpannerReaderMetrics,
     ) -> None:
-        self._publishing = publishing
-        self._changes = changes
+        self._completion = completion
+        self._changes = completion.changes
         self._included = cache(included)
         self._schema = schema
         self._pauses = pauses
         self._metrics = metrics
 
-    async def publish(self, held: SpannerOwnedPartition, record: DataChangeRecord, stop: Stop) -> None:
+    def completing(self, held: SpannerOwnedPartition, stop: Stop) -> AbstractAsyncContextManager[Completer]:
+        """Return what completes the updates of one query of a partition, for as long as that is read."""
+        return Completer(self._completion, held, stop).working()
+
+    async def publish(
+        self, held: SpannerOwnedPartition, record: DataChangeRecord, completer: Completer, stop: Stop
+    ) -> None:
         """Publish the changes of a record; its place in the partition is confirmed when all of them are."""
+        completer.arrived(record)
         dropped = await self._pauses.drops(record.table, record.commit_timestamp, len(record.mods), stop)
         if not dropped and not self._included(record.table):
             await retried(stop, partial(self._schema.leave_out, record.table, record.commit_timestamp))
             dropped = True
         if dropped:
             self._metrics.read(record, 0)
+            completer.left_out(record)
             held.prefix.add_confirmed(record.commit_timestamp)
             return
-        require_whole_rows(record)
         if not self._changes.knows(record.table):
             await retried(stop, partial(self._schema.learn, record.table))
         header, changes = self._changes.changes(record)
-        noted = self._schema.saw(header, record)
+        noted = self._schema.saw(header, record) if is_whole(record) else None
         if noted is not None:  # what the record says of the schema is not stored yet: the watermark stays before it
             place = held.prefix.add(record.commit_timestamp)
-            self._publishing.when_done(noted, held.confirming(place))
+            self._completion.publishing.when_done(noted, held.confirming(place))
         self._metrics.read(record, len(changes))
         if not changes:
             held.prefix.add_confirmed(record.commit_timestamp)
             return
-        place = held.prefix.add(record.commit_timestamp)
-        await self._publishing.publish(header, changes, held.confirming(place))
+        await completer.publish(record, header, changes)
 
 
 class SpannerPartitionReader:
@@ -123,7 +128,10 @@ class SpannerPartitionReader:
         end_is_past = query.end is not None and self.now > query.end
         children: list[NewPartition] = []
         try:
-            async with aclosing(self._stream.read(query)) as records:
+            async with (
+                self._records.completing(held, stop) as completer,
+                aclosing(self._stream.read(query)) as records,
+            ):
                 last_heartbeat: Nanoseconds | None = None
                 async for record in records:
                     if last_heartbeat is not None and _is_late(record, last_heartbeat):
@@ -131,8 +139,9 @@ class SpannerPartitionReader:
                         self._log.warning("record_came_after_its_heartbeat", partition_token=held.partition.token)
                     match record:
                         case DataChangeRecord():
-                            await self._records.publish(held, record, stop)
+                            await self._records.publish(held, record, completer, stop)
                         case HeartbeatRecord(timestamp=timestamp):
+                            completer.passed(timestamp)
                             held.prefix.add_confirmed(timestamp)
                             self._metrics.read(record, 0)
                             last_heartbeat = timestamp
@@ -142,6 +151,7 @@ class SpannerPartitionReader:
                         case _:
                             assert_never(record)
                     await held.room()
+                await completer.finished()
             await self._complete(held, query, children, stop, end_is_past=end_is_past)
         except StartPastEndError as error:
             if start in (held.partition.start, held.read_again_from):

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import structlog
 
+from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
+from services.spanner_reader.app.stream.completer import Completion
 from services.spanner_reader.app.stream.owned_partition import (
     SpannerOwnedPartition,
     SpannerPartitionLeases,
@@ -39,6 +41,7 @@ from services.spanner_reader.ports import (
     DatabaseCatalog,
     DatabaseChangeStream,
     PauseStore,
+    RowsAtTimestamp,
     ShapeStore,
     SpannerReaderMetrics,
     TokenPartitionStore,
@@ -57,10 +60,11 @@ _LENGTHEN: Final = "ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedDatabase:
-    """A Spanner database: its change stream, and its catalog."""
+    """A Spanner database: its change stream, its catalog, and the rows of its tables."""
 
     stream: DatabaseChangeStream
     catalog: DatabaseCatalog
+    rows: RowsAtTimestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,19 @@ class SpannerReader:
         self._partitions = SpannerPartitionReader(
             database.stream,
             stores.partitions,
-            RecordPublisher(publishing, changes, tables.included, self._schema, self._pauses, metrics),
+            RecordPublisher(
+                Completion(
+                    database.rows,
+                    MirroredTables(database.catalog, changes, tables.included),
+                    publishing,
+                    tables.keeps_history,
+                    metrics,
+                ),
+                tables.included,
+                self._schema,
+                self._pauses,
+                metrics,
+            ),
             self._schema,
             metrics,
             options,

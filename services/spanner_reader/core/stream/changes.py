@@ -15,6 +15,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseco
 
 WHOLE_ROW: Final = ("NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 """The value capture types with which every upsert carries its whole row."""
+_AS_WHOLE: Final = {"OLD_AND_NEW_VALUES": "NEW_ROW_AND_OLD_VALUES", "NEW_VALUES": "NEW_ROW"}
 
 _OPS: Final[Mapping[str, Op]] = {
     "INSERT": "UPSERT",  # a REPLACE is an INSERT of a row that was there: insert and update are told apart by nobody
@@ -51,18 +52,18 @@ def spanner_sequence(commit_micros: int, record_sequence: str, mod: int) -> Chan
     return four_sections(commit_micros, int(record_sequence, 16), mod)
 
 
-def require_whole_rows(record: DataChangeRecord) -> None:
-    """Raise MisconfiguredError for an update that holds only what changed: written as an upsert it blanks the rest.
+def is_whole(record: DataChangeRecord) -> bool:
+    """Return whether a record's changes say all there is to say of their rows.
 
-    The start check looks at the stream as it is now; a record was captured by the stream as it was then.
+    Only an update may not, and only where the stream captured what changed and no more: an insert names all columns,
+    and a delete needs none.
     """
-    if record.mod_type == "UPDATE" and record.value_capture_type not in WHOLE_ROW:
-        raise MisconfiguredError(
-            f"table {record.table}: an update of {format_timestamp(record.commit_timestamp)} was captured as "
-            f"{record.value_capture_type}, without the columns that did not change. Alter the stream to NEW_ROW, if it "
-            "is not yet, and start anew behind that: another PARTITION_TABLE, START_TIMESTAMP after the statement, and "
-            "copy again the rows that changed meanwhile"
-        )
+    return record.mod_type != "UPDATE" or record.value_capture_type in WHOLE_ROW
+
+
+def as_whole(value_capture_type: str) -> str:
+    """Return what changes of a value capture type carry once updates are completed."""
+    return _AS_WHOLE.get(value_capture_type, value_capture_type)
 
 
 def header_type(text: str) -> str:
@@ -123,8 +124,12 @@ class ChangeMaker:
             self._primary_keys = learned
             self._headers.clear()
 
-    def header(self, table: str, column_types: tuple[SpannerColumnType, ...], value_capture_type: str) -> Header:
-        """Return the header of a table's column list."""
+    def header(
+        self, table: str, column_types: tuple[SpannerColumnType, ...], value_capture_type: str, *, whole: bool = True
+    ) -> Header:
+        """Return the header of a table's column list; of whole rows, unless they are what an update has changed."""
+        if whole:
+            value_capture_type = as_whole(value_capture_type)
         content = (table, column_types, value_capture_type)
         header = self._headers.get(content)
         if header is None:
@@ -142,8 +147,11 @@ class ChangeMaker:
         return header
 
     def changes(self, record: DataChangeRecord) -> tuple[Header, list[tuple[str, Change]]]:
-        """Return the record's header and its change records, each with its ordering key."""
-        header = self.header(record.table, record.column_types, record.value_capture_type)
+        """Return the record's header and its change records, each with its ordering key.
+
+        What holds only what changed says so by its value capture type: nobody may apply it before it is completed.
+        """
+        header = self.header(record.table, record.column_types, record.value_capture_type, whole=is_whole(record))
         key_types = header.key_types()
         op = _OPS[record.mod_type]
         commit = format_timestamp(record.commit_timestamp)

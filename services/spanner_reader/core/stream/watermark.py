@@ -52,6 +52,12 @@ class SpannerConfirmedPrefix:
         self._line[place - self._first].confirmed = True
         self._advance()
 
+    def give_up(self) -> None:
+        """Wait for nothing any more that is not confirmed: it will be read again, from the watermark on."""
+        for one in self._line:
+            one.timestamp, one.confirmed = self._watermark, True
+        self._advance()
+
     def _advance(self) -> None:
         while self._line and self._line[0].confirmed:
             self._watermark = max(self._watermark, self._line.popleft().timestamp)

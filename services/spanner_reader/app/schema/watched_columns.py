@@ -1,0 +1,66 @@
+"""Which columns of a table the stream watched at a time: a row that lacks one of them would blank it in BigQuery.
+
+A change record that holds only what changed does not say which columns there are, and what a reader saw of the schema
+a minute ago may lack one that another reader's records have set since. So rows are read and completed with columns
+that are known of these very times.
+"""
+
+import asyncio
+from collections import defaultdict
+
+from services.spanner_reader.core.schema.column_spans import ColumnSpans
+from services.spanner_reader.ports import DatabaseCatalog, NotReadableError, WatchedTable
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+
+class WatchedColumns:
+    """What one reader knows of the columns of tables over time. It asks for what it does not know."""
+
+    def __init__(self, catalog: DatabaseCatalog) -> None:
+        self._catalog = catalog
+        self._spans: defaultdict[str, ColumnSpans[WatchedTable]] = defaultdict(ColumnSpans)
+        self._asking = asyncio.Lock()
+
+    async def now(self, table: str) -> tuple[Nanoseconds, WatchedTable | None]:
+        """Return a table as it is now, None where it is not watched, and the time of that in whole microseconds."""
+        async with self._asking:
+            return await self._inspect(table)
+
+    async def at(self, table: str, time: Nanoseconds) -> WatchedTable | None:
+        """Return a table as it was at a time in the past; None where it was not watched.
+
+        NotReadableError where the database does not remember that time any more, TransientError.
+        """
+        spans = self._spans[table]
+        async with self._asking:
+            if spans.newest is None or spans.newest < time:
+                seen_at, _now = await self._inspect(table)
+                if seen_at < time:
+                    raise TransientError(f"{format_timestamp(time)} is still to come by the database's clock")
+            if not spans.knows(time):
+                await self._look_back(time)
+        return spans.at(time)
+
+    async def unchanged(self, table: str, since: Nanoseconds, until: Nanoseconds) -> bool:
+        """Return whether a table stayed as it was from one time to another, both in the past. Raises as `at` does."""
+        await self.at(table, since)
+        await self.at(table, until)
+        return self._spans[table].covers(since, until)
+
+    async def _inspect(self, table: str) -> tuple[Nanoseconds, WatchedTable | None]:
+        names = {table, *self._spans}
+        at, found = await self._catalog.inspect_tables(names)
+        watched = {one.name: one for one in found}
+        at = Nanoseconds(at // 1_000 * 1_000)
+        for name in names:
+            self._spans[name].saw(at, watched.get(name))
+        return at, watched.get(table)
+
+    async def _look_back(self, time: Nanoseconds) -> None:
+        look = await self._catalog.look_back(time)
+        if look is None:
+            raise NotReadableError(f"the database does not remember its tables of {format_timestamp(time)} any more")
+        watched = {one.name: one for one in look.watched}
+        for name in {*watched, *self._spans}:
+            self._spans[name].saw(time, watched.get(name))

@@ -1,0 +1,532 @@
+"""Completes updates that hold only what changed: reads the rows before them, and publishes what follows from these.
+
+One read for each batch of a table, at one time; `core.stream.completion` says why that is enough. Where the rows of
+that time cannot be read any more, a mirror gets the rows as they are now, and a history gets versions that are marked.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+import msgspec
+import structlog
+
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.schema.watched_columns import WatchedColumns
+from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
+from services.spanner_reader.core.snapshot.snapshot import KeyText
+from services.spanner_reader.core.stream.changes import WHOLE_ROW, as_whole, is_whole
+from services.spanner_reader.core.stream.completion import (
+    Before,
+    Completeness,
+    CompletionQueue,
+    QueuedChange,
+    Values,
+    base_of,
+    by_row,
+    completed_change,
+    halves,
+    needs_read,
+    row_as_it_is_now,
+    versions,
+)
+from services.spanner_reader.core.stream.records import DataChangeRecord
+from services.spanner_reader.ports import NotReadableError, RowsAtTimestamp, SpannerReaderMetrics, WatchedTable
+from shared.contracts.change_batch import Change, Header
+from shared.contracts.errors import PoisonRecordError, TransientError
+from shared.contracts.row_id import canonical_key
+from shared.contracts.timestamps import Nanoseconds
+from shared.reading.publishing import ConfirmedPublishing
+from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.retries import retried
+from shared.runtime.stop import Stop
+
+_WAIT: Final = timedelta(milliseconds=100)
+"""How long a batch waits for more of the same: so there are a few reads in a second, and not one for each commit."""
+_CHANGES: Final = 1_000
+"""How many changes a batch holds, but for a larger commit."""
+_READS: Final = 8
+"""How many reads of one reader are under way at a time."""
+_BYTES: Final = 32 * 1024 * 1024
+"""How much may wait in one reader to be completed."""
+_READ_BYTES: Final = 4 * 1024 * 1024
+"""How large the rows may be that are read together, but for the last of them."""
+_LONGEST_HELD: Final = timedelta(hours=1)
+"""How long a change may wait here; then it is read again, perhaps by another reader. See `safe_age.MOST_HELD`."""
+_END_OF_TIME: Final = Nanoseconds((1 << 63) - 2)
+
+_encode: Final = msgspec.json.Encoder().encode
+_key: Final = msgspec.json.Decoder(dict[str, object])
+
+Changes = Mapping[bytes, Sequence[QueuedChange]]
+"""The changes of each row, in their order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WaitingChange(QueuedChange):
+    """A change that waits, since when, and what is called once it is confirmed."""
+
+    confirm: Callable[[], None]
+    taken_at: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """A change as it is published, and those that wait for it; without a change they wait for nothing."""
+
+    header: Header
+    change: Change | None
+    of: Sequence[WaitingChange]
+    outcome: Completeness = Completeness.AS_IT_IS
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """How a table is now."""
+
+    at: Nanoseconds
+    header: Header
+    keeps_history: bool
+
+
+class Completion:
+    """What all partitions of one reader share to complete updates."""
+
+    def __init__(
+        self,
+        rows: RowsAtTimestamp,
+        tables: MirroredTables,
+        publishing: ConfirmedPublishing,
+        keeps_history: Callable[[str], bool],
+        metrics: SpannerReaderMetrics,
+        clock: Clock | None = None,
+    ) -> None:
+        """``keeps_history``: whether BigQuery keeps a history of a table, by the tables file."""
+        self.changes = tables.changes
+        self.publishing = publishing
+        self.columns = WatchedColumns(tables.catalog)
+        self.metrics = metrics
+        self.clock = clock or SystemClock()
+        self.keeps_history = keeps_history
+        self.size = 0
+        """How many bytes wait, or are remembered beside what waits."""
+        self.freed = asyncio.Event()
+        self._rows = rows
+        self._reading = asyncio.Semaphore(_READS)
+        self._told: set[str] = set()
+
+    async def read(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> tuple[Sequence[Sequence[object]], bool]:
+        """Return rows that some keys had at a time, and whether these are all; raises as `RowsAtTimestamp.look` does.
+
+        They are not all where they are large: the others are to be asked for again.
+        """
+        found: list[Sequence[object]] = []
+        async with self._reading:
+            began, size = time.monotonic(), 0
+            try:
+                async with aclosing(self._rows.look(table, at, keys)) as batches:
+                    async for rows in batches:
+                        found += rows
+                        size += sum(len(value) for row in rows for value in row if isinstance(value, str))
+                        if size > _READ_BYTES:
+                            return found, False
+            except TransientError:
+                self.metrics.completion_failed()
+                raise
+            finally:
+                self.metrics.completion_read(time.monotonic() - began)
+        return found, True
+
+    def tell(self, table: str, why: str) -> None:
+        """Log once of each table that rows of then are not to be had."""
+        if table not in self._told:
+            self._told.add(table)
+            structlog.get_logger().warning("rows_reconstructed", table=table, why=why)
+
+
+class Completer:
+    """Completes the updates of one query of a partition; the next query of it has another one."""
+
+    def __init__(self, completion: Completion, held: SpannerOwnedPartition, stop: Stop) -> None:
+        self._completion = completion
+        self._held = held
+        self._stop = stop
+        self._queue = CompletionQueue()
+        self._counted = 0
+        self._some = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator["Completer", None]:
+        """Complete what comes until the end of the block; what is not published by then has to be read again."""
+        work = asyncio.create_task(self._work(), name=f"complete {self._held.key}")
+        work.add_done_callback(self._on_over)
+        try:
+            yield self
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            if not self._queue.is_idle:
+                self._held.prefix.give_up()
+            self._completion.size -= self._counted
+            self._completion.freed.set()
+
+    # What comes
+
+    def arrived(self, record: DataChangeRecord) -> None:
+        """Notice a record, whatever becomes of it."""
+        if self._concerns(record):
+            self._queue.arrived(record)
+            self._changed()
+
+    def passed(self, time: Nanoseconds) -> None:
+        """Notice that every change up to a time has arrived."""
+        if not self._queue.is_empty:
+            self._queue.passed(time)
+            self._changed()
+
+    def left_out(self, record: DataChangeRecord) -> None:
+        """Take a record that is not published: what comes after it in its rows rests on it all the same."""
+        if self._concerns(record):
+            header, changes = self._completion.changes.changes(record)
+            self._queue.add([one for one in _entries(record, header, changes) if one is not None])
+            self._changed()
+
+    async def publish(self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]) -> None:
+        """Publish the changes of a record, at once if they are whole and no earlier change of their rows waits.
+
+        The place of the record in the partition is confirmed when all of them are.
+        """
+        if not self._concerns(record):
+            await self._publish_now(record, header, changes)
+            return
+        entries = _entries(record, header, changes)
+        known = [one for one in entries if one is not None]
+        if is_whole(record) and not self._queue.waits(one.row_id for one in known):
+            self._queue.add(known)
+            self._changed()
+            await self._publish_now(record, header, changes)
+            return
+        while self._completion.size >= _BYTES and self._queue.can_take:
+            self._completion.freed.clear()
+            await self._completion.freed.wait()
+        confirm = _Countdown(len(changes), self._held.confirming(self._held.prefix.add(record.commit_timestamp)))
+        now = self._completion.clock.now()
+        self._queue.add([_waiting(one, confirm, now) for one in known])
+        self._idle.clear()
+        self._changed()
+        for change, one in zip(changes, entries, strict=True):
+            if one is None:  # no row has such a key: the consumer says so
+                self._completion.metrics.completion_failed()
+                await self._completion.publishing.publish(header, [change], confirm)
+
+    async def finished(self) -> None:
+        """Wait until all that came is published; nothing more is to come."""
+        self.passed(_END_OF_TIME)
+        await self._idle.wait()
+
+    def _concerns(self, record: DataChangeRecord) -> bool:
+        return record.value_capture_type not in WHOLE_ROW or not self._queue.is_empty
+
+    async def _publish_now(
+        self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
+    ) -> None:
+        confirm = self._held.confirming(self._held.prefix.add(record.commit_timestamp))
+        await self._completion.publishing.publish(header, changes, confirm)
+
+    def _changed(self) -> None:
+        """Count what the queue holds now, and have it looked into."""
+        self._completion.size += self._queue.size - self._counted
+        self._counted = self._queue.size
+        self._some.set()
+
+    # What becomes of it
+
+    def _on_over(self, work: "asyncio.Task[None]") -> None:
+        if not work.cancelled():
+            self._completion.publishing.fail(work.exception())
+
+    async def _work(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            if not self._idle.is_set():
+                await asyncio.sleep(_WAIT.total_seconds())
+                await self._complete_all()
+
+    async def _complete_all(self) -> None:
+        while taken := self._queue.take(_CHANGES):
+            await self._complete(taken)
+            self._queue.done()
+            self._changed()
+            self._completion.freed.set()
+        if self._queue.is_idle:
+            self._idle.set()
+
+    async def _complete(self, entries: Sequence[QueuedChange]) -> None:
+        """Publish changes of one table, completed from their rows as they were just before the first of them."""
+        rows = by_row(entries)
+        if all(one.whole or one.published for one in entries):
+            await self._publish([_as_they_are(each) for each in rows.values()])
+            return
+        table, base, last = entries[0].header.table, base_of(entries), max(one.commit for one in entries)
+        columns = self._completion.columns
+        try:
+            watched = await retried(self._stop, partial(columns.at, table, base))
+            unchanged = await retried(self._stop, partial(columns.unchanged, table, base, last))
+        except NotReadableError as error:
+            await self._complete_from_now(rows, str(error))
+            return
+        parts = None if unchanged else halves(entries)
+        if parts is not None:
+            for part in parts:
+                await self._complete(part)
+            return
+        if not _is_table_of(watched, entries[0].header):
+            await self._complete_from_now(rows, "the table was not watched, or had another key")
+            return
+        assert watched is not None
+        await self._complete_from_then(rows, watched, base)
+
+    async def _complete_from_then(self, rows: Changes, watched: WatchedTable, base: Nanoseconds) -> None:
+        header, why = self._header(watched, rows), "rows that were updated had not been there"
+        wanting = {row_id: each for row_id, each in rows.items() if needs_read(each)}
+        lost: dict[bytes, Sequence[QueuedChange]] = {}
+
+        async def publish(some: Iterable[tuple[bytes, Sequence[QueuedChange], Before | None]]) -> None:
+            known = []
+            for row_id, each, before in some:
+                publications, unknown = _publications(each, before, header)
+                if unknown:
+                    lost[row_id] = each
+                else:
+                    known.append(publications)
+            await self._publish(known)
+
+        await publish([(row_id, each, None) for row_id, each in rows.items() if row_id not in wanting])
+        try:
+            async with aclosing(self._read(watched, base, wanting)) as found:
+                async for some in found:
+                    await publish([(row_id, each, Before(values)) for row_id, each, values in some])
+        except NotReadableError as error:
+            why = str(error)
+        lost |= wanting
+        if lost:
+            await self._complete_from_now(lost, why)
+
+    async def _complete_from_now(self, rows: Changes, why: str) -> None:
+        """Publish changes whose rows of before are not to be had: from the rows as they are now.
+
+        Where there is only a mirror, each row as it is now, at that time: no later change loses to it. Where a history
+        is kept, each change on top of that row, marked; the last change of a row is true even so.
+        """
+        header = next(iter(rows.values()))[0].header
+        table = header.table
+        self._completion.tell(table, why)
+        at, watched = await retried(self._stop, partial(self._completion.columns.now, table))
+        now = _Now(at, self._header(watched, rows), self._completion.keeps_history(table))
+        left = dict(rows)
+        if watched is not None and _is_table_of(watched, header):
+            try:
+                async with aclosing(self._read(watched, at, left)) as found:
+                    async for some in found:
+                        await self._publish([_from_now(each, values, now) for _row_id, each, values in some])
+            except NotReadableError:
+                if len(left) == 1:
+                    await self._give_up(left)
+                else:  # a key that is none of the table's refuses them all
+                    for row_id, each in left.items():
+                        await self._complete_from_now({row_id: each}, why)
+                return
+        await self._publish([_from_now(each, None, now) for each in left.values()])
+
+    async def _read(
+        self, table: WatchedTable, at: Nanoseconds, wanting: dict[bytes, Sequence[QueuedChange]]
+    ) -> AsyncGenerator[Sequence[tuple[bytes, Sequence[QueuedChange], Values]], None]:
+        """Yield the rows that there were of some changes, which are not ``wanting`` any more then.
+
+        NotReadableError where they cannot be read. If a row comes that nobody asked for, no key can be trusted.
+        """
+        names = [column.name for column in table.column_types]
+        types = self._completion.changes.header(table.name, table.column_types, table.value_capture_type).key_types()
+        asked, over = frozenset(wanting), False
+        while wanting and not over:
+            keys = [_key_text(types, each[0]) for each in wanting.values()]
+            rows, over = await retried(self._stop, partial(self._completion.read, table, at, keys))
+            known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
+            if not known.keys() <= asked:
+                await self._give_up(wanting)
+                return
+            yield [(row_id, wanting.pop(row_id), values) for row_id, values in known.items() if row_id in wanting]
+
+    async def _give_up(self, wanting: dict[bytes, Sequence[QueuedChange]]) -> None:
+        """Publish changes that cannot be completed as they are: the consumer makes dead letters of them."""
+        self._completion.metrics.completion_failed()
+        table = next(iter(wanting.values()))[0].header.table
+        structlog.get_logger().error("rows_not_completed", table=table, rows=len(wanting), **self._held.log_fields)
+        await self._publish([_as_they_are(each) for each in wanting.values()])
+        wanting.clear()
+
+    def _header(self, watched: WatchedTable | None, rows: Changes) -> Header:
+        """Return the header of completed rows: all columns that were watched, and what the changes name beside."""
+        headers = list(dict.fromkeys(one.header for each in rows.values() for one in each))
+        first = next((one for one in headers if one.value_capture_type not in WHOLE_ROW), headers[0])
+        if watched is None:
+            header = msgspec.structs.replace(first, columns=(), value_capture_type=as_whole(first.value_capture_type))
+        else:
+            captured = first.value_capture_type
+            header = self._completion.changes.header(watched.name, watched.column_types, captured)
+        known = {column.name for column in header.columns}
+        more = {column.name: column for one in headers for column in one.columns if column.name not in known}
+        return msgspec.structs.replace(header, columns=(*header.columns, *more.values())) if more else header
+
+    async def _publish(self, rows: Iterable[Sequence[_Publication]]) -> None:
+        """Publish changes, those of a row in their order; changes too old to be published end the reader."""
+        oldest = Nanoseconds(self._completion.clock.now() - _LONGEST_HELD // timedelta(microseconds=1) * 1_000)
+        each = [one for row in rows for one in row]
+        if any(waiting.taken_at < oldest for one in each for waiting in one.of):
+            raise TransientError(f"changes have waited for more than {_LONGEST_HELD} to be completed")
+        for header, group in groupby(each, key=lambda one: one.header):
+            some = list(group)
+            changes = [(one.of[-1].ordering_key, one.change) for one in some if one.change is not None]
+            confirm = partial(_confirm, [waiting for one in some for waiting in one.of])
+            if changes:
+                await self._completion.publishing.publish(header, changes, confirm)
+            else:
+                confirm()
+        outcomes = Counter(one.outcome for one in each for _waiting in one.of)
+        self._completion.metrics.completed(outcomes[Completeness.COMPLETED])
+        self._completion.metrics.completed(outcomes[Completeness.RECONSTRUCTED], reconstructed=True)
+
+
+class _Countdown:
+    """Calls something once it is called so often itself."""
+
+    def __init__(self, left: int, call: Callable[[], None]) -> None:
+        self._left = left
+        self._call = call
+
+    def __call__(self) -> None:
+        """Count."""
+        self._left -= 1
+        if not self._left:
+            self._call()
+
+
+def _entries(
+    record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
+) -> Sequence[QueuedChange | None]:
+    """Return changes as they are remembered, as if they were published; None for one whose key is none of its table."""
+    types, whole = header.key_types(), is_whole(record)
+    entries: list[QueuedChange | None] = []
+    for ordering_key, change in changes:
+        try:
+            row_id = canonical_key(record.table, types, _key.decode(change.key))
+        except (PoisonRecordError, msgspec.MsgspecError, RecursionError):
+            entries.append(None)
+            continue
+        entries.append(
+            QueuedChange(
+                row_id=row_id,
+                commit=record.commit_timestamp,
+                transaction=record.server_transaction_id,
+                whole=whole,
+                header=header,
+                ordering_key=ordering_key,
+                change=change,
+                published=True,
+            )
+        )
+    return entries
+
+
+def _waiting(entry: QueuedChange, confirm: Callable[[], None], now: Nanoseconds) -> WaitingChange:
+    return WaitingChange(
+        row_id=entry.row_id,
+        commit=entry.commit,
+        transaction=entry.transaction,
+        whole=entry.whole,
+        header=entry.header,
+        ordering_key=entry.ordering_key,
+        change=entry.change,
+        confirm=confirm,
+        taken_at=now,
+    )
+
+
+def _confirm(changes: Iterable[WaitingChange]) -> None:
+    for one in changes:
+        one.confirm()
+
+
+def _still(entry: QueuedChange) -> Sequence[WaitingChange]:
+    """Return the change of an entry that is still to be published; none of one that is."""
+    return [entry] if isinstance(entry, WaitingChange) and not entry.published else []
+
+
+def _as_they_are(entries: Sequence[QueuedChange]) -> Sequence[_Publication]:
+    return [_Publication(one.header, one.change, [one]) for each in entries for one in _still(each)]
+
+
+def _publications(
+    entries: Sequence[QueuedChange], before: Before | None, header: Header, *, reconstruct: bool = False
+) -> tuple[list[_Publication], Sequence[WaitingChange]]:
+    """Return the changes of a row, completed, and those that cannot be: nothing is known of their row."""
+    publications, unknown = [], []
+    for version in versions(entries, before, reconstruct=reconstruct):
+        for one in _still(version.entry):
+            match version.outcome:
+                case Completeness.UNKNOWN:
+                    unknown.append(one)
+                case Completeness.AS_IT_IS:
+                    publications.append(_Publication(one.header, one.change, [one]))
+                case Completeness.COMPLETED | Completeness.RECONSTRUCTED:
+                    change = completed_change(version, header)
+                    publications.append(_Publication(header, change, [one], version.outcome))
+    return publications, unknown
+
+
+def _from_now(entries: Sequence[QueuedChange], values: Values | None, now: _Now) -> Sequence[_Publication]:
+    """Return the changes of a row by what the row is now; ``values`` None: there is none."""
+    if now.keeps_history:
+        before = Before(values or {}, true=False)
+        publications, _none = _publications(entries, before, now.header, reconstruct=True)
+        return publications
+    publications, unknown = _publications(entries, None, now.header)
+    if unknown:  # of a row that is gone, its delete is still to come, or it was kept out of the stream
+        row = None if values is None else row_as_it_is_now(unknown[-1], values, now.at, now.header)
+        publications.append(_Publication(now.header, row, unknown, Completeness.RECONSTRUCTED))
+    return publications
+
+
+def _named(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[Mapping[str, object]]:
+    return (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _row_id(table: str, types: Sequence[tuple[str, str]], values: Mapping[str, object]) -> bytes:
+    try:
+        return canonical_key(table, types, values)
+    except PoisonRecordError:
+        return b""
+
+
+def _key_text(types: Sequence[tuple[str, str]], entry: QueuedChange) -> KeyText:
+    """Return a key as a read takes it: an INT64 is a text, however the record writes it."""
+    key = _key.decode(entry.change.key)
+    values = [str(key[name]) if kind == "INT64" and type(key[name]) is int else key[name] for name, kind in types]
+    return KeyText(_encode(values).decode())
+
+
+def _is_table_of(watched: WatchedTable | None, header: Header) -> bool:
+    """Return whether a table is watched, and has the key that changes have."""
+    return watched is not None and set(watched.primary_key) == set(header.primary_key)

@@ -1,0 +1,410 @@
+"""A table that goes on changing under a change stream of any value capture type, and readers that complete its images.
+
+The database remembers every version of every row and of its columns, so that what readers publish can be compared with
+what was true: at the end, and at each commit.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from services.spanner_reader.core.snapshot.snapshot import KeyText
+from services.spanner_reader.core.stream.changes import WHOLE_ROW, spanner_sequence
+from services.spanner_reader.core.stream.partitions import SpannerPartition
+from services.spanner_reader.core.stream.records import (
+    DataChangeRecord,
+    HeartbeatRecord,
+    Mod,
+    PartitionToken,
+    SpannerColumnType,
+    SpannerStreamQuery,
+    StreamRecord,
+)
+from services.spanner_reader.ports import CatalogLook, NotReadableError, WatchedTable
+from shared.contracts.change_batch import RECONSTRUCTED, Change, Header
+from shared.contracts.errors import TransientError
+from shared.contracts.tables_file import Mode, TableOptions
+from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
+from shared.runtime.stop import Stop
+from tests.fakes.life import CrashError, Life
+from tests.fakes.spanner_reader import FakePublisher, Script, Table
+from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
+from tests.unit.spanner_reader.pausing import LiveClock
+from tests.unit.spanner_reader.scripts import World, at
+
+SINGERS = "Singers"
+START = at("09:00:00")
+CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
+TOKENS = (PartitionToken("even"), PartitionToken("odd"))
+LEASE = timedelta(seconds=30)
+_KEY = SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1)
+_LOOK_AGAIN = 0.02
+
+Row = Mapping[str, str | None]
+Operation = tuple[str, int, Row]
+"""insert, replace, update or delete; a key; and values."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A table as it was from a time on; columns None: it was not there."""
+
+    since: Nanoseconds
+    columns: tuple[tuple[str, int], ...] | None
+    rows: Mapping[int, Row]
+
+
+@dataclass
+class CapturedDatabase:
+    """A database with one table, and all that it ever was."""
+
+    capture: str = "OLD_AND_NEW_VALUES"
+    retention: timedelta = timedelta(hours=1)
+    clock: LiveClock = field(default_factory=lambda: LiveClock(START))
+    records: dict[PartitionToken, list[DataChangeRecord]] = field(default_factory=lambda: {one: [] for one in TOKENS})
+    truth: dict[tuple[int, str], Row | None] = field(default_factory=dict)
+    """The row at each of its changes, by key and sequence; None after a delete."""
+
+    def __post_init__(self) -> None:
+        self.past = [Moment(Nanoseconds(0), (("a", 2), ("b", 3)), {})]
+        self._transactions = 0
+
+    def at(self, time: Nanoseconds) -> Moment:
+        """Return what the table was at a time."""
+        return next(one for one in reversed(self.past) if one.since <= time)
+
+    @property
+    def now(self) -> Moment:
+        """Return what the table is."""
+        return self.past[-1]
+
+    def tick(self) -> Nanoseconds:
+        """Return the timestamp of a commit."""
+        self.clock.step(timedelta(microseconds=1))
+        return self.clock.now()
+
+    def alter(self, *columns: str) -> None:
+        """Add and drop columns until there are these; None at all drops the table with its rows."""
+        before, since = self.now, self.tick()
+        if not columns:
+            self.past.append(Moment(since, None, {}))
+            return
+        kept = [name for name, _place in before.columns or () if name in columns]
+        names = [*kept, *(name for name in columns if name not in kept)]
+        rows = {key: {name: row.get(name) for name in names} for key, row in before.rows.items()}
+        self.past.append(Moment(since, tuple((name, place + 2) for place, name in enumerate(names)), rows))
+
+    def commit(self, *operations: Operation) -> Nanoseconds:
+        """Commit a transaction; what cannot be done to a row as it is then is left out of it."""
+        before, commit = self.now, self.tick()
+        rows, made = dict(before.rows), []
+        for kind, key, values in operations:
+            old = rows.get(key)
+            wanted = {name: value for name, value in values.items() if name in dict(before.columns or ())}
+            blank: Row = {name: None for name, _place in before.columns or ()}
+            match kind:
+                case "insert" if old is None:
+                    rows[key] = {**blank, **wanted}
+                case "replace":
+                    rows[key] = {**blank, **wanted}
+                case "update" if old is not None and wanted:
+                    rows[key] = {**old, **wanted}
+                case "delete" if old is not None:
+                    del rows[key]
+                case _:
+                    continue
+            made.append((kind, key, old, wanted, rows.get(key)))
+        self._transactions += 1
+        for token in TOKENS:
+            of_token = [(place, one) for place, one in enumerate(made) if TOKENS[one[1] % 2] == token]
+            for place, (kind, key, old, wanted, new) in of_token:
+                last = place == of_token[-1][0]
+                self.records[token].append(self._record(before, commit, place, kind, key, old, wanted, new, last=last))
+                sequence = str(spanner_sequence(microseconds(commit), f"{place:08d}", 0))
+                self.truth[key, sequence] = None if new is None else dict(new)
+        self.past.append(Moment(commit, before.columns, rows))
+        return commit
+
+    def _record(
+        self,
+        moment: Moment,
+        commit: Nanoseconds,
+        place: int,
+        kind: str,
+        key: int,
+        old: Row | None,
+        wanted: Row,
+        new: Row | None,
+        *,
+        last: bool,
+    ) -> DataChangeRecord:
+        partial = kind == "update" and self.capture not in WHOLE_ROW
+        names = set(wanted) if partial else {name for name, _place in moment.columns or ()}
+        new_values = {} if new is None else {name: new[name] for name in names}
+        old_values: Row = {}
+        if old is not None and "OLD" in self.capture and kind != "replace":
+            old_values = old if kind == "delete" else {name: old[name] for name in wanted}
+        mod = Mod(f'{{"Id":"{key}"}}', json.dumps(new_values), json.dumps(old_values))
+        return DataChangeRecord(
+            commit_timestamp=commit,
+            record_sequence=f"{place:08d}",
+            server_transaction_id=f"transaction {self._transactions}",
+            is_last_record_in_transaction_in_partition=last,
+            table=SINGERS,
+            column_types=column_types([one for one in moment.columns or () if one[0] in names]),
+            mods=(mod,),
+            mod_type={"insert": "INSERT", "replace": "INSERT", "update": "UPDATE", "delete": "DELETE"}[kind],
+            value_capture_type=self.capture,
+            number_of_records_in_transaction=1,
+            number_of_partitions_in_transaction=1,
+        )
+
+    def forgotten(self, time: Nanoseconds) -> bool:
+        """Return whether the database does not remember a time any more."""
+        return self.clock.now() - time > self.retention // timedelta(microseconds=1) * 1_000
+
+    def watched(self, moment: Moment) -> Sequence[WatchedTable]:
+        """Return the tables that the stream watched."""
+        if moment.columns is None:
+            return []
+        return [WatchedTable(SINGERS, ("Id",), column_types(moment.columns), self.capture)]
+
+
+def column_types(columns: Collection[tuple[str, int]]) -> tuple[SpannerColumnType, ...]:
+    """Return the key column and others, by name and place."""
+    others = [SpannerColumnType(name, '{"code":"STRING"}', False, place) for name, place in columns]
+    return (_KEY, *others)
+
+
+class CapturedCatalog(FakeCatalog):
+    """What that database says of its table."""
+
+    def __init__(self, database: CapturedDatabase) -> None:
+        super().__init__(*database.watched(database.now), everything=True)
+        self.database = database
+        self.inspected = 0
+
+    async def look(self) -> CatalogLook:
+        """Return the table as it is now."""
+        await asyncio.sleep(0.01)
+        self.time = self.database.clock.now() - 1_000
+        self.tables = list(self.database.watched(self.database.now))
+        return await super().look()
+
+    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+        """Return the table as it was."""
+        if self.database.forgotten(at):
+            return None
+        found = await self.look()
+        return CatalogLook(replace(found.shapes, at=at), tuple(self.database.watched(self.database.at(at))))
+
+    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return the table as it is now."""
+        self.inspected += 1
+        now, watched = self.database.clock.now(), self.database.watched(self.database.now)
+        await asyncio.sleep(0.01)
+        return now, watched
+
+
+class CapturedRows:
+    """The rows of that table at any time that is remembered."""
+
+    def __init__(self, database: CapturedDatabase, chance: random.Random, life: Life, breaks: float = 0.0) -> None:
+        self.in_key_order = True
+        self.reads: list[tuple[Nanoseconds, int]] = []
+        """The times of reads, and of how many keys."""
+        self._database = database
+        self._chance = chance
+        self._life = life
+        self._breaks = breaks
+
+    def read(
+        self,
+        table: WatchedTable,
+        at: Nanoseconds,
+        *,
+        after: KeyText | None,
+        until: KeyText | None,
+        in_key_order: bool = False,
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Nobody reads ranges here."""
+        raise NotImplementedError
+
+    async def look(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield the rows of some keys, two at a time."""
+        self._life.step()
+        self.reads.append((at, len(keys)))
+        await asyncio.sleep(self._chance.uniform(0, 0.2))
+        moment = self._database.at(at)
+        names = [one.name for one in table.column_types]
+        if self._database.forgotten(at) or not {*names} <= {"Id", *dict(moment.columns or ())}:
+            raise NotReadableError("too long ago, or other columns")
+        found = [key for text in keys if (key := int(json.loads(text)[0])) in moment.rows]
+        for start in range(0, len(found), 2):
+            if self._chance.random() < self._breaks:
+                raise TransientError("UNAVAILABLE")
+            yield [
+                [str(key) if name == "Id" else moment.rows[key][name] for name in names]
+                for key in found[start : start + 2]
+            ]
+            self._life.step()
+
+    async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
+        """Return that the table is not worth cutting."""
+        return []
+
+
+class CapturedStream:
+    """The stream: what is committed comes a moment later; a query goes on, or breaks off, and says how far it is."""
+
+    def __init__(self, database: CapturedDatabase, chance: random.Random, life: Life, breaks: float = 0.0) -> None:
+        self._database = database
+        self._chance = chance
+        self._life = life
+        self._breaks = breaks
+
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        """Yield the records of a partition from the start asked for."""
+        records = self._database.records[query.token]
+        place, quiet = 0, 0
+        while True:
+            if place < len(records):
+                self._life.step()
+                record = records[place]
+                place, quiet = place + 1, 0
+                if record.commit_timestamp < query.start:
+                    continue
+                if self._chance.random() < self._breaks:
+                    raise TransientError("UNAVAILABLE")
+                if self._chance.random() < 0.3:
+                    await asyncio.sleep(self._chance.uniform(0, 0.3))
+                yield record
+            else:
+                quiet += 1
+                now = self._database.clock.now()
+                await asyncio.sleep(_LOOK_AGAIN)
+                if quiet % 50 == 0 and place == len(records):
+                    yield HeartbeatRecord(now)
+
+
+@dataclass
+class CapturingWorld:
+    """Readers of that stream, and what they publish."""
+
+    chance: random.Random
+    database: CapturedDatabase
+    mode: Mode = "mirror"
+    breaks: float = 0.0
+    readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
+    rows: list[CapturedRows] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.catalog = CapturedCatalog(self.database)
+        self.world = World(Script({}), Table(self.database.clock), catalog=self.catalog)
+        for token in TOKENS:
+            self.world.table.rows[token] = SpannerPartition(token=token, start=START, watermark=START)
+        self._started = 0
+
+    def start(self) -> None:
+        """Start one more reader."""
+        life, stop = Life(), Stop()
+        self._started += 1
+        rows = CapturedRows(self.database, self.chance, life, self.breaks)
+        self.rows.append(rows)
+        reader = self.world.reader(
+            owner=f"reader {self._started}",
+            life=life,
+            lease=LEASE,
+            poll=timedelta(seconds=1),
+            publisher=FakePublisher(self.world.topic, life, seed=self._started, room=1_000),
+            shapes=FakeShapeStore(self.world.shapes, life),
+            stream=CapturedStream(self.database, self.chance, life, self.breaks),
+            rows=rows,
+            table_options=lambda name: TableOptions(name=name, mode=self.mode),
+        )
+        self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
+
+    async def stop(self, *, killed: bool) -> None:
+        """Let a reader end as it should, or kill it: it leaves its leases behind."""
+        life, stop, task = self.readers.pop(self.chance.randrange(len(self.readers)))
+        life.over |= killed
+        stop.request()
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        if result is not None and not isinstance(result, CrashError | TransientError):
+            raise result
+        if killed:
+            self.database.clock.step(LEASE * 2)
+
+    async def until_all_is_read(self) -> None:
+        """Let everything go well until all that was committed is confirmed."""
+        if not self.readers:
+            self.start()
+        self.breaks = 0.0
+        last = self.database.clock.now()
+        async with asyncio.timeout(600):
+            while min(one.watermark for one in self.world.table.rows.values()) <= last:
+                for _life, _stop, task in self.readers:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(1)
+        while self.readers:
+            await self.stop(killed=False)
+
+    @property
+    def published(self) -> Sequence[tuple[Header, Change]]:
+        """Return all changes that were published."""
+        return [(header, change) for header, changes in self.world.topic.batches for change in changes]
+
+    def mirror(self) -> Mapping[int, Row]:
+        """Return what the mirror is when the newest change of each row has won; equal ones must be equal."""
+        newest: dict[int, tuple[str, Row | None]] = {}
+        for header, change in self.published:
+            key, row = key_of(change), row_of(header, change)
+            before = newest.get(key, ("", None))
+            if change.sequence >= before[0]:
+                newest[key] = change.sequence, row
+        names = dict(self.database.now.columns or ())
+        return {
+            key: {name: row.get(name) for name in names}
+            for key, (_sequence, row) in sorted(newest.items())
+            if row is not None
+        }
+
+    def check_versions(self) -> None:
+        """Check that each published version is the true one, but for those that say they are reconstructed."""
+        for header, change in self.published:
+            assert header.value_capture_type in WHOLE_ROW
+            key, row = key_of(change), row_of(header, change)
+            if not is_reconstructed(change):
+                assert set_values(row) == set_values(self.database.truth[key, change.sequence]), change
+            elif self.mode == "mirror":  # true at its own time
+                moment = self.database.at(parse_timestamp(change.commit_timestamp))
+                assert set_values(row) == set_values(moment.rows.get(key)), change
+
+
+def key_of(change: Change) -> int:
+    """Return the key of a change."""
+    return int(json.loads(change.key)["Id"])
+
+
+def row_of(header: Header, change: Change) -> Row | None:
+    """Return the row of a change, with all columns that its header names."""
+    if change.row is None:
+        return None
+    row = json.loads(change.row)
+    return {column.name: row.get(column.name) for column in header.columns if column.name not in header.primary_key}
+
+
+def set_values(row: Row | None) -> Row | None:
+    """Return the values of a row that are not NULL: a column that is not there yet reads as NULL."""
+    return None if row is None else {name: value for name, value in row.items() if value is not None}
+
+
+def is_reconstructed(change: Change) -> bool:
+    """Return whether a change says that its row may be of another time."""
+    return json.loads(change.place).get(RECONSTRUCTED) is True
