@@ -128,8 +128,8 @@ def database(spanner_instance: SpannerInstance) -> Iterator[Callable[..., Spanne
     """
     made: list[SpannerDatabase] = []
 
-    def make(*statements: str, postgresql: bool = False) -> SpannerDatabase:
-        made.append(spanner_instance.create_database(statements, postgresql=postgresql))
+    def make(*statements: str, postgresql: bool = False, protos: bytes = b"") -> SpannerDatabase:
+        made.append(spanner_instance.create_database(statements, postgresql=postgresql, protos=protos))
         return made[-1]
 
     yield make

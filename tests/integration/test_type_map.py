@@ -9,19 +9,33 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.platform.source import Row, SpannerDatabase, Value, Write
 from deploy.local.proof.comparison import compare_tables
+from services.cdc_consumer.adapters.source_rows import opened_source
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.reasons import Reason
+from shared.runtime.stop import Stop
+from tests.integration.pubsub_topics import a_topology
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
 from tests.source_values import COLUMNS, EPOCH, VALUES, Written
 from tests.unit.cdc_consumer.wire import batch_of, header_of, upsert
-from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
+from tests.worlds.spanner_rows import environment
+from tests.worlds.type_map import (
+    EVERYTHING,
+    KINDS,
+    POSTGRESQL,
+    PROTO_TYPED,
+    SCHEMA,
+    Target,
+    open_target,
+    protos,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -130,6 +144,60 @@ def test_rows_with_arrays_of_every_type_and_keys_of_every_kind_arrive_from_spann
     assert [len(target.dataset.rows(table) or ()) for table in tables] == [3, 3, 2]
     texts = target.dataset.query("SELECT FROM_BASE64(Id) AS id FROM ByBytes ORDER BY Id")
     assert [row["id"] for row in texts] == [b"\x00\xff", b"\x02\xff", b"\x03\xff"]
+
+
+def test_protos_and_enums_arrive_and_columns_are_followed_to_every_type_that_spanner_lets_them_have(
+    database: Callable[..., SpannerDatabase], target: Target, pubsub_channel: grpc.Channel, pubsub_emulator: str
+) -> None:
+    """The emulator's records call a PROTO and an ENUM by their names and have NULL in them; its rows have the values.
+
+    So its types are none that are known, and their columns are text. Spanner itself calls them PROTO and ENUM.
+    """
+    source = database(*PROTO_TYPED, protos=protos())
+    settings = environment(source, "Everything", a_topology(pubsub_channel), pubsub_emulator)
+
+    def all_rows() -> list[bytes]:
+        return [each for each in rows.read("Typed") if isinstance(each, bytes)]
+
+    def apply(*batches: bytes) -> None:
+        path = f"//spanner.googleapis.com/{source.path}/changeStreams/Everything"
+        ours = f'"source":"{source.path}"'.encode()
+        assert not target.apply(*(each.replace(ours, f'"source":"{path}"'.encode()) for each in batches))
+
+    def found(*names: str) -> list[tuple[object, ...]]:
+        columns = ", ".join(names)
+        return [
+            tuple(row[name] for name in names)
+            for row in target.dataset.query(f"SELECT {columns} FROM Typed ORDER BY Id")
+        ]
+
+    with opened_source("python -m services.spanner_reader rows", settings, Stop()) as rows:
+        start = source.now()
+        source.commit([Write("insert", "Typed", {"Id": 1, "U": b"\x08\x05", "S": 1, "Us": (), "N": "abc"})])
+        apply(*read_all(source, "Everything", start, database()))
+        assert found("Id", "U", "S", "N") == [(1, None, None, "abc")]
+        apply(*all_rows())
+        assert found("U", "S", "Us", "N") == [("CAU=", "1", [], "abc")]
+
+        source.alter(
+            "ALTER TABLE Typed ALTER COLUMN U BYTES(MAX)",
+            "ALTER TABLE Typed ALTER COLUMN S INT64",
+            "ALTER TABLE Typed ALTER COLUMN Us ARRAY<BYTES(MAX)>",
+            "ALTER TABLE Typed ALTER COLUMN N BYTES(MAX)",
+        )
+        altered = source.now()
+        source.commit([Write("insert", "Typed", {"Id": 2, "U": b"\xff", "S": 7, "Us": (b"x",), "N": b"\xff"})])
+        apply(*read_all(source, "Everything", altered, database()))
+        apply(*all_rows())
+        names = ("U_BYTES", "S_INT64", "Us_ARRAY_BYTES", "N_BYTES")
+        assert found(*names) == [(b"\x08\x05", 1, [], b"abc"), (b"\xff", 7, [b"x"], b"\xff")]
+
+        target.dataset.query(
+            "ALTER TABLE Typed " + ", ".join(f"DROP COLUMN {name}" for name in ("U", "S", "Us", "N", *names))
+        )
+        target.tables.forget("Typed")
+        apply(*all_rows())
+        assert [named for one in compare_tables(source, target.dataset, ["Typed"]) for named in one.named] == []
 
 
 def test_a_key_with_null_is_refused_and_named_and_its_neighbours_arrive(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 from deploy.local.platform.source import Row
 from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
@@ -122,3 +124,22 @@ KINDS: Row = {
     "ats": (datetime(1970, 1, 1, tzinfo=UTC),),
     "aj": ({"a": 1}, [1]),
 }
+
+
+def protos() -> bytes:
+    """Return the descriptors of a message app.User and of an enumeration app.State."""
+    file = FileDescriptorProto(name="app.proto", package="app", syntax="proto3")
+    file.message_type.add(name="User").field.add(name="id", number=1, type="TYPE_INT64", label="LABEL_OPTIONAL")
+    state = file.enum_type.add(name="State")
+    state.value.add(name="UNKNOWN", number=0)
+    state.value.add(name="ON", number=1)
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+PROTO_TYPED = (
+    "CREATE PROTO BUNDLE (app.User, app.State)",
+    """CREATE TABLE Typed (Id INT64 NOT NULL, U app.User, S app.State, Us ARRAY<app.User>, N STRING(9))
+       PRIMARY KEY (Id)""",
+    "CREATE CHANGE STREAM Everything FOR Typed OPTIONS (value_capture_type = 'NEW_ROW')",
+)
+"""A table with a column of each type that the schema defines itself."""

@@ -114,15 +114,19 @@ class SpannerInstance:
         return f"projects/{self.project}/instances/{self.instance}"
 
     def create_database(
-        self, statements: Sequence[str], name: str | None = None, *, postgresql: bool = False
+        self, statements: Sequence[str], name: str | None = None, *, postgresql: bool = False, protos: bytes = b""
     ) -> "SpannerDatabase":
-        """Create a database with these DDL statements; under a new name unless given one."""
+        """Create a database with these DDL statements; under a new name unless given one.
+
+        ``protos``: a FileDescriptorSet with the types that a CREATE PROTO BUNDLE among them names.
+        """
         name = name or f"database-{next(self._names)}"
         request: dict[str, Any] = {"parent": self.path}
         if postgresql:  # which takes no other statement with this one
             request |= {"create_statement": f'CREATE DATABASE "{name}"', "database_dialect": DatabaseDialect.POSTGRESQL}
         else:
             request |= {"create_statement": f"CREATE DATABASE `{name}`", "extra_statements": list(statements)}
+            request |= {"proto_descriptors": protos}
         _finish(self._database_admin().create_database(request, timeout=DEADLINE))
         made = self.database(name, postgresql=postgresql)
         if postgresql and statements:
@@ -270,13 +274,13 @@ def from_wire(code: str, cell: Any) -> Value:
     match code:
         case "BOOL":
             return bool(cell.bool_value)
-        case "INT64":
+        case "INT64" | "ENUM":
             return int(cell.string_value)
         case "FLOAT64" | "FLOAT32":
             return float(cell.string_value) if cell.HasField("string_value") else float(cell.number_value)
         case "NUMERIC":
             return Decimal(cell.string_value)
-        case "BYTES":
+        case "BYTES" | "PROTO":
             return base64.b64decode(cell.string_value)
         case "DATE":
             return date.fromisoformat(cell.string_value)
