@@ -29,11 +29,11 @@ from shared.contracts.errors import MisconfiguredError
 
 
 class PositionLostError(MisconfiguredError):
-    """The service does not go on from a position any more: it is older than what is kept, or of another life."""
+    """The service no longer goes on from a position: it is older than what is kept, or of another life."""
 
 
 class StreamGoneError(MisconfiguredError):
-    """The table has no change stream any more: what changes until it has one again is in no record."""
+    """The table no longer has a change stream: what changes until it has one again is in no record."""
 
 
 class ReadRefusedError(MisconfiguredError):
@@ -87,22 +87,22 @@ class KeyRangePartitionStore(Protocol):
     async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their sequence's floor.
 
-        Free is what nobody has, what surveys showed unchanged for as long as a lease lasts, and what is in our own
+        Free is what no reader has, what surveys showed unchanged for as long as a lease lasts, and what is in our own
         name without our knowing (a claim whose answer never arrived): name none that we hold. Those of which nothing
         is known are left out, TransientError only if that is all of them.
         """
 
     async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
-        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back).
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them).
 
         Return those that are no longer ours. A ceiling never falls, nor does a low watermark: but the ceiling
-        of what is given back, or ended, is the one that is named, for no stamp is made any more.
+        of what is released, or ended, is the one that is named, for no further stamp is made.
         """
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours.
 
-        One write on the partition's own row decides; whoever tends next finishes what a crash leaves behind it.
+        One write on the partition's own row decides; the reader that tends next finishes what a crash leaves behind.
         Closing again what we have closed changes nothing and returns True. Keys of the partition that no child names
         wait for a token that may not come, and are read from a time in the end.
         """
@@ -137,7 +137,7 @@ class KeyRangePartitionStore(Protocol):
         """
 
     async def pause(self) -> bool:
-        """Let nobody read the stream until it is resumed; return whether it was not paused. Surveys tell of it.
+        """Pause the stream for all readers until it is resumed; return whether it was not paused. Surveys tell of it.
 
         MisconfiguredError where the stream is not known. TransientError: nothing is known of the outcome.
         """
@@ -227,7 +227,7 @@ class TableSnapshotStore(Protocol):
         """
 
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
-        """Ask again, for these ranges, where somebody who watched something else had asked; return whether so.
+        """Request these ranges again where a reader had requested them that watched something else; return whether so.
 
         What was read to its end, and told, is left alone, and so is what an older version has asked for.
         """
@@ -241,17 +241,17 @@ class TableSnapshotStore(Protocol):
     async def claim(self, numbers: Sequence[int], most: int) -> tuple[int, Sequence[SnapshotPart]]:
         """Take the first few of these parts that are still free and not done; return the run and them, with our fence.
 
-        Free is what nobody has, and what surveys showed unchanged for as long as a lease lasts.
+        Free is what no reader has, and what surveys showed unchanged for as long as a lease lasts.
         """
 
-    async def cut(self, run: int, held: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
+    async def cut(self, run: int, owned: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
         """Cut a part into ranges, each to be above a number; return the first, which stays ours. None: it is not ours.
 
         Cutting again what we have cut changes nothing.
         """
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
-        """Save how far parts are and renew their leases, or give them back; return those that are no longer ours."""
+        """Save how far parts are and renew their leases, or release them; return those that are no longer ours."""
 
     async def told(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
@@ -289,7 +289,7 @@ class ResyncStore(Protocol):
         """
 
     async def watching(self) -> Watching | None:
-        """Return what is watched by whoever compared last; None where nobody has."""
+        """Return what the reader watched that compared last; None where none has."""
 
     async def heal(self, run: int, watching: str) -> bool:
         """Take away what was found before a snapshot was asked for that is complete; return whether anything was.
@@ -312,7 +312,7 @@ class TableCatalog(Protocol):
     """What the instance says of the table."""
 
     async def seen(self) -> InspectedTable:
-        """Return what its change stream never tells. TransientError; StreamGoneError where it has none any more."""
+        """Return what its change stream never tells. TransientError; StreamGoneError where it no longer has one."""
 
 
 class VersionClock(Protocol):

@@ -79,7 +79,7 @@ class Mirror:
 
     @property
     def to_sweep(self) -> int:
-        """Return the time before which rows may be left in it that its source has not any more; 0: there are none."""
+        """Return the time before which rows may be left in it that its source no longer has; 0: there are none."""
         return self.complete_since if self.complete_since > self.swept else 0
 
 
@@ -136,15 +136,15 @@ class MessageLeases(Protocol):
     """The messages that this process holds, by their ack ids. Each call returns once Pub/Sub has taken it."""
 
     def keeping(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
-        """Extend these leases while the block runs, except those acked, given back or deferred meanwhile.
+        """Extend these leases while the block runs, except those acked, released or deferred meanwhile.
 
-        The first extension goes out before the block begins; nothing is extended any more once it has ended.
+        The first extension goes out before the block begins; nothing is extended once it has ended.
         """
 
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away."""
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
+    def release(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:

@@ -122,7 +122,7 @@ class Settings:
         slots = int(local[1] or 1) if local else self.tasks
         if self.tasks <= slots:
             return None
-        # the messages of a task that waits for a slot have leases that nobody keeps
+        # the messages of a task that waits for a slot have leases that are not extended
         return f"TASKS={self.tasks} is more than the {slots} that SPARK_MASTER={self.spark_master} can run"
 
     @together

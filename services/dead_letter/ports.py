@@ -46,7 +46,7 @@ class DeadLetterStore(Protocol):
     """The dead letters, their trail, and who is replaying which. Safe for several threads and processes.
 
     Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
-    busy; MisconfiguredError where it is of another version, or of somebody else.
+    busy; MisconfiguredError where it is of another version, or another program's.
     """
 
     def pipeline(self) -> Pipeline:
@@ -67,7 +67,7 @@ class DeadLetterStore(Protocol):
 
         A message id that brought the same dead letter before changes nothing. A dead letter known by its identity gets
         one more attempt, the newest reason and detail, and is open again (with a line in its trail) whatever it was but
-        discarded; whoever is replaying it just now loses it, so that a failure that is faster than the replay's
+        discarded; a replay that is sending it loses it, so that a failure that is faster than the replay's
         book-keeping is not lost. Bytes, attributes and ordering key stay those of its first arrival.
         """
 
@@ -183,7 +183,7 @@ class Inbox(Protocol):
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these are kept. What is not acked comes again."""
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
+    def nack(self, ack_ids: Sequence[str]) -> None:
         """Let these come again at once."""
 
 

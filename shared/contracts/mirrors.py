@@ -1,6 +1,6 @@
 """By what a table in BigQuery says which source table it is of: labels, and the column that holds what is applied.
 
-Whoever writes mirrors and whoever asks them what they hold go by the same names, whatever a table itself is called.
+The services that write mirrors and those that query them use the same names, whatever a table itself is called.
 """
 
 import hashlib

@@ -6,7 +6,7 @@ answered by any number of `Batch` (or one `Tables`), and then by one `Done` or `
 is answered as ever. Nothing else is ever written there.
 
 A batch is what the topic would carry: a change batch of origin ``snapshot``, parsed by the very code that parses
-messages. So whoever asks knows nothing of the source, and *equal* is what the type map makes of it.
+messages. So the client knows nothing of the source, and *equal* is what the type map makes of it.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Publish(_Message, frozen=True, tag="publish"):
     """Let the topic say what is true of these keys now, and wait until it has it; answered by no batch.
 
     Of a key that has a row, an upsert of origin ``snapshot``; of one that has none, a delete: the source is asked, at
-    one time, and whoever asks for it is not believed. Both carry the sequence of a snapshot row, so any later change
+    one time, and the client is not believed. Both carry the sequence of a snapshot row, so any later change
     wins over them. It is higher than ``above`` (what is applied already); else nothing is published, but `Failed`. That
     is the answer, too, where no mirror can hold some of the rows: then the others may have been published.
     """
@@ -104,7 +104,7 @@ class Done(_Message, frozen=True, tag="done"):
 
 
 class Failed(_Message, frozen=True, tag="failed"):
-    """A request cannot be answered: not now (``transient``, the same may work later), or not until somebody acts."""
+    """A request cannot be answered: not now (``transient``, the same may work later), or not until a person acts."""
 
     error: str
     transient: bool = False

@@ -28,7 +28,7 @@ _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeou
 def open_channel(emulator_host: str | None, largest_answer: int | None = None) -> grpc.Channel:
     """Open a channel to the emulator at ``emulator_host``, or to the service where that is None or empty.
 
-    ``largest_answer``: bytes; whoever asks for less after an answer was refused (RESOURCE_EXHAUSTED) may set it.
+    ``largest_answer``: bytes; a caller that asks for less after an answer was refused (RESOURCE_EXHAUSTED) may set it.
     """
     options = _OPTIONS if largest_answer is None else [_SENT, (_RECEIVED, largest_answer)]
     if emulator_host:

@@ -212,7 +212,7 @@ class Packer:
                 self._settle(ordering_key, lane)
 
     def hurry(self) -> None:
-        """Let no key rest any more."""
+        """Let no key rest from now on."""
         self._resting = False
         for key in list(self._lanes):
             self.rested(key)

@@ -336,7 +336,7 @@ def _attributes(header: Header, commit_timestamps: Sequence[str]) -> dict[str, s
         "table": header.table,
         "change_count": str(len(commit_timestamps)),
         "format": str(header.format),
-        # W3C Trace Context: the message begins a trace of its own, which nobody has sampled yet.
+        # W3C Trace Context: the message begins a trace of its own, which is not sampled yet.
         "traceparent": f"00-{ids[:32]}-{ids[32:]}-00",
     }
     if commit_timestamps:

@@ -39,7 +39,7 @@ def acknowledge_stub(channel: Any) -> Any:
 
 
 def modify_ack_deadline_stub(channel: Any) -> Any:
-    """Return the call that extends leases, or with 0 seconds gives messages back."""
+    """Return the call that extends leases, or with 0 seconds nacks messages."""
     return _stub(channel, "Subscriber/ModifyAckDeadline", ModifyAckDeadlineRequest, Empty)
 
 

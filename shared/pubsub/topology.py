@@ -1,4 +1,4 @@
-"""Topics and subscriptions: made by set-up, and checked at every start, because a topic that nobody keeps loses.
+"""Topics and subscriptions: made by set-up and checked at every start, for topics without subscriptions lose them.
 
 Pub/Sub confirms what is published to a topic without a subscription, and discards it; a subscription with the default
 expiry is deleted after 31 days without a consumer, with everything it holds; a filter acknowledges what it leaves out.

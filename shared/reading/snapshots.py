@@ -87,7 +87,7 @@ class OwnedRange(Generic[KeyT]):
         self.complete = False
         """Whether all of it is read and confirmed."""
         self.over = False
-        """Whether this reader saves no progress of it any more: it is done, lost, released or given up."""
+        """Whether this reader no longer saves progress of it: it is done, lost, released or given up."""
 
 
 RangeT = TypeVar("RangeT", bound=OwnedRange[Any])
@@ -381,7 +381,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
             self._owned.pop(owned.place)
         if not task.cancelled():
             self._fail(task.exception())
-        self._publisher.wake()  # its bytes do not count any more
+        self._publisher.wake()  # its bytes no longer count
         self._wake.set()
 
     def _fail(self, error: BaseException | None) -> None:

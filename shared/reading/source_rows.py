@@ -52,11 +52,11 @@ class SourceRows(Protocol):
 
 
 async def answer_requests(source: SourceRows, lines: BinaryIO, out: BinaryIO) -> None:
-    """Answer request after request until there is none any more, or nobody takes the answers."""
+    """Answer request after request until there is none left, or the client no longer takes answers."""
     try:
         while line := await asyncio.to_thread(lines.readline):
             await _answer(source, line, out)
-    except BrokenPipeError:  # whoever asked has gone
+    except BrokenPipeError:  # the client has gone
         return
 
 

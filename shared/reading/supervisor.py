@@ -83,7 +83,7 @@ class Source(Protocol[DueT, OwnedT]):
         """Do what is left to do when an error ends the reader."""
 
     async def drain(self, until: float) -> None:
-        """Publish what was read, until a time of the event loop's clock; no partition is read any more."""
+        """Publish what was read, until a time of the event loop's clock; no partition is read from then on."""
 
     async def let_go(self) -> None:
         """Release everything but the partitions."""
@@ -115,8 +115,8 @@ class Supervisor(Generic[DueT, OwnedT]):
     async def run(self, source: Source[DueT, OwnedT], stop: Stop) -> None:
         """Read until asked to stop, or until every partition has reached the end asked for.
 
-        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
-        confirmed until then is saved, and the leases are released.
+        Returns only after every task is over. MisconfiguredError, and errors of an unknown kind, end it early; what has
+        been confirmed until then is saved, and the leases are released.
         """
         self._source = source
         self._stop = stop
@@ -182,7 +182,7 @@ class Supervisor(Generic[DueT, OwnedT]):
             if found.paused:
                 # Any reader may go on with it, from the progress that is saved.
                 for owned in self._reading():
-                    self._give_back(owned)
+                    self._release(owned)
             else:
                 await self._claim_and_share(found)
             self._health.progressed()
@@ -206,7 +206,7 @@ class Supervisor(Generic[DueT, OwnedT]):
             # Those with the fewest records outstanding: the handover waits for them.
             reading.sort(key=lambda owned: (owned.outstanding, owned.key))
             for owned in reading[: len(reading) - found.share]:
-                self._give_back(owned)
+                self._release(owned)
 
     async def _claim(self, due: Sequence[DueT]) -> None:
         if not due:
@@ -227,7 +227,7 @@ class Supervisor(Generic[DueT, OwnedT]):
         self.note(task)
         self._wake.set()
 
-    def _give_back(self, owned: OwnedT) -> None:
+    def _release(self, owned: OwnedT) -> None:
         owned.leaving = True
         task = asyncio.create_task(self._leave(owned), name=f"leave {owned.key}")
         self._leaving.add(task)
@@ -269,7 +269,7 @@ class Supervisor(Generic[DueT, OwnedT]):
         if not_drained is not None:
             self._log.warning("source_not_drained", error=str(not_drained))
         flush = asyncio.create_task(self._publisher.close(), name="flush")
-        # What is not confirmed by then is published again by whoever reads on; the leases must not wait for it.
+        # What is not confirmed by then is published again by the next owner; the leases must not wait for it.
         await asyncio.wait([flush], timeout=max(0, min(_FLUSH.total_seconds(), save_at - loop.time())))
         try:
             async with asyncio.timeout_at(gone_at):

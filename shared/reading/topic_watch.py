@@ -19,7 +19,7 @@ class RetainingSubscriptions(Protocol):
 
 
 class TopicWatch:
-    """Checks the topic's subscriptions; once they lose messages, nothing that Pub/Sub confirms counts any more."""
+    """Checks the topic's subscriptions; once they lose messages, a confirmation by Pub/Sub no longer counts."""
 
     def __init__(
         self,

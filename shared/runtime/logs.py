@@ -3,7 +3,7 @@
 On a terminal, and where LOG_FORMAT is ``text``, an event is a line of text instead; LOG_FORMAT=json forces JSON.
 
 Whatever a process says comes out like that: our events, warnings and errors of libraries, Python's own warnings, and
-the exceptions that nobody has caught, in any thread. Libraries are heard from WARNING on whatever our level is: what
+the exceptions that were not caught, in any thread. Libraries are heard from WARNING on whatever our level is: what
 they say below that may hold requests, and so rows.
 
 Sources: Cloud Logging, "Structured logging" (severity, message, time, logging.googleapis.com/sourceLocation); Error
@@ -89,7 +89,7 @@ def text_of(line: bytes) -> bytes:
 
 
 def log_whatever_happens() -> None:
-    """Log what Python would print by itself: warnings, and exceptions that nobody has caught, in any thread.
+    """Log what Python would print by itself: warnings, and exceptions that were not caught, in any thread.
 
     For processes of our own. What gRPC's core prints, which is bare text, GRPC_VERBOSITY switches off (`run_as`).
     """

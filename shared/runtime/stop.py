@@ -14,7 +14,7 @@ from shared.contracts.errors import TransientError
 T = TypeVar("T")
 
 _MOMENT: Final = timedelta(seconds=1)
-"""In which what is under way at a stop may still end: a claim that nobody remembers lasts until its lease ends."""
+"""In which what is under way at a stop may still end: a claim that is not remembered lasts until its lease ends."""
 
 
 class Stop:

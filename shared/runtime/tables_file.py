@@ -7,7 +7,7 @@ from shared.contracts.tables_file import TablesFile, read_tables_file
 
 
 def load_tables_file(path: Path | None) -> tuple[str, TablesFile]:
-    """Return the text of a tables file, for whoever cannot see this disk, and what it says; no path is no file.
+    """Return the text of a tables file, for processes that do not see this disk, and its content; no path is no file.
 
     MisconfiguredError where it cannot be read, or with every mistake in it.
     """

@@ -60,7 +60,7 @@ class LeasesContract:
     def test_a_message_given_back_comes_again_at_once(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
-        leases.give_back([held["a"]])
+        leases.release([held["a"]])
         subscription.pass_time(LITTLE)
 
         assert set(subscription.lease()) == {"a"}
@@ -99,7 +99,7 @@ class LeasesContract:
         with leases.keeping(list(held.values())):
             leases.ack([held["acked"]])
             leases.defer([held["later"]], DEADLINE)
-            leases.give_back([held["back"]])
+            leases.release([held["back"]])
             subscription.pass_time(LITTLE)
             soon = subscription.lease()
             subscription.pass_time(DEADLINE)
@@ -112,7 +112,7 @@ class LeasesContract:
     def test_nothing_to_do_is_nothing_done(self, leases: MessageLeases) -> None:
         with leases.keeping([]):
             leases.ack([])
-            leases.give_back([])
+            leases.release([])
             leases.defer([], DEADLINE)
 
 

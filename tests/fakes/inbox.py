@@ -77,7 +77,7 @@ class FakeInbox:
         for ack_id in ack_ids:
             self._subscription.messages.pop(self._leases.pop(ack_id), None)
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
+    def nack(self, ack_ids: Sequence[str]) -> None:
         """End leases."""
         self._reach(f"give back {len(ack_ids)}")
         for ack_id in ack_ids:

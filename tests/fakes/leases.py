@@ -69,7 +69,7 @@ class FakeLeases:
         for ack_id in ack_ids:
             self._there.pop(self._leased.pop(ack_id, ""), None)
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
+    def release(self, ack_ids: Sequence[str]) -> None:
         self._settle(f"give back {len(ack_ids)}", ack_ids)
         self.given_back += ack_ids
         self._lease_until(ack_ids, self._now)

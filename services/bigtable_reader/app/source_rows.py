@@ -1,4 +1,4 @@
-"""The rows of the table as they would be published, for whoever compares a mirror with them: the command ``rows``.
+"""The rows of the table as they would be published, to be compared with a mirror: the command ``rows``.
 
 Rows are read and made into changes as a snapshot's are (`snapshot_source.py`), under the minimum of their keys before
 the reading: a change that the answer does not show has a higher number. What is published is what the table says of

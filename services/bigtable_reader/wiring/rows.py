@@ -1,6 +1,6 @@
 """`python -m services.bigtable_reader rows`: answer, line by line, what a command of the consumer asks of the rows.
 
-That command starts this as its child; nobody types it. It takes the reader's own settings.
+That command starts this as its child. It takes the reader's own settings.
 """
 
 import sys
@@ -43,7 +43,7 @@ from shared.runtime.tables_file import load_tables_file
 
 
 async def rows(settings: Settings) -> int:
-    """Answer requests until there are none any more; return the exit code.
+    """Answer requests until there are none left; return the exit code.
 
     MisconfiguredError where readers watch something else: what this command would tell, or publish, is not of theirs.
     """

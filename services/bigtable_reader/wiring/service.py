@@ -139,7 +139,7 @@ async def read(
             health.not_ready_while(publisher.why_not_ready)
 
             def reading_snapshots(
-                set_aside: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+                dead_letters: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
             ) -> BigtableSnapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
                 snapshots = snapshot_store(settings, channels, owner, watching)
@@ -149,7 +149,7 @@ async def read(
                 resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
                 save = min(settings.lease_duration / 6, _LONGEST_SAVE)
                 return BigtableSnapshots(
-                    BigtableSnapshotSource(snapshots, scan, rows, set_aside, raise_floors, metrics),
+                    BigtableSnapshotSource(snapshots, scan, rows, dead_letters, raise_floors, metrics),
                     BigtableSnapshotEnds(snapshots, resync, rows, publisher, automatic=automatic),
                     publisher,
                     trusted,

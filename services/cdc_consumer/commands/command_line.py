@@ -78,7 +78,7 @@ class ConsumerStatusCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepCommand:
-    """Delete from a mirror what its source does not have any more.
+    """Delete from a mirror what its source no longer has.
 
     T is what the consumer's `status` prints: rows older than T may wait to be swept. `snapshot --status` of the reader
     names the same time; but that of an initial snapshot, which began before the mirror was made, never counts: take

@@ -31,7 +31,7 @@ class Address:
 
 
 def status(told: ConsumerStatusCommand, environ: Mapping[str, str], out: TextIO) -> int:
-    """Ask, print and return the exit code; MisconfiguredError where there is nobody to ask."""
+    """Ask, print and return the exit code; MisconfiguredError where no consumer answers."""
     address = told.address or str(read_settings(Address, environ))
     document = ask_consumer(address)
     if told.json:

@@ -182,7 +182,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         try:
             return with_data(messages, Path(directory) if directory else None)
         except BaseException:
-            leases.give_back(messages["ack_id"].to_pylist())
+            leases.release(messages["ack_id"].to_pylist())
             raise
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

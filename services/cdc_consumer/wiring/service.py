@@ -89,7 +89,7 @@ def service(start_java: StartJava) -> int:
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED
-            log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been given back
+            log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been released
     stopped()
     return 0
 
@@ -104,15 +104,15 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    held = OldestMessages(SystemClock(), settings.liveness, settings.sweep_after)
-    metrics = ConsumerMetrics(registry, SystemClock(), held, tasks_report=settings.tasks_report)
+    oldest_messages = OldestMessages(SystemClock(), settings.liveness, settings.sweep_after)
+    metrics = ConsumerMetrics(registry, SystemClock(), oldest_messages, tasks_report=settings.tasks_report)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
         SystemClock(),
         lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
         lambda mirror: label_recreated(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
-        held,
+        oldest_messages,
         StatusOptions(tasks_report=settings.tasks_report, refused_after=settings.refused_after),
     )
 
@@ -186,7 +186,7 @@ def run_query(
     if settings.spark_master.startswith("local") and settings.tasks > slots:
         raise MisconfiguredError(
             f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
-            "the messages of a task that waits for a slot have leases that nobody keeps"
+            "the messages of a task that waits for a slot have leases that are not extended"
         )
     try:
         query = start_query(session, settings, tables, ack_deadline, exchange)
@@ -328,7 +328,7 @@ def watch(
             health.progressed()
     if stop.requested:
         structlog.get_logger().info("stop_requested")
-        stop_file.touch()  # the source starts no micro-batch any more, and the sink waits for no service
+        stop_file.touch()  # the source starts no further micro-batch, and the sink waits for no service
         _wait_until_idle(query)
     _raise_what_ended(query, may_end=may_end)
     query.stop()

@@ -1,4 +1,4 @@
-"""Deletes from a mirror what its source does not have any more: the command `sweep`, and the automatic sweep."""
+"""Deletes from a mirror what its source no longer has: the command `sweep`, and the automatic sweep."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager

@@ -13,7 +13,7 @@ def edit_text(editor: str | None, text: str) -> str:
     """
     if not editor:
         raise ValueError("no editor is known: set EDITOR, or give --set COLUMN=JSON or --file")
-    with tempfile.TemporaryDirectory(prefix="dead-letter-") as directory:  # nobody else may read it
+    with tempfile.TemporaryDirectory(prefix="dead-letter-") as directory:  # no other user may read it
         file = Path(directory) / "row.json"
         file.write_text(text, encoding="utf-8")
         try:

@@ -1,4 +1,4 @@
-"""The dead-letter subscription: unary Pull, leases kept for as long as their messages are held.
+"""The dead-letter subscription: unary Pull, leases kept until their messages are acked or nacked.
 
 A pull that waits is never cancelled but at the very end: what a cancelled pull has leased comes back only when its
 deadline has passed (see googleapis/python-pubsub#343). So it has a long deadline and is kept from one wait to the next.
@@ -49,7 +49,7 @@ _SECOND: Final = 1_000_000_000
 
 
 class PubsubInbox:
-    """The subscription of one process; what is held is extended within `keeping`.
+    """The subscription of one process; what is leased is extended within `keeping`.
 
     ``messages`` and ``bytes_held``: what one pull leases, at most. The channel has to refuse larger answers.
     """
@@ -66,7 +66,7 @@ class PubsubInbox:
         self._most = min(_FIRST_PULL, messages)
         self._waiting: tuple[Any, threading.Event] | None = None
         self._answered_at = time.monotonic()
-        self._held: dict[str, None] = {}
+        self._leased: dict[str, None] = {}
         self._lock = threading.Lock()
         self._extending = threading.Lock()
         self._ended = threading.Event()
@@ -103,8 +103,8 @@ class PubsubInbox:
                 self._acknowledge(request, timeout=_TIMEOUT, metadata=self._metadata)
             self._let_go(chunk)
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
-        """Let these come again at once. Nothing extends them any more, also if that fails."""
+    def nack(self, ack_ids: Sequence[str]) -> None:
+        """Let these come again at once. Nothing extends them, also if that fails."""
         self._let_go(ack_ids)
         with self._extending:  # an extension that overtakes it would withhold the messages for another deadline
             pass
@@ -121,7 +121,7 @@ class PubsubInbox:
 
     @contextmanager
     def keeping(self, ack_deadline: timedelta) -> Iterator[None]:
-        """Extend what is held every third of the deadline; in the end, give back what is held still."""
+        """Extend what is leased every third of the deadline; in the end, nack what is leased still."""
         thread = threading.Thread(target=self._keep, args=(ack_deadline,), name="lease keeper", daemon=True)
         thread.start()
         try:
@@ -132,7 +132,7 @@ class PubsubInbox:
             self._close()
 
     def _see_that_it_answers(self) -> None:
-        """Ask after a silence; a pull that is not answered by whoever does not answer that either is begun again."""
+        """Ask after a silence; if the service does not answer that either, the pull is begun again."""
         if time.monotonic() - self._answered_at < _SILENCE or (self._waiting and self._waiting[1].is_set()):
             return
         try:
@@ -154,7 +154,7 @@ class PubsubInbox:
         """Count leases, and choose how many the next pull asks for: as many as fit if all were as large as these."""
         received = response.received_messages
         with self._lock:
-            self._held.update(dict.fromkeys(one.ack_id for one in received))
+            self._leased.update(dict.fromkeys(one.ack_id for one in received))
         if received:
             fit = self._bytes_held * len(received) // max(1, 2 * response.ByteSize())
             self._most = max(1, min(self._messages, 2 * self._most, fit))
@@ -162,22 +162,22 @@ class PubsubInbox:
     def _let_go(self, ack_ids: Sequence[str]) -> None:
         with self._lock:
             for ack_id in ack_ids:
-                self._held.pop(ack_id, None)
+                self._leased.pop(ack_id, None)
 
     def _keep(self, ack_deadline: timedelta) -> None:
         every = ack_deadline.total_seconds() / 3
         while not self._ended.wait(every):
             with self._extending:
                 with self._lock:
-                    held = list(self._held)
+                    leased = list(self._leased)
                 try:
-                    self._set_deadline("extend leases", held, ceil(ack_deadline.total_seconds()))
+                    self._set_deadline("extend leases", leased, ceil(ack_deadline.total_seconds()))
                 except (TransientError, MisconfiguredError, grpc.RpcError) as error:
                     # The work goes on: what is lost is a lease, and a dead letter that comes twice is kept once.
-                    structlog.get_logger().warning("leases_not_extended", leases=len(held), error=str(error))
+                    structlog.get_logger().warning("leases_not_extended", leases=len(leased), error=str(error))
 
     def _close(self) -> None:
-        """Give back what is held, and what the pull that waits may still bring."""
+        """Nack what is leased, and what the pull that waits may still bring."""
         if self._waiting is not None:
             (call, answered), self._waiting = self._waiting, None
             if not answered.wait(_LAST_WAIT.total_seconds()):
@@ -185,11 +185,11 @@ class PubsubInbox:
             answered.wait(_LAST_WAIT.total_seconds())
             if call.done() and not call.cancelled() and call.exception() is None:
                 self._hold(call.result())
-        held = list(self._held)
+        leased = list(self._leased)
         try:
-            self.give_back(held)
+            self.nack(leased)
         except (TransientError, MisconfiguredError) as error:  # they come again when their leases end
-            structlog.get_logger().warning("letters_not_given_back", leases=len(held), error=str(error))
+            structlog.get_logger().warning("letters_not_given_back", leases=len(leased), error=str(error))
 
     def _set_deadline(self, what: str, ack_ids: Sequence[str], seconds: int) -> None:
         for chunk in _chunks(ack_ids):

@@ -27,7 +27,7 @@ from shared.contracts.timestamps import microseconds, parse_timestamp
 from shared.pubsub.credentials import credentials_error, unusable_credentials
 
 _TIMEOUT: Final = 60.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested: whoever replays has the one policy
+_NO_RETRY: Final[Any] = None  # retries are not nested: the replay has the one policy
 _KEYS: Final = 500
 _PLACE: Final = "_millrace_place"  # of a key among those that a query asks for: no column of a source has the name
 """Rows that one query asks for."""

@@ -75,7 +75,7 @@ class Collector:
             self._collect_one_by_one(received, stop)
 
     def _collect_one_by_one(self, received: Sequence[Received], stop: Stop) -> None:
-        """Keep what can be kept, and raise what one of them has met with: nobody knows it, and it holds up no other."""
+        """Keep what can be kept, and raise an unknown error of one of them: it delays no other."""
         failure: Exception | None = None
         for one in received:
             try:

@@ -15,7 +15,7 @@ from services.dead_letter.core.documents import Document
 
 SHORT: Final = 12
 """Characters of an id that tables show; eight are enough to name a dead letter."""
-_PIPED_WIDTH: Final = 240  # columns of a table that nobody looks at in a terminal
+_PIPED_WIDTH: Final = 240  # columns of a table that is not shown in a terminal
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -28,9 +28,9 @@ class State(Enum):
     REPLAYED = "replayed"
     """Published again, and has not come back."""
     SUPERSEDED = "superseded"
-    """Not needed any more: the mirror holds something newer, or an edited copy takes its place."""
+    """No longer needed: the mirror holds something newer, or an edited copy takes its place."""
     DISCARDED = "discarded"
-    """Somebody decided that it is not to be applied."""
+    """A person decided that it is not to be applied."""
 
 
 class Action(Enum):

@@ -126,7 +126,7 @@ def _check_columns(batch: ChangeBatch, before: Mapping[str, object], after: Mapp
 
 
 def _check_same_row(before: ChangeBatch, data: bytes) -> None:
-    """Refuse what is no change batch any more, or one of another table or key: it would be applied elsewhere."""
+    """Refuse what is no longer a change batch, or one of another table or key: it would be applied elsewhere."""
     try:
         after = decode_batch(data)
     except PoisonRecordError as error:

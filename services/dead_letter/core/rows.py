@@ -37,7 +37,7 @@ class DeadLetterContent:
     oldest_upsert: int | None = None
     """The commit timestamp of the oldest upsert in them, in microseconds; None where there is none for a mirror."""
     understood: bool = True
-    """False where they are no change batch that this version reads: nobody here knows how old they are."""
+    """False where they are no change batch that this version reads: their age is not known."""
 
 
 def content_of(letter: DeadLetter) -> DeadLetterContent:

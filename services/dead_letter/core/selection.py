@@ -56,7 +56,7 @@ def sequence_order(sequence: str) -> str:
 
 
 def sequence_bound(text: str) -> str:
-    """Return a sequence that somebody gives in the form of `Selection.sequence_from`; ValueError where it is none."""
+    """Return a sequence that a person gives in the form of `Selection.sequence_from`; ValueError where it is none."""
     return str(four_sections(*parse_sequence(text).sections))
 
 

@@ -94,7 +94,7 @@ class Callers:
         raise self.refused()
 
     def refused(self) -> RefusedError:
-        """Return the refusal of somebody who has not said who they are."""
+        """Return the refusal of a caller without credentials."""
         tokens = self.tokens()
         if not tokens and self.proxy is None:
             return RefusedError(403, _NOBODY)

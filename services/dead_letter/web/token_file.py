@@ -13,8 +13,8 @@ from shared.contracts.errors import MisconfiguredError
 class TokenFile:
     """The tokens as the file has them now; it is read again when it is another one, or has changed.
 
-    One that cannot be read, or holds a mistake, changes nothing but the log: a line half written locks nobody out, and
-    it lets nobody in. MisconfiguredError if it is so from the beginning.
+    One that cannot be read, or holds a mistake, changes nothing but the log: a line half written locks no caller out,
+    and it lets no caller in. MisconfiguredError if it is so from the beginning.
     """
 
     def __init__(self, file: Path) -> None:

@@ -94,7 +94,7 @@ def check_start(settings: Settings, stop: Stop) -> None:
 
 @contextmanager
 def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
-    """Open the subscription for the block, if it is fit; in the end, what it holds is given back."""
+    """Open the subscription for the block, if it is fit; in the end, what it holds is nacked."""
     check_start(settings, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:

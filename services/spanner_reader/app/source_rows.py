@@ -1,4 +1,4 @@
-"""The rows of tables as they would be published, for whoever compares a mirror with them: the command ``rows``.
+"""The rows of tables as they would be published, to be compared with a mirror: the command ``rows``.
 
 Rows are read and made into changes as a snapshot's are. What is published is what the source says of some keys at one
 time: the row, or that there is none. It goes through the topic and carries that time, so any later change wins.

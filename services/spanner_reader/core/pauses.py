@@ -33,7 +33,7 @@ class Pause:
 
     @property
     def lasts(self) -> bool:
-        """Return whether nobody has ended it."""
+        """Return whether it has not ended."""
         return self.resumed_at is None
 
     def covers(self, at: Nanoseconds) -> bool:

@@ -1,6 +1,6 @@
 """`python -m services.spanner_reader rows`: answer, line by line, what a command of the consumer asks of tables' rows.
 
-That command starts this as its child; nobody types it. It takes the reader's own settings.
+That command starts this as its child. It takes the reader's own settings.
 """
 
 import sys
@@ -26,7 +26,7 @@ from shared.runtime.tables_file import load_tables_file
 
 
 async def rows(settings: Settings) -> int:
-    """Answer requests until there are none any more; return the exit code."""
+    """Answer requests until there are none left; return the exit code."""
     _text, file = load_tables_file(settings.tables_file)
     channels = SpannerChannels(settings.spanner_emulator_host)
     stop = Stop()

@@ -217,7 +217,7 @@ def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_i
         world = await a_world()
         living = world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
-        (held,) = living.reader.held
+        (held,) = living.reader.owned
         held.trusted_until = asyncio.get_running_loop().time()
         assert not held.ours  # as after a pause: seen before any timer, and what was read for it is dropped
         held.trusted_until += 1_000

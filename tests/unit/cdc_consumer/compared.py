@@ -222,7 +222,7 @@ def reconciler(
     @contextmanager
     def spilled(table: Mirrored, wanted: int) -> Iterator[SpilledRows]:
         place = directory / f"{id(world)}-{next(numbers)}"
-        with SpilledRows(place, table.schema, key_kinds(table.definition), buckets or wanted, held=200) as rows:
+        with SpilledRows(place, table.schema, key_kinds(table.definition), buckets or wanted, buffer_bytes=200) as rows:
             if buckets:
                 rows.buckets = buckets
             yield rows

@@ -251,7 +251,7 @@ def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_p
     clock = SetClock()
     mirrors = [Mirror("planes", 1, complete_since=SINCE)]
     status = ConsumerStatus(
-        clock, lambda _datasets: mirrors, lambda _mirror: None, held=OldestMessages(clock, lately=AFTER)
+        clock, lambda _datasets: mirrors, lambda _mirror: None, oldest_messages=OldestMessages(clock, lately=AFTER)
     )
     automatic = AutomaticSweep(
         status, lambda _mirror: Swept(SINCE, left=0), clock, after=AFTER, keep_messages_for=timedelta(days=7)

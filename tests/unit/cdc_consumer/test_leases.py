@@ -87,7 +87,7 @@ def test_a_stop_ends_the_retries(pubsub: PubsubInMemory) -> None:
     pubsub.failures = [UNAVAILABLE] * 100
 
     with pytest.raises(TransientError):
-        pubsub.leases(stop=stop).give_back(["a"])
+        pubsub.leases(stop=stop).release(["a"])
     assert len(pubsub.called("ModifyAckDeadline")) == 1
 
 
@@ -127,7 +127,7 @@ def test_leases_are_kept_until_an_ack_or_a_putting_off_has_succeeded(pubsub: Pub
 def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) -> None:
     leases = pubsub.leases()
     leases.defer(["a"], timedelta(hours=2))
-    leases.give_back(["b", "c"])
+    leases.release(["b", "c"])
 
     assert [request.ack_deadline_seconds for request in pubsub.called("ModifyAckDeadline")] == [600, 0]
     assert (leases.deferred_count, leases.given_back) == (1, 2)
@@ -168,7 +168,7 @@ def test_what_is_acked_given_back_or_deferred_is_extended_no_more(pubsub: Pubsub
     leases = pubsub.leases()
     with leases.keeping(["acked", "back", "later", "kept"]):
         leases.ack(["acked"])
-        leases.give_back(["back"])
+        leases.release(["back"])
         leases.defer(["later"], timedelta(seconds=60))
         settled = len(pubsub.channel.calls)
         pubsub.wait_for_extensions(4)
@@ -204,7 +204,7 @@ def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsu
     leases = pubsub.leases()
     with leases.keeper(["a"]):
         assert under_way.wait(RETRY_BUDGET)
-        giving_back = threading.Thread(target=leases.give_back, args=(["a"],))
+        giving_back = threading.Thread(target=leases.release, args=(["a"],))
         giving_back.start()
         giving_back.join(0.05)
         still_waiting = giving_back.is_alive()

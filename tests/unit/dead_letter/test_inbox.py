@@ -136,7 +136,7 @@ def test_what_is_acked_or_given_back_is_extended_no_more() -> None:
     inbox = an_inbox(answers)
     inbox.pull(NOW)
     inbox.ack(["a0"])
-    inbox.give_back(["a1"])
+    inbox.nack(["a1"])
     before = len(answers.deadlines)
 
     kept_until(answers, inbox, lambda: len(answers.deadlines) > before + 1)

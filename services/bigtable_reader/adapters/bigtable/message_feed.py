@@ -2,7 +2,7 @@
 
 gRPC for Python takes two to four times as much CPU for a message where an event loop waits for each. Here a thread
 waits, in the single-threaded way that gRPC has for such calls, and the loop is woken once for all that has come.
-Back-pressure is kept: beyond some bytes that nobody has taken the thread takes no more, and gRPC then lets the server
+Back-pressure is kept: beyond some bytes that were not taken the thread takes no more, and gRPC then lets the server
 wait.
 """
 
@@ -102,7 +102,7 @@ class _Feed:
 
     def _tell(self) -> None:
         self._is_told = True
-        with suppress(RuntimeError):  # the loop is closed: nobody takes any more
+        with suppress(RuntimeError):  # the loop is closed: nothing takes from the feed
             self._loop.call_soon_threadsafe(self._filled.set)
 
 

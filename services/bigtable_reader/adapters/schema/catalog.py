@@ -73,7 +73,7 @@ class BigtableCatalog:
         return InspectedTable(look.families, look.clusters, look.retention.total_seconds(), routed_to)
 
     def _say_unseen(self, error: MisconfiguredError) -> None:
-        """Say once that nobody may look at the app profile. One that is gone shows at the next call."""
+        """Log once that this identity may not read the app profile. One that is gone shows at the next call."""
         log = structlog.get_logger()
         if self._said or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
             log.debug("app_profile_not_seen", error=str(error))
@@ -99,7 +99,7 @@ class BigtableCatalog:
         )
 
     async def profile(self) -> Profile:
-        """Return how the table's app profile routes. TransientError; MisconfiguredError, also where nobody may ask."""
+        """Return how the table's app profile routes. TransientError; MisconfiguredError, also if it may not be read."""
         name = f"{self._table.instance}/appProfiles/{self._table.app_profile or 'default'}"
         request = GetAppProfileRequest.pb()(name=name)
         found = await self._ask(_GET_PROFILE, request, AdminAppProfile.pb(), f"look at app profile {name}")

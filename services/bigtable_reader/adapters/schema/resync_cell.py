@@ -62,7 +62,7 @@ class BigtableResyncStore:
             structlog.get_logger().warning("mark_noted", kind=kind, why=str(error))
 
     async def watching(self) -> Watching | None:
-        """Return what is watched by whoever compared last; None where nobody has."""
+        """Return what the reader watched that compared last; None where none has."""
         found = await self._rows.topology()
         return None if found is None or found.resync is None else found.resync[1].watching
 

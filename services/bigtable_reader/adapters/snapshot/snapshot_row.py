@@ -64,7 +64,7 @@ class BigtableSnapshotStore:
         return after is not None
 
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
-        """Ask again for what was asked for by somebody who watched something else; return whether there was any."""
+        """Request again what a reader requested that watched something else; return whether there was any."""
         _before, after = await self._change(lambda b: core.taken_over(b, ranges, now, self._watching))
         return after is not None
 
@@ -85,13 +85,13 @@ class BigtableSnapshotStore:
         known = {part.number: part.fence for part in before.parts}
         return after.run, [part for part in after.parts if part.fence > known[part.number]]
 
-    async def cut(self, run: int, held: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
+    async def cut(self, run: int, owned: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]) -> SnapshotPart | None:
         """Cut a part into ranges, each to be above a number; return the first, which stays ours. None: not ours."""
-        before, after = await self._change(lambda b: core.cut_into(b, run, held, parts))
-        return core.ours(after or before, run, held)
+        before, after = await self._change(lambda b: core.cut_into(b, run, owned, parts))
+        return core.ours(after or before, run, owned)
 
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
-        """Save how far parts are and renew their leases, or give them back; return those that are no longer ours."""
+        """Save how far parts are and renew their leases, or release them; return those that are no longer ours."""
         if not progress:
             return frozenset()
         before, _after = await self._change(lambda b: core.advanced(b, progress, release=release))

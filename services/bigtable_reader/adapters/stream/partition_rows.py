@@ -229,7 +229,7 @@ class PartitionRows:
     async def write_resumption(self, before: TopologyRow) -> bool:
         """Write that it is no longer paused, if the pieces are still what is there; return whether they were.
 
-        What waits for other pieces has waited since now: nobody could read those meanwhile.
+        What waits for other pieces has waited since now: those could not be read meanwhile.
         """
         waiting = [
             _set(("piece", piece.id.encode()), msgspec.json.encode(piece), _BIGTABLES_CLOCK)
@@ -250,7 +250,7 @@ class PartitionRows:
         return await self._write(self._partition + name.encode(), LEASE, before.encoded(), [_delete_row()])
 
     async def attend(self, owner: str, mark: str) -> None:
-        """Say that a reader is there. Nobody else writes that row; others delete it, on condition."""
+        """Record that a reader is there. No other reader writes that row; others delete it, on condition."""
         mutations = [_delete(PRESENT), _set(PRESENT, mark.encode(), _BIGTABLES_CLOCK)]
         await self._mutate(self._reader + owner.encode(), mutations)
 

@@ -89,7 +89,7 @@ class BigtablePartitionStore:
         self._now = Microseconds(0)
         self._leases = Unchanged(monotonic)
         self._present = Unchanged(monotonic)
-        self._held: dict[PieceId, LeasedRow] = {}
+        self._leased: dict[PieceId, LeasedRow] = {}
         self._claims: dict[str, None] = {}
         self._ended: dict[tuple[PieceId, int], None] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -150,21 +150,21 @@ class BigtablePartitionStore:
         there = (await self._pieces.known()).topology.names
         for partition in claimed:
             if partition.piece.id not in there:
-                held = self._held.pop(partition.piece.id)
-                with contextlib.suppress(TransientError):  # whoever tends finds it
-                    await self._rows.delete_partition(held.name, held.lease)
+                leased = self._leased.pop(partition.piece.id)
+                with contextlib.suppress(TransientError):  # the next reader that tends the pieces finds it
+                    await self._rows.delete_partition(leased.name, leased.lease)
         return [partition for partition in claimed if partition.piece.id in there]
 
     async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
-        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
+        """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them)."""
 
         async def save(one: BigtableProgress) -> bool:
-            held = self._ours(one.partition)
-            if held is None:
+            leased = self._ours(one.partition)
+            if leased is None:
                 return self._has_ended(one.partition)
-            kept = await held.save(one, "RELEASED" if release else "RUNNING")
+            kept = await leased.save(one, "RELEASED" if release else "RUNNING")
             if release or not kept:
-                self._drop(held)
+                self._drop(leased)
             return kept
 
         answers = await self._each(progress, save)
@@ -188,19 +188,19 @@ class BigtablePartitionStore:
 
     async def _end(self, progress: BigtableProgress, successors: tuple[Successor, ...]) -> bool:
         partition = progress.partition
-        held = self._ours(partition)
-        if held is None:
+        leased = self._ours(partition)
+        if leased is None:
             return self._has_ended(partition)
-        if not await held.save(progress, "CLOSING", successors):
-            self._drop(held)
+        if not await leased.save(progress, "CLOSING", successors):
+            self._drop(leased)
             return False
         _remember(self._ended, (partition.piece.id, partition.fence))
-        self._drop(held)
+        self._drop(leased)
         try:
-            await self._pieces.change(lambda row: shape.settle(row.topology, _ending(held)))
-            await self._rows.delete_partition(held.name, held.lease)
-        except TransientError as error:  # it has ended all the same: whoever tends next goes on from here
-            self._log.warning("roll_forward_put_off", piece=held.name, error=str(error))
+            await self._pieces.change(lambda row: shape.settle(row.topology, _ending(leased)))
+            await self._rows.delete_partition(leased.name, leased.lease)
+        except TransientError as error:  # it has ended all the same: the reader that tends next goes on from here
+            self._log.warning("roll_forward_put_off", piece=leased.name, error=str(error))
         return True
 
     async def tend(self) -> Tended:
@@ -288,7 +288,7 @@ class BigtablePartitionStore:
         return lease.state != "CLOSING" and self._is_left(name, lease)
 
     def _is_left(self, name: PieceId, lease: Lease) -> bool:
-        """Return whether nobody writes a row any more: closed, given back, not renewed, or ours without our knowing."""
+        """Return whether a row has no writer: closed, released, not renewed, or ours without our knowing."""
         if lease.state != "RUNNING" or lease.claim in self._claims:
             return True
         return self._leases.stood(name, lease.encoded()) >= self._lease
@@ -311,7 +311,7 @@ class BigtablePartitionStore:
         row = PartitionRow(lease, content)
         if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
             return None
-        self._held[piece.id] = LeasedRow(self._rows, piece.id, row)
+        self._leased[piece.id] = LeasedRow(self._rows, piece.id, row)
         return BigtablePartition(
             piece=piece,
             position=content.position,
@@ -323,15 +323,15 @@ class BigtablePartitionStore:
         )
 
     def _ours(self, partition: BigtablePartition) -> LeasedRow | None:
-        held = self._held.get(partition.piece.id)
-        return None if held is None or held.lease.fence != partition.fence else held
+        leased = self._leased.get(partition.piece.id)
+        return None if leased is None or leased.lease.fence != partition.fence else leased
 
     def _has_ended(self, partition: BigtablePartition) -> bool:
         return (partition.piece.id, partition.fence) in self._ended
 
-    def _drop(self, held: LeasedRow) -> None:
-        if self._held.get(held.name) is held:
-            del self._held[held.name]
+    def _drop(self, leased: LeasedRow) -> None:
+        if self._leased.get(leased.name) is leased:
+            del self._leased[leased.name]
 
     async def _each(self, items: Iterable[T], call: Callable[[T], Awaitable[object]]) -> list[object]:
         async def one(item: T) -> object:
@@ -384,8 +384,8 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
     )
 
 
-def _ending(held: LeasedRow) -> Mapping[PieceId, Ending]:
-    return {} if held.ending is None else {held.name: held.ending}
+def _ending(leased: LeasedRow) -> Mapping[PieceId, Ending]:
+    return {} if leased.ending is None else {leased.name: leased.ending}
 
 
 def _remember(memory: dict[T, None], what: T) -> None:

@@ -1,4 +1,4 @@
-"""For how long values have not changed: that nobody writes them any more is seen by that, and by no other clock."""
+"""For how long values have not changed: a value without a writer is found by that, and by no other clock."""
 
 from collections.abc import Callable, Mapping
 

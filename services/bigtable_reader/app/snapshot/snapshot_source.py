@@ -8,7 +8,7 @@ part, as the partition table had it before the reading began. Why that is right,
   arrives after the survey of the partition table. Minimums are saved before any version above them is made, are never
   lowered, and the next owner of a piece, or of a child of it, begins above its upper limit, which is above its minimum.
   So the record's version is above F, and so is that of the image that holds the change: it wins, whenever it is
-  published. (A reader that has lost the piece may number below F, but saves no position any more: the record comes to
+  published. (A reader that has lost the piece may number below F, but no longer saves a position: the record comes to
   the next owner as well.)
 - If the row of the snapshot wins over all images, no change has such a record: all of them were there to be read.
 - If an image wins, it does so by the highest version, and holds all that ever had a record (`read_back.py`), and what
@@ -128,7 +128,7 @@ class BigtableSnapshotSource:
         store: TableSnapshotStore,
         scan: TableScan,
         rows: MirroredRows,
-        set_aside: DeadLettering,
+        dead_letters: DeadLettering,
         raise_floors: Callable[[KeyRange, int], None],
         metrics: BigtableReaderMetrics,
     ) -> None:
@@ -136,7 +136,7 @@ class BigtableSnapshotSource:
         self._store = store
         self._scan = scan
         self._rows = rows
-        self._set_aside = set_aside
+        self._dead_letters = dead_letters
         self._raise_floors = raise_floors
         self._metrics = metrics
         self._pieces: BigtablePartitionSurvey | None = None
@@ -284,7 +284,7 @@ class BigtableSnapshotSource:
             if rest is not None:
                 await self._scan.first_key(rest)
             why = f"Bigtable does not read this row, and reads others: {again}"
-            await self._set_aside.keep([self._rows.images.unreadable_row(row_key, place, why)])
+            await self._dead_letters.keep([self._rows.images.unreadable_row(row_key, place, why)])
             taken = owned.keys.add(row_key, 1, 0, 0)
             owned.read_to = taken.last
             return
@@ -325,7 +325,7 @@ class BigtableSnapshotSource:
             confirmed = partial(self._on_confirmed, owned.keys, taken, len(some))
             await publisher.publish(some[0].header, changes, confirmed)
         if refused:
-            kept = await self._set_aside.begin(refused)
+            kept = await self._dead_letters.begin(refused)
             publisher.call_when_done(kept, partial(self._on_confirmed, owned.keys, taken, 0))
         return True
 

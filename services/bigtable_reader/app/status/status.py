@@ -14,7 +14,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import NOT_STARTED, needs_attention, progress_lines, state_lines, state_of
 
 READY: Final = "READY"
-"""It may be read, and nobody has it."""
+"""It may be read, and no reader has it."""
 RUNNING: Final = "RUNNING"
 CLOSING: Final = "CLOSING"
 """Its end is recorded, its children are not pieces yet."""
@@ -51,8 +51,8 @@ def document(
     started = bool(survey.pieces)
     low = low_watermark(survey) if started else now
     lag = max(0, now - low) / _SECOND
-    held = Counter(saved.owner for saved in survey.saved.values() if saved.owner and saved.state == RUNNING)
-    owners = sorted(survey.readers | held.keys())
+    leased = Counter(saved.owner for saved in survey.saved.values() if saved.owner and saved.state == RUNNING)
+    owners = sorted(survey.readers | leased.keys())
     kept = None if retention is None else retention.total_seconds()
     return {
         "service": "bigtable_reader",
@@ -64,7 +64,7 @@ def document(
         "uncovered": [str(one) for one in uncovered(ranges)] if started else [],
         "covered_twice": [str(one) for _other, one in overlapping(ranges)],
         "unread": [str(one) for one in unread(survey)] if started else [],
-        "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
+        "readers": [{"owner": owner, "partitions": leased[owner]} for owner in owners],
         "low_watermark": _shown(low) if started else None,
         "lag_seconds": lag if started else None,
         "retention_seconds": kept,
@@ -95,9 +95,9 @@ def _shown(time: Microseconds) -> str:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, or nobody is to, all keys are covered once, in time, and no re-sync is due; else 1.
+    """Return 0 if a reader reads or none is to, all keys are covered once, in time, and no re-sync is due; else 1.
 
-    Keys that nobody reads just now are none of that: they are taken within a lease, or fall behind.
+    Keys that no reader reads just now are none of that: they are taken within a lease, or fall behind.
     """
     return int(needs_attention(shown) or bool(shown["uncovered"] or shown["covered_twice"]))
 

@@ -36,7 +36,7 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         self.renew_now()
 
     def raise_floors(self, keys: KeyRange, floor: int) -> None:
-        """Let no stamp up to a number be made for keys any more, and have that saved: at the second renewal at last."""
+        """Make no further stamp up to a number for keys, and have that saved: at the second renewal at last."""
         low = [one for one in self.owned.values() if not one.over and one.stamps.last < floor]
         for one in low:
             if overlapping([one.partition.piece.range, keys]):
@@ -52,7 +52,7 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         return [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in owned]
 
     def _to_release(self, owned: BigtableOwnedPartition, *, durable: bool) -> BigtableProgress:
-        last = owned.stamps.last  # no stamp is made for it here any more
+        last = owned.stamps.last  # no further stamp is made for it here
         if durable:
             return owned.progress(last)
         return BigtableProgress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)

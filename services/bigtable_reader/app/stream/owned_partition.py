@@ -46,7 +46,7 @@ class BigtableOwnedPartition(OwnedPartition):
         self.prefix = BigtableConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
         self.stamps = Stamps(partition.floor, partition.ceiling)
         self.least_floor = 0
-        """No stamp up to it is to be made any more, as soon as the ceiling is above it."""
+        """No further stamp up to it is to be made, as soon as the ceiling is above it."""
         self.raised = asyncio.Event()
         self._expired = False
 

@@ -56,7 +56,7 @@ class DataChangePublisher:
         publishing: ConfirmedPublishing,
         outputs: Outputs,
         read_back: ReadBack | None,
-        set_aside: DeadLettering,
+        dead_letters: DeadLettering,
         clock: VersionClock,
         renew: Callable[[], None],
     ) -> None:
@@ -64,12 +64,12 @@ class DataChangePublisher:
         self._publishing = publishing
         self._outputs = outputs
         self._read_back = read_back
-        self._set_aside = set_aside
+        self._dead_letters = dead_letters
         self._clock = clock
         self._renew = renew
         self._log = structlog.get_logger()
 
-    async def publish(self, held: BigtableOwnedPartition, records: Sequence[DataChange], stop: Stop) -> None:
+    async def publish(self, owned: BigtableOwnedPartition, records: Sequence[DataChange], stop: Stop) -> None:
         """Publish what is made of records, all of it together; their places are confirmed when it is."""
         if not records:
             return
@@ -77,8 +77,8 @@ class DataChangePublisher:
         calls_for_image = self._outputs.watched.calls_for_image
         asking = [read_back is not None and calls_for_image(record) for record in records]
         # The stamps first: they wait for a ceiling, and a place in the line for what will not come is for ever.
-        stamps = iter(await self._stamps(held, sum(asking)))
-        add = held.prefix.add
+        stamps = iter(await self._stamps(owned, sum(asking)))
+        add = owned.prefix.add
         lines: list[tuple[str, Change]] = []
         of_lines: list[Place] = []
         refused: list[RefusedChange] = []
@@ -87,7 +87,7 @@ class DataChangePublisher:
             made, failed = entries.changes(record) if entries is not None else ((), ())
             place = add(record.token, record.low_watermark, asks + bool(made) + bool(failed))
             if asks and read_back is not None:
-                read_back.ask(held, record.row_key, Trigger.of(record), next(stamps), place, stop)
+                read_back.ask(owned, record.row_key, Trigger.of(record), next(stamps), place, stop)
             if made:
                 lines += made
                 of_lines.append(place)
@@ -95,28 +95,28 @@ class DataChangePublisher:
                 refused += failed
                 of_refused.append(place)
         if lines and entries is not None:
-            await self._publishing.publish(entries.header, lines, partial(held.confirm, of_lines))
+            await self._publishing.publish(entries.header, lines, partial(owned.confirm, of_lines))
         if refused:
-            self._publishing.when_done(await self._set_aside.begin(refused), partial(held.confirm, of_refused))
+            self._publishing.when_done(await self._dead_letters.begin(refused), partial(owned.confirm, of_refused))
         if read_back is not None:
             await read_back.room()
 
-    async def _stamps(self, held: BigtableOwnedPartition, count: int) -> Sequence[int]:
+    async def _stamps(self, owned: BigtableOwnedPartition, count: int) -> Sequence[int]:
         """Return so many stamps, which rise."""
         stamps: list[int] = []
         while len(stamps) < count:
-            if not held.ours:
-                if not held.over:  # after a pause of the process: before any timer could tell
-                    self._log.warning("lease_lost", **held.log_fields, why="not renewed in time")
-                held.over = True
+            if not owned.ours:
+                if not owned.over:  # after a pause of the process: before any timer could tell
+                    self._log.warning("lease_lost", **owned.log_fields, why="not renewed in time")
+                owned.over = True
                 raise TransientError("the lease is over")
             now = self._clock.now()
-            while len(stamps) < count and (stamp := held.stamps.next(now)) is not None:
+            while len(stamps) < count and (stamp := owned.stamps.next(now)) is not None:
                 stamps.append(stamp)
             if len(stamps) < count:
-                held.raised.clear()
+                owned.raised.clear()
                 self._renew()
-                await held.raised.wait()
+                await owned.raised.wait()
         return stamps
 
 
@@ -138,11 +138,11 @@ class BigtablePartitionReader:
         self._options = options
         self._log = structlog.get_logger()
 
-    async def read(self, held: BigtableOwnedPartition, stop: Stop) -> None:
+    async def read(self, owned: BigtableOwnedPartition, stop: Stop) -> None:
         """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
         query = BigtableStreamQuery(
-            held.partition.piece.range,
-            held.prefix.read,
+            owned.partition.piece.range,
+            owned.prefix.read,
             self._options.end,
             int(self._options.heartbeat / timedelta(milliseconds=1)),
         )
@@ -156,79 +156,79 @@ class BigtablePartitionReader:
                             case DataChange():
                                 changes.append(record)
                             case Heartbeat(token=token, low_watermark=low_watermark):
-                                await self._records.publish(held, changes, stop)
-                                held.prefix.add(token, low_watermark)
+                                await self._records.publish(owned, changes, stop)
+                                owned.prefix.add(token, low_watermark)
                                 changes = []
                             case CloseStream():
-                                await self._records.publish(held, changes, stop)
-                                await self._closed(held, record, stop)
+                                await self._records.publish(owned, changes, stop)
+                                await self._closed(owned, record, stop)
                                 return
                             case _:
                                 assert_never(record)
-                    await self._records.publish(held, changes, stop)
-                    await held.room()
+                    await self._records.publish(owned, changes, stop)
+                    await owned.room()
             raise TransientError("the stream ended without saying why")
         except PositionLostError as error:
-            await self._give_up_position(held, error, stop)
+            await self._give_up_position(owned, error, stop)
 
     # Ends
 
-    async def _closed(self, held: BigtableOwnedPartition, record: CloseStream, stop: Stop) -> None:
+    async def _closed(self, owned: BigtableOwnedPartition, record: CloseStream, stop: Stop) -> None:
         """Record the end of a partition, after everything before it is confirmed."""
         end = self._options.end
         if record.code == _OUT_OF_RANGE and record.children:
-            closed = await held.end(lambda: self._close(held, record.children), stop)
+            closed = await owned.end(lambda: self._close(owned, record.children), stop)
             if closed is not None:
                 self._log.info(
-                    "partition_closed", **held.log_fields, children=[str(c.token.range) for c in record.children]
+                    "partition_closed", **owned.log_fields, children=[str(c.token.range) for c in record.children]
                 )
         elif record.code == 0 and not record.children and end is not None:
-            await held.confirmed()
-            held.prefix.reach(Microseconds(end + 1))
-            progress = held.progress(held.stamps.last)
-            await held.end(lambda: self._store.advance([progress], release=True), stop)
-            self._log.info("partition_reached_the_end", **held.log_fields)
+            await owned.confirmed()
+            owned.prefix.reach(Microseconds(end + 1))
+            progress = owned.progress(owned.stamps.last)
+            await owned.end(lambda: self._store.advance([progress], release=True), stop)
+            self._log.info("partition_reached_the_end", **owned.log_fields)
         else:
-            self._log.warning("stream_closed", **held.log_fields, code=record.code, message=record.message)
+            self._log.warning("stream_closed", **owned.log_fields, code=record.code, message=record.message)
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
 
-    async def _close(self, held: BigtableOwnedPartition, children: Sequence[Child]) -> Literal[True] | None:
-        return await self._store.close(held.progress(held.stamps.last), children) or None
+    async def _close(self, owned: BigtableOwnedPartition, children: Sequence[Child]) -> Literal[True] | None:
+        return await self._store.close(owned.progress(owned.stamps.last), children) or None
 
-    async def _give_up_position(self, held: BigtableOwnedPartition, error: PositionLostError, stop: Stop) -> None:
-        """Begin at a time what was reconciled; anything else has lost changes, and somebody has to choose.
+    async def _give_up_position(self, owned: BigtableOwnedPartition, error: PositionLostError, stop: Stop) -> None:
+        """Begin at a time what was reconciled; anything else has lost changes, and a person has to choose.
 
         What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
         """
-        piece = held.partition.piece
-        if piece.reconciled and held.prefix.read.tokens:
-            await held.confirmed()
+        piece = owned.partition.piece
+        if piece.reconciled and owned.prefix.read.tokens:
+            await owned.confirmed()
             target = partition_around(piece.range, await retried(stop, self._stream.initial_partitions))
             if target is not None and piece.again < _AGAIN:
-                progress = held.progress(held.stamps.last)
+                progress = owned.progress(owned.stamps.last)
                 await retried(stop, lambda: self._store.wait_for(progress, target))
-                held.over = True
+                owned.over = True
                 self._log.warning(
                     "partition_waits_again",
-                    **held.log_fields,
+                    **owned.log_fields,
                     target=str(target),
                     times=piece.again + 1,
                     error=str(error),
                 )
                 return
             try:
-                restarted = await retried(stop, lambda: self._store.restart_from_time(held.partition))
+                restarted = await retried(stop, lambda: self._store.restart_from_time(owned.partition))
             except PositionLostError as again:
-                raise MisconfiguredError(_choices(held, again)) from again
+                raise MisconfiguredError(_choices(owned, again)) from again
             if restarted is None:
-                held.over = True
+                owned.over = True
                 return
-            self._log.warning("partition_restarted_from_a_time", **held.log_fields, error=str(error))
-            held.partition = restarted
-            held.prefix = BigtableConfirmedPrefix(piece.range, restarted.position, held.prefix.low_watermark)
+            self._log.warning("partition_restarted_from_a_time", **owned.log_fields, error=str(error))
+            owned.partition = restarted
+            owned.prefix = BigtableConfirmedPrefix(piece.range, restarted.position, owned.prefix.low_watermark)
             return
-        raise MisconfiguredError(_choices(held, error)) from error
+        raise MisconfiguredError(_choices(owned, error)) from error
 
 
-def _choices(held: BigtableOwnedPartition, error: PositionLostError) -> str:
-    return f"{error}\nOf this partition everything up to {shown(held.prefix.low_watermark)} was published."
+def _choices(owned: BigtableOwnedPartition, error: PositionLostError) -> str:
+    return f"{error}\nOf this partition everything up to {shown(owned.prefix.low_watermark)} was published."

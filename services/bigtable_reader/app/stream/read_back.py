@@ -54,7 +54,7 @@ _LIMITS: Final = ReadBackLimits()
 class _Waiting(msgspec.Struct, eq=False):
     """A row to be read back: the newest of the records that ask for it, and the places of all of them."""
 
-    held: BigtableOwnedPartition
+    owned: BigtableOwnedPartition
     row_key: bytes
     trigger: Trigger
     stamp: int
@@ -73,14 +73,14 @@ class ReadBack:
         rows: CurrentRows,
         images: ImageMaker,
         publishing: ConfirmedPublishing,
-        set_aside: DeadLettering,
+        dead_letters: DeadLettering,
         metrics: BigtableReaderMetrics,
         limits: ReadBackLimits = _LIMITS,
     ) -> None:
         self._rows = rows
         self._images = images
         self._publishing = publishing
-        self._set_aside = set_aside
+        self._dead_letters = dead_letters
         self._metrics = metrics
         self._limits = limits
         self._waiting: OrderedDict[_Row, _Waiting] = OrderedDict()
@@ -97,13 +97,13 @@ class ReadBack:
         """Of a row's image, on average, the latest counting most."""
 
     def ask(
-        self, held: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop
+        self, owned: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop
     ) -> None:
         """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
-        row = (id(held), row_key)
+        row = (id(owned), row_key)
         waiting = self._waiting.get(row)
         if waiting is None:
-            self._waiting[row] = _Waiting(held, row_key, trigger, stamp, [place])
+            self._waiting[row] = _Waiting(owned, row_key, trigger, stamp, [place])
         else:
             waiting.trigger, waiting.stamp = trigger, stamp
             waiting.places.append(place)
@@ -128,7 +128,7 @@ class ReadBack:
             await asyncio.sleep(0)  # for what is called back, which begins the next
 
     async def end(self) -> None:
-        """Forget what waits, and return when nothing is under way any more."""
+        """Forget what waits, and return when nothing is under way."""
         self._waiting.clear()
         for reading in self._readings:
             reading.cancel()
@@ -177,7 +177,7 @@ class ReadBack:
         for row in rows:
             waiting = self._waiting.pop(row)
             self._records -= len(waiting.places)
-            if waiting.held in ours:
+            if waiting.owned in ours:
                 self._being_read.add(row)
                 batch.append(waiting)
         self._room.set()
@@ -212,9 +212,11 @@ class ReadBack:
     async def _refuse(self, waiting: _Waiting, error: ReadRefusedError, stop: Stop) -> None:
         """Set a row aside that alone cannot be read; the error itself if no other row can be read either."""
         await retried(stop, lambda: self._rows.read([_NO_SUCH_ROW]))
-        if waiting.held.ours:
+        if waiting.owned.ours:
             why = f"Bigtable does not read this row, and reads others: {error}"
-            await self._set_aside.keep([self._images.unreadable(waiting.row_key, waiting.trigger, waiting.stamp, why)])
+            await self._dead_letters.keep(
+                [self._images.unreadable(waiting.row_key, waiting.trigger, waiting.stamp, why)]
+            )
             self._confirm([waiting])
 
     async def _hand_over(self, batch: Sequence[_Waiting], found: Mapping[bytes, Row]) -> None:
@@ -222,15 +224,15 @@ class ReadBack:
         self._metrics.read_back(len(batch), sum(len(waiting.places) for waiting in batch))
         images: dict[int, tuple[Header, list[tuple[str, Change]], list[_Waiting]]] = {}
         refused: list[RefusedChange] = []
-        set_aside: list[_Waiting] = []
+        dead_letters: list[_Waiting] = []
         ours, make = _ours(batch), self._images.image
         for waiting in batch:
-            if waiting.held not in ours:  # the lease is over: whoever has it now reads the row again
+            if waiting.owned not in ours:  # the lease is over: its new owner reads the row again
                 continue
             image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.stamp)
             if isinstance(image, RefusedChange):
                 refused.append(image)
-                set_aside.append(waiting)
+                dead_letters.append(waiting)
             else:
                 self._row_bytes += _WEIGHT * (len(image.change.row or "") - self._row_bytes)
                 if (under := images.get(id(image.header))) is None:
@@ -240,22 +242,22 @@ class ReadBack:
         for header, changes, of in images.values():
             await self._publishing.publish(header, changes, partial(self._confirm, of))
         if refused:
-            await self._set_aside.keep(refused)
-            self._confirm(set_aside)
+            await self._dead_letters.keep(refused)
+            self._confirm(dead_letters)
 
     def _on_read(self, batch: Sequence[_Waiting], stop: Stop, reading: "asyncio.Task[None]") -> None:
         self._readings.discard(reading)
-        self._being_read.difference_update((id(waiting.held), waiting.row_key) for waiting in batch)
+        self._being_read.difference_update((id(waiting.owned), waiting.row_key) for waiting in batch)
         if not reading.cancelled() and (error := reading.exception()) is not None:
             self._publishing.fail(error)
             return
         self._begin_readings(stop)
 
     def _confirm(self, of: Sequence[_Waiting]) -> None:
-        for held, some in groupby(of, key=attrgetter("held")):
-            held.confirm([place for waiting in some for place in waiting.places])
+        for owned, some in groupby(of, key=attrgetter("owned")):
+            owned.confirm([place for waiting in some for place in waiting.places])
 
 
 def _ours(batch: Sequence[_Waiting]) -> Collection[BigtableOwnedPartition]:
     """Return the partitions of some rows for which something may still be published: asked of each once."""
-    return {held for held in {waiting.held for waiting in batch} if held.ours}
+    return {owned for owned in {waiting.owned for waiting in batch} if owned.ours}

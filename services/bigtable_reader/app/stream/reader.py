@@ -1,8 +1,8 @@
 """What the Bigtable reader adds to `shared.reading.supervisor`: surveys, splits and merges, rows that are read back.
 
 Progress moves last: changes are published, Pub/Sub confirms them, the position follows; a partition's end is one
-conditional write on its own row after everything of it is confirmed, and whoever surveys next finishes what follows
-from it. What precedes a crash may happen twice, never not at all.
+conditional write on its own row after everything of it is confirmed, and the reader that surveys next finishes what
+follows from it. What precedes a crash may happen twice, never not at all.
 """
 
 import asyncio
@@ -106,17 +106,17 @@ class BigtableReader:
             self._leases, output.publisher, monitoring.health, options
         )
         self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
-        self._set_aside = DeadLettering(output.letters, clock)
+        self._dead_letters = DeadLettering(output.letters, clock)
         self._read_back = None
         if (images := self._outputs.images) is not None:
-            self._read_back = ReadBack(table.rows, images, self._publishing, self._set_aside, metrics)
+            self._read_back = ReadBack(table.rows, images, self._publishing, self._dead_letters, metrics)
         records = DataChangePublisher(
-            self._publishing, self._outputs, self._read_back, self._set_aside, clock, self._leases.renew_now
+            self._publishing, self._outputs, self._read_back, self._dead_letters, clock, self._leases.renew_now
         )
         self._partitions = BigtablePartitionReader(table.stream, self._store, records, metrics, options)
         self._snapshots = None
         if snapshots is not None:
-            self._snapshots = snapshots(self._set_aside, self._leases.raise_floors, lambda: self._topic.is_durable)
+            self._snapshots = snapshots(self._dead_letters, self._leases.raise_floors, lambda: self._topic.is_durable)
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
         self._mark = ResyncWatch()
@@ -135,15 +135,15 @@ class BigtableReader:
         self._log = structlog.get_logger()
 
     @property
-    def held(self) -> Collection[BigtableOwnedPartition]:
+    def owned(self) -> Collection[BigtableOwnedPartition]:
         """Return the partitions that it holds now."""
         return list(self._leases.owned.values())
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop, or until every partition has reached the end asked for.
 
-        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
-        confirmed until then is saved, and the leases are given back.
+        Returns only after every task is over. MisconfiguredError, and errors of an unknown kind, end it early; what has
+        been confirmed until then is saved, and the leases are released.
         """
         self._stop = stop
         await self._supervisor.run(self, stop)
@@ -183,7 +183,7 @@ class BigtableReader:
         paused = survey.paused_since is not None
         if not paused:
             await self._tend()
-        holding = {held.partition.piece.id for held in self.held}
+        holding = {owned.partition.piece.id for owned in self.owned}
         return Round(fair_share(survey, self._options.end), claimable(survey, holding, self._options.end), paused)
 
     async def claim(self, due: Sequence[Piece]) -> Iterable[BigtableOwnedPartition]:
@@ -215,10 +215,10 @@ class BigtableReader:
                 async with asyncio.timeout_at(min(enough, until)):
                     await self._read_back.drain(self._stop)
             await self._read_back.end()
-        await self._set_aside.end()
+        await self._dead_letters.end()
 
     async def let_go(self) -> None:
-        """Release the parts of a snapshot, and be no reader any more."""
+        """Release the parts of a snapshot, and no longer count as a reader."""
         if self._snapshots is not None:
             await self._snapshots.let_go()
         await self._store.leave()
@@ -245,7 +245,7 @@ class BigtableReader:
 
     def _show(self, survey: BigtablePartitionSurvey) -> None:
         """Show how far all have come."""
-        low = low_watermark(survey, {held.partition.piece.id: held.prefix.low_watermark for held in self.held})
+        low = low_watermark(survey, {owned.partition.piece.id: owned.prefix.low_watermark for owned in self.owned})
         paused = survey.paused_since is not None
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
         self._mark.observe(survey.mark)

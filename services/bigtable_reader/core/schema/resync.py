@@ -6,13 +6,13 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
 - That number is read after what was found, so a snapshot with a higher one was asked for after it and read after it. A
   snapshot heals a finding if its number is higher, all of it is published, and it covers all rows that are watched.
 - Every change of the cell is conditional on the very write that was read, and is another one. So what is found
-  while a snapshot is completed is either seen by whoever takes findings away, and kept by its number, or makes that
-  write fail, and it is decided again.
+  while a snapshot is completed is either seen by the reader that takes findings away, and kept by its number, or makes
+  that write fail, and it is decided again.
 - A finding is stored before it is remembered what the table looks like now, and is taken away before it is remembered
   that the end of the snapshot was told. A crash in between does either again. Where a reader of an older version has
   told the end, the next look heals.
 - Families are compared with those in the cell, and these are written together with the finding. So what two readers
-  see is found once, by whoever is first, and a reader of an older version hides nothing: it leaves the cell as it is.
+  see is found once, by the first of them, and a reader of an older version hides nothing: it leaves the cell as it is.
 - Of each kind there is one finding: what is found again is added to it, and the number moves on. So families that are
   dropped one after the other are healed by a snapshot that was asked for after the last of them.
 - What goes on for as long as readers do not stop (a profile that routes elsewhere) is found by each of them, and the
@@ -54,7 +54,7 @@ class BigtableResyncCause(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()
     """All that were dropped."""
     watching: str = ""
-    """The digest of what was watched by whoever had looked last: rows of that are meant. Empty: an older version's."""
+    """The digest of what the last inspection watched: rows of that are meant. Empty: an older version's."""
     options: tuple[str, ...] = ()
     """Those of the tables file that let in more than before."""
     times: int = 1
@@ -67,7 +67,7 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] | None = None
     findings: tuple[BigtableResyncCause, ...] = ()
     watching: Watching | None = None
-    """What is watched by whoever looked last; None: an older version, which does not say it."""
+    """What the last inspection watched; None: an older version, which does not say it."""
     writer: str = ""
     """Another one for each write, so that no value comes back."""
 

@@ -1,8 +1,8 @@
 """What a tables file lets into the mirror: which rows, which columns, in which form; and what another one lets in more.
 
 Readers with another file drop what theirs leaves out, and publish rows without it, and no record of that comes again.
-So what is watched is kept beside the positions. Whoever watches more than was kept finds that rows are missing; whoever
-watches less misses nothing.
+So what is watched is kept beside the positions. A reader that watches more than was kept finds that rows are missing;
+one that watches less misses nothing.
 """
 
 import hashlib

@@ -56,7 +56,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     state: PartState = PartState.REQUESTED
     owner: str = ""
-    """Empty: nobody reads it."""
+    """Empty: no reader has it."""
     fence: int = 0
     renewals: int = 0
 
@@ -84,12 +84,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     told: bool = False
     """Whether its end was published."""
     watching: str = ""
-    """The digest of what was watched by whoever asked for it; empty: an older version, which does not say it."""
+    """The digest of what its requester watched; empty: an older version, which does not say it."""
     whole_before: int = 0
     """The latest one before it that covered all rows; 0: none."""
 
     def is_of(self, watching: str) -> bool:
-        """Return whether it was asked for by somebody who watches the same: no other brings all that is meant by it."""
+        """Return whether its requester watches the same: no other brings all that is meant by it."""
         return self.watching in ("", watching)
 
     @property
@@ -122,7 +122,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def untold(self) -> bool:
-        """Return whether it is complete, and nobody has said so."""
+        """Return whether it is complete, and not yet announced."""
         return not self.told and self.complete_since is not None
 
     def covers(self, keys: Sequence[KeyRange]) -> bool:
@@ -298,7 +298,7 @@ def requested_unless_after(
 def taken_over(
     before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, watching: str
 ) -> Snapshot | None:
-    """Ask again for what was asked for by somebody who watched something else, and was not read to its end."""
+    """Request again what a reader requested that watched something else, and was not read to its end."""
     if before is None or before.is_of(watching) or not (before.unfinished or before.untold):
         return None
     if before.whole:
@@ -331,10 +331,10 @@ def claimed(
 
 
 def cut_into(
-    before: Snapshot | None, run: int, held: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]
+    before: Snapshot | None, run: int, owned: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]
 ) -> Snapshot | None:
     """Cut a part that is held into some, of which the first stays its reader's; each is to be above a number."""
-    stored = ours(before, run, held)
+    stored = ours(before, run, owned)
     if before is None or stored is None or stored.state is not PartState.REQUESTED:
         return None
     (keys, above), *others = parts
@@ -344,12 +344,12 @@ def cut_into(
         SnapshotPart(number=number + place, range=keys, above=above, again=stored.again, state=PartState.CUT)
         for place, (keys, above) in enumerate(others)
     )
-    kept = tuple(first if part.number == held.number else part for part in before.parts)
+    kept = tuple(first if part.number == owned.number else part for part in before.parts)
     return replace(before, parts=kept + rest)
 
 
 def advanced(before: Snapshot | None, progress: Iterable[PartProgress], *, release: bool) -> Snapshot | None:
-    """Save how far parts have come, and renew their leases or give them back; those that are not ours stay as are."""
+    """Save how far parts have come, and renew their leases or release them; those that are not ours stay as are."""
     if before is None:
         return None
     changed = []
@@ -363,12 +363,12 @@ def advanced(before: Snapshot | None, progress: Iterable[PartProgress], *, relea
     return _with(before, changed)
 
 
-def ours(snapshot: Snapshot | None, run: int, held: SnapshotPart) -> SnapshotPart | None:
-    """Return a part as it is stored, if whoever held it then has it still; a part that is done is nobody's."""
+def ours(snapshot: Snapshot | None, run: int, owned: SnapshotPart) -> SnapshotPart | None:
+    """Return a part as it is stored, if its owner still has the lease; a part that is done has none."""
     if snapshot is None or snapshot.run != run:
         return None
-    stored = next((part for part in snapshot.parts if part.number == held.number), None)
-    return stored if stored is not None and (stored.owner, stored.fence) == (held.owner, held.fence) else None
+    stored = next((part for part in snapshot.parts if part.number == owned.number), None)
+    return stored if stored is not None and (stored.owner, stored.fence) == (owned.owner, owned.fence) else None
 
 
 def _with(before: Snapshot, changed: Sequence[SnapshotPart]) -> Snapshot | None:

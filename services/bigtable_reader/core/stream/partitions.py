@@ -18,7 +18,7 @@ RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin
 RESTART_WITH_ALL_ROWS: Final = (
     f"{RESTART}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
 )
-"""Where nothing says any more how far reading had come."""
+"""Where the position is lost."""
 
 RESTART_AFTER_LOST_CHANGES: Final = (
     f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what is "
@@ -79,15 +79,15 @@ class BigtableProgress(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What a partition's row says, whoever reads it."""
+    """What a partition's row says, to every reader."""
 
     owner: str
-    """Empty: given back."""
+    """Empty: released."""
     fence: int
     state: Literal["RUNNING", "CLOSING"]
     low_watermark: Microseconds
     free: bool
-    """Whether the one who surveys may claim it: given back, unchanged for a lease, or in its own name already."""
+    """Whether the one who surveys may claim it: released, unchanged for a lease, or in its own name already."""
     floor: int = 0
     """Every stamp that is made after the look is above it."""
     ceiling: int = 0

@@ -125,7 +125,7 @@ class DataChange(msgspec.Struct, frozen=True, gc=False):
     row_key: bytes
     kind: ChangeKind
     source_cluster: str
-    """Empty where nobody wrote: garbage collection."""
+    """Empty where no user wrote: garbage collection."""
     commit: Microseconds
     tiebreaker: int
     entries: tuple[Entry, ...]

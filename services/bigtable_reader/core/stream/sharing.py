@@ -31,7 +31,7 @@ def fair_share(survey: BigtablePartitionSurvey, end: Microseconds | None) -> int
 
 
 def unread(survey: BigtablePartitionSurvey) -> list[KeyRange]:
-    """Return the keys that nobody who is there reads, in their order; for a moment that may be any.
+    """Return the keys that no present reader reads, in their order; for a moment that may be any.
 
     Their pieces are free, wait for the rest of a merge or for a token, have ended a moment ago, or are of a reader
     that has not been seen for a lease.

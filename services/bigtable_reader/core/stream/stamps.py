@@ -1,10 +1,10 @@
-"""The stamps that put the images of rows in order: numbers that only rise, whoever makes them for a piece.
+"""The stamps that put the images of rows in order: numbers that only rise, also when a piece changes hands.
 
 A stamp is the time in microseconds where that rises, and one more than the last where it does not: so nothing depends
 on clocks that agree. Two numbers keep the order when a piece changes hands. Its *floor* is below every stamp that is
 still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the next owner,
 and every piece that comes from this one, begins above it. So what a former owner still publishes loses. An owner that
-gives a piece back, or ends it, makes no stamp any more, though what it has stamped may be published yet: it saves its
+gives a piece back, or ends it, makes no further stamp, though what it has stamped may be published yet: it saves its
 last one as the ceiling, so that handovers in order do not drive stamps away from the time. The floor is saved as it
 rises, too: what is read of the table's rows after a look at it may be published under it (`snapshot_source.py`).
 """
@@ -46,7 +46,7 @@ class Stamps:
         return max(now, self._last) + ahead
 
     def rise(self, to: int) -> int:
-        """Make no stamp up to a number any more, as far as the ceiling allows; return the last that is passed over."""
+        """Make no further stamp up to a number, as far as the ceiling allows; return the last that is passed over."""
         self._last = max(self._last, min(to, self._ceiling))
         return self._last
 

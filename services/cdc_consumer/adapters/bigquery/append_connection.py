@@ -156,7 +156,7 @@ class AppendConnection:
             self._opened = True
 
     def wait(self, request: AppendRequest, stop: Stop) -> None:
-        """Wait until a request sent here has its answer. TransientError if asked to stop and none comes any more."""
+        """Wait until a request sent here has its answer. TransientError if asked to stop and none comes."""
         with self._changed:
             self._wait_for(lambda: request.answer is not None, stop)
 

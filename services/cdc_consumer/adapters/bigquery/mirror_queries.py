@@ -56,7 +56,7 @@ def _scalars(kind: ColumnType, texts: pa.Array) -> pa.Array:
 TEMPORARY: Final = "millrace_temporary_"
 """What the names of tables begin with that hold a mirror's rows while they are read."""
 _EXPIRY: Final = timedelta(hours=48)
-"""When such a table is dropped by BigQuery, if nobody has."""
+"""When BigQuery drops such a table, if it still exists."""
 _TIMEOUT: Final = 60.0  # seconds for a call
 _LONGEST: Final = 3_600  # seconds for a query: of all rows of a large table
 _NO_RETRY: Final[Any] = None  # retries are not nested

@@ -11,7 +11,7 @@ import pyarrow as pa
 from services.cdc_consumer.core.reconcile.row_keys import buckets_of, key_texts
 from services.cdc_consumer.core.types.types import ColumnType
 
-HELD_BYTES: Final = 64 << 20
+BUFFER_BYTES: Final = 64 << 20
 """How much is held in memory before it is written."""
 
 
@@ -19,14 +19,19 @@ class SpilledRows:
     """The rows of one side. They are added in any order, and read once all of them are there."""
 
     def __init__(
-        self, directory: Path, schema: pa.Schema, key: Mapping[str, ColumnType], buckets: int, held: int = HELD_BYTES
+        self,
+        directory: Path,
+        schema: pa.Schema,
+        key: Mapping[str, ColumnType],
+        buckets: int,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         directory.mkdir()
         self._directory = directory
         self._schema = schema
         self._key = key
-        self._held_bytes = held
-        self._held: list[pa.Table] = []
+        self._buffer_bytes = buffer_bytes
+        self._buffered: list[pa.Table] = []
         self._bytes = 0
         self._writers: dict[int, pa.RecordBatchStreamWriter] = {}
         self.buckets = buckets
@@ -36,10 +41,10 @@ class SpilledRows:
         """Take some rows."""
         if len(rows) == 0:
             return
-        self._held.append(rows)
+        self._buffered.append(rows)
         self.rows += len(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= self._held_bytes:
+        if self._bytes >= self._buffer_bytes:
             self._write()
 
     def finish(self) -> None:
@@ -72,10 +77,10 @@ class SpilledRows:
         self._writers.clear()
 
     def _write(self) -> None:
-        if not self._held:
+        if not self._buffered:
             return
-        rows = pa.concat_tables(self._held).combine_chunks()
-        self._held, self._bytes = [], 0
+        rows = pa.concat_tables(self._buffered).combine_chunks()
+        self._buffered, self._bytes = [], 0
         buckets = buckets_of(key_texts(rows, self._key), self.buckets)
         order = np.argsort(buckets, kind="stable")
         rows = rows.take(pa.array(order))

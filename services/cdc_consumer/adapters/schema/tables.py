@@ -370,7 +370,7 @@ class BigQueryTables:
         return found
 
     def _taken_up(self, found: bigquery.Table) -> bigquery.Table:
-        """Let a mirror that was left out for a while say by when it was not any more: this process leaves out none."""
+        """Let a mirror that was left out for a while say by when it no longer was: this process leaves out none."""
         labels = taken_up(found.labels, self._began)
         return found if labels is None else self._labelled(found, labels)
 

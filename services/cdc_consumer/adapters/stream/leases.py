@@ -1,4 +1,4 @@
-"""Leases on Pub/Sub messages: acknowledge, give back, defer, and keep them while work goes on."""
+"""Leases on Pub/Sub messages: acknowledge, release, defer, and keep them while work goes on."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +73,7 @@ class PubsubLeases:
         with self._lock:
             self.acked += len(ack_ids)
 
-    def give_back(self, ack_ids: Sequence[str]) -> None:
+    def release(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
         self._send_ending_leases("give back", ack_ids, timedelta(0))
         with self._lock:
@@ -91,9 +91,9 @@ class PubsubLeases:
 
     @contextmanager
     def keeping(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        """Extend these leases while the block runs, except those acked, given back or deferred meanwhile.
+        """Extend these leases while the block runs, except those acked, released or deferred meanwhile.
 
-        The first extension goes out before the block begins; nothing is extended any more once it has ended.
+        The first extension goes out before the block begins; nothing is extended once it has ended.
         """
         with self.keeper(ack_ids, at_once=True):
             yield
@@ -190,7 +190,7 @@ class Keeper:
     def remove(self, ack_ids: Iterable[str], *, wait: bool) -> Sequence[str]:
         """Keep these leases no longer; return those that were kept.
 
-        With ``wait`` no extension of them is under way any more: one that overtook the giving back of a message would
+        With ``wait`` no extension of them is still under way: one that overtook the release of a message would
         withhold it for another deadline. An ack need not wait: there is nothing left that could be extended.
         """
         with self._lock:

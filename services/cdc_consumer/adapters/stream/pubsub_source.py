@@ -115,12 +115,12 @@ class MessagesPartition(InputPartition):
     options: SourceOptions
     limits: PullLimits
     ack_deadline: timedelta
-    held: bytes = b""
+    pulled: bytes = b""
     """A PullResponse."""
 
 
 @dataclass(slots=True)
-class _Held:
+class _Pulled:
     """Messages leased on the driver for the micro-batch that ends at ``end``."""
 
     end: int
@@ -152,7 +152,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._held: _Held | None = None
+        self._pulled: _Pulled | None = None
         self._ack_deadline = options.ack_deadline
         self._drain = False
         self._drained = False
@@ -178,16 +178,16 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "use trigger(availableNow=True)"
             )
         end = start["batch"] + 1
-        if self._held is not None and self._held.end == end:
+        if self._pulled is not None and self._pulled.end == end:
             return {"batch": end}
-        self._held = None  # those of the micro-batch before are its tasks'
+        self._pulled = None  # those of the micro-batch before are its tasks'
         if self._stopping() or self._drained:
             _pause()
             return start
         response = self._wait_for_messages()
         if response is None:
             return start
-        self._held = _Held(end, response, time.monotonic())
+        self._pulled = _Pulled(end, response, time.monotonic())
         if self._stopping():
             self.stop()
             return start
@@ -198,36 +198,36 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         options, deadline = self._options, self._deadline()
-        held = self._held if self._held is not None and self._held.end == end["batch"] else None
-        if held is None:  # the micro-batch of an earlier run, done again after a restart
+        pulled = self._pulled if self._pulled is not None and self._pulled.end == end["batch"] else None
+        if pulled is None:  # the micro-batch of an earlier run, done again after a restart
             tasks = options.tasks
         else:
-            held.planned = True
-            tasks = options.tasks if len(held.response.received_messages) >= _PEEK else 1
-            self._refresh(held, deadline)
+            pulled.planned = True
+            tasks = options.tasks if len(pulled.response.received_messages) >= _PEEK else 1
+            self._refresh(pulled, deadline)
         plan = [MessagesPartition(index, options, options.limits(tasks), deadline) for index in range(tasks)]
-        if held is not None:
-            left = replace(plan[0].limits, messages=plan[0].limits.messages - len(held.response.received_messages))
-            plan[0] = replace(plan[0], held=held.response.SerializeToString(), limits=left)
+        if pulled is not None:
+            left = replace(plan[0].limits, messages=plan[0].limits.messages - len(pulled.response.received_messages))
+            plan[0] = replace(plan[0], pulled=pulled.response.SerializeToString(), limits=left)
         return plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are given back."""
+        """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are released."""
         assert isinstance(partition, MessagesPartition)
         exempt_imports()
         clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
-        held = [PullResponse.FromString(partition.held)] if partition.held else []
+        pulled = [PullResponse.FromString(partition.pulled)] if partition.pulled else []
         taken: list[str] = []
         given_back, unseen = clients.leases.given_back, clients.puller.given_back
         with clients.leases.keeper() as keeper, _keeping_data(partition.options.data_directory) as keep:
             try:
-                for response in chain(held, clients.puller.collect(partition.limits)):
+                for response in chain(pulled, clients.puller.collect(partition.limits)):
                     ids = ack_ids(response)
                     taken += ids
                     keeper.add(ids)
                     yield to_record_batch(response, keep)
             except BaseException:  # GeneratorExit too: Spark throws away what it has been given already
-                clients.leases.give_back(taken)
+                clients.leases.release(taken)
                 raise
             finally:
                 counts = Counts(
@@ -239,11 +239,11 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Give back what the driver holds and no task was planned for, and what a pull that waits still brings."""
-        held, self._held = self._held, None
+        pulled, self._pulled = self._pulled, None
         clients = self._clients()
         before = clients.leases.given_back
-        if held is not None and not held.planned:
-            clients.leases.give_back(ack_ids(held.response))
+        if pulled is not None and not pulled.planned:
+            clients.leases.release(ack_ids(pulled.response))
         clients.puller.wait_no_more(_EMULATOR_PULL + _PAUSE if self._options.emulator_host else timedelta(0))
         given_back = clients.leases.given_back - before
         if given_back:
@@ -287,15 +287,15 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _pause()
         return None
 
-    def _refresh(self, held: _Held, deadline: timedelta) -> None:
+    def _refresh(self, pulled: _Pulled, deadline: timedelta) -> None:
         """Extend the leases if Spark took its time, so that the tasks get them at nearly full length.
 
         At first Spark still has to start the workers, and no process extends the leases meanwhile.
         """
         cold, self._plans = self._plans < _COLD_PLANS, self._plans + 1
-        if cold or time.monotonic() - held.taken_at > deadline.total_seconds() / 3:
+        if cold or time.monotonic() - pulled.taken_at > deadline.total_seconds() / 3:
             try:
-                self._clients().leases.extend(ack_ids(held.response), times=_COLD_DEADLINES if cold else 1)
+                self._clients().leases.extend(ack_ids(pulled.response), times=_COLD_DEADLINES if cold else 1)
             except TransientError as error:
                 structlog.get_logger().warning("leases_not_extended", error=str(error))
 

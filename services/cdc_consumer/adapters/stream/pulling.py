@@ -106,7 +106,7 @@ class Puller:
         return response if response.received_messages else None
 
     def wait_no_more(self, timeout: timedelta) -> None:
-        """End the pull that waits: give back what it brings within ``timeout``, then cancel it."""
+        """End the pull that waits: release what it brings within ``timeout``, then cancel it."""
         if self._waiting is None:
             return
         (call, answered), self._waiting = self._waiting, None
@@ -114,7 +114,7 @@ class Puller:
             call.cancel()
             answered.wait(_LOOK)
         if call.done() and not call.cancelled():
-            self._give_back([(call, 0)])
+            self._release([(call, 0)])
 
     def now(self, most: int) -> Any | None:
         """Return up to ``most`` messages if there are any, without waiting; TransientError if Pub/Sub is away."""
@@ -129,7 +129,7 @@ class Puller:
         When quiet: at once, and again at the end of the linger. When behind: several pulls in flight until a limit is
         reached. The limit of messages is kept; that of bytes is, if messages are not larger than the latest were: a
         pull asks for as many as fit by their mean size, for Pub/Sub's Pull knows no limit of bytes. An answer in
-        flight when the caller breaks off is awaited and given back.
+        flight when the caller breaks off is awaited and released.
         """
         in_flight: deque[tuple[Any, int]] = deque()
         began = self._clock()
@@ -168,7 +168,7 @@ class Puller:
                 elif not in_flight:
                     self._wait((limits.linger - elapsed).total_seconds())
         finally:
-            self._give_back(in_flight)
+            self._release(in_flight)
 
     def _pull_now(self, most: int) -> Any:
         request = PullRequest(subscription=self._subscription, max_messages=most, return_immediately=True)
@@ -183,13 +183,13 @@ class Puller:
             structlog.get_logger().warning("pull_failed", subscription=self._subscription, error=str(error))
             return None
 
-    def _give_back(self, in_flight: Sequence[tuple[Any, int]]) -> None:
+    def _release(self, in_flight: Sequence[tuple[Any, int]]) -> None:
         ids: list[str] = []
         for call, _most in in_flight:
             if call.exception() is None:
                 ids += ack_ids(call.result())
         if ids:
-            self._leases.give_back(ids)
+            self._leases.release(ids)
             self.given_back += len(ids)
             structlog.get_logger().info("messages_given_back", messages=len(ids))
 

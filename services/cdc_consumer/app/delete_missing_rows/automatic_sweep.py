@@ -3,7 +3,7 @@
 A table has to be complete for a while, and nothing of it may be in trouble meanwhile, so that its snapshot rows have
 had the time to arrive. Where the source can be asked, it is. Where not, nothing is deleted once changes of the table
 have become dead letters since the snapshot began, which the mirror says by a label whichever process saw them; and no
-more than a small part of it: what would delete more may be a snapshot whose rows are not there, and somebody has to
+more than a small part of it: what would delete more may be a snapshot whose rows are not there, and a person has to
 look.
 
 Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps

@@ -1,4 +1,4 @@
-"""Deletes from a mirror what its source has not any more: the rows that a snapshot of the source did not bring.
+"""Deletes from a mirror what its source no longer has: the rows that a snapshot of the source did not bring.
 
 Once a snapshot is at its end, each row that the source had when it began is published as of then or later. What is
 older in the mirror is gone, or its snapshot row is still on its way. So the source is asked for each key first, where
@@ -99,7 +99,7 @@ class Swept:
 
     @property
     def clean(self) -> bool:
-        """Tell whether nothing older is in the mirror any more."""
+        """Return whether nothing older is left in the mirror."""
         return self.left == 0 and not self.living and not self.hidden
 
 

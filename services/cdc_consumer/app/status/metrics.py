@@ -30,7 +30,7 @@ class ConsumerMetrics:
         self,
         registry: CollectorRegistry,
         clock: Clock,
-        held: OldestMessages | None = None,
+        oldest_messages: OldestMessages | None = None,
         *,
         tasks_report: bool = True,
     ) -> None:
@@ -81,7 +81,7 @@ class ConsumerMetrics:
         self._lag = {stage: lag.labels(stage) for stage in stages(None)}
         self._troubles: set[str] = set()
         self._shown: set[str] = set()
-        self._held = held or OldestMessages(clock)
+        self._oldest_messages = oldest_messages or OldestMessages(clock)
         oldest = Gauge(
             "millrace_consumer_oldest_outstanding_message_age_seconds",
             "Age of the oldest message that is outstanding in a task, or 0.",
@@ -112,7 +112,7 @@ class ConsumerMetrics:
     def take(self, report: Report) -> None:
         """Add what a process reports."""
         counts = report.counts
-        self._held.take(report)
+        self._oldest_messages.take(report)
         if report.process and report.connections is not None:
             self._connections[report.process] = report.connections, self._clock.now()
         RETRIED.add(report.retries)
@@ -156,7 +156,7 @@ class ConsumerMetrics:
             self._trouble_since.labels(table).set(self._clock.now() / 1e9)
 
     def left(self) -> Mapping[str, int]:
-        """Return what became of leases, and how many are left to their deadlines, once nothing is held any more.
+        """Return what became of leases, and how many are left to their deadlines, once no message is leased.
 
         Where tasks do not report, only what became of those that were settled.
         """
@@ -166,7 +166,7 @@ class ConsumerMetrics:
         return {**self.leases, "left": taken - sum(settled)}
 
     def _connections_open(self) -> int:
-        """Return how many there are; a process that has said nothing for so long is gone, or has none any more."""
+        """Return how many there are; a process that has said nothing for so long is gone, or has none."""
         since = self._clock.now() - _IDLE // timedelta(microseconds=1) * 1000
         told = list(self._connections.items())
         for process, (_count, at) in told:
@@ -175,5 +175,5 @@ class ConsumerMetrics:
         return sum(count for _process, (count, at) in told if at >= since)
 
     def _oldest_age(self) -> float:
-        oldest = self._held.oldest()
+        oldest = self._oldest_messages.oldest()
         return 0.0 if oldest is None else max(0.0, self._clock.now() / 1e9 - oldest / 1e6)

@@ -106,7 +106,7 @@ class ConsumerStatus:
         read_mirrors: Callable[[Collection[str]], Sequence[Mirror]],
         label_recreated: Callable[[Mirror], None],
         kept: DurableBytes | None = None,
-        held: OldestMessages | None = None,
+        oldest_messages: OldestMessages | None = None,
         options: StatusOptions = StatusOptions(),
     ) -> None:
         self._clock = clock
@@ -120,7 +120,7 @@ class ConsumerStatus:
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
-        self._held = held or OldestMessages(clock)
+        self._oldest_messages = oldest_messages or OldestMessages(clock)
         self._options = options
         self._kinds = ("messages", "acked", "deferred", *(("given_back",) if options.tasks_report else ()))
         self._counted: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class ConsumerStatus:
             if report.process:
                 self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
                 self._seen[report.process] = now
-            self._held.take(report)
+            self._oldest_messages.take(report)
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
                 self._counted[name] += getattr(counts, name)
             self._letters.update(counts.letters)
@@ -221,7 +221,7 @@ class ConsumerStatus:
 
     def oldest_held_lately(self) -> int | None:
         """Return when the oldest message was published that any process holds or held lately, in microseconds."""
-        return self._held.oldest_lately()
+        return self._oldest_messages.oldest_lately()
 
     def sweep_refused(self, table: str, why: str) -> None:
         """Take note of why a table is not swept; empty: it is."""
@@ -236,12 +236,12 @@ class ConsumerStatus:
 
     def _processes(self, now: int) -> Mapping[str, int]:
         seen = sum(self._still_seen(at, now) for at in self._seen.values())
-        return {"seen": seen, "holding": self._held.processes()}
+        return {"seen": seen, "holding": self._oldest_messages.processes()}
 
     def _lag(self, now: int) -> Mapping[str, float | None]:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
         last = max(applied, key=lambda one: one.applied or 0, default=None)
-        oldest = self._held.oldest()
+        oldest = self._oldest_messages.oldest()
         return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
     def _look_at_labels(self) -> None:

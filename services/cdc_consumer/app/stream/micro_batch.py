@@ -81,7 +81,7 @@ class Memory:
 def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: Clock) -> Counts:
     """Apply a task's messages (`MESSAGE_SCHEMA`); return when each is acked or deferred.
 
-    What it raises leaves nothing acked that is not durable; what is not acked has been given back or deferred.
+    What it raises leaves nothing acked that is not durable; what is not acked has been released or deferred.
     MisconfiguredError: the dead-letter limit has tripped; the messages are deferred, because an operator has to act
     first, and every delivery counts against them. TransientError: a service was unavailable until the stop.
     """
@@ -368,6 +368,6 @@ def _leave(
                     if for_later:
                         leases.defer(ack_ids, delay)
                     else:
-                        leases.give_back(ack_ids)
+                        leases.release(ack_ids)
     except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
         structlog.get_logger().warning("messages_not_given_back", messages=len(delays), error=str(error))

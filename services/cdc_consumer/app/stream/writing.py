@@ -447,7 +447,7 @@ class Writing:
             return False
 
     def _settled(self, one: ListWrites) -> None:
-        """Take note that nothing of a list is under way any more."""
+        """Record that nothing of a list is under way."""
         one.under_way = one.failing = one.failing_since = None
         accepted = np.flatnonzero(one.accepted)
         if len(accepted):

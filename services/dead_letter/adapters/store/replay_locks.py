@@ -56,7 +56,7 @@ class ReplayLocks:
 
 
 def _locked(path: Path) -> int:
-    """Return the descriptor of a file that is made and locked; its name is nobody else's."""
+    """Return the descriptor of a file that is made and locked; its name is unique."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -66,7 +66,7 @@ def _locked(path: Path) -> int:
 
 
 def _is_held(path: Path) -> bool:
-    """Return whether somebody has a file locked, or may have: it cannot be opened, or is not there."""
+    """Return whether a process has a file locked, or may have: it cannot be opened, or is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

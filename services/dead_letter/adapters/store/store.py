@@ -156,6 +156,6 @@ class SqlDeadLetterStore:
         return stored
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
-        """Delete some dead letters that nobody needs any more."""
+        """Delete some dead letters that are no longer needed."""
         with self._database.writing() as connection:
             return store_changes.forget(connection, before, limit)

@@ -75,7 +75,7 @@ def _rows(
     if missing:
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         adding = dialect.insert(letters).on_conflict_do_nothing(index_elements=["id"]).returning(letters.c.id)
-        # whoever adds the same dead letters just now is waited for here
+        # a transaction that adds the same dead letters just now is waited for here
         added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
         found |= locked(connection, missing)
         if not set(first) <= set(found):

@@ -16,7 +16,7 @@ def known(connection: Connection) -> Pipeline:
 
 
 def join(connection: Connection, mine: Pipeline) -> Pipeline:
-    """See `DeadLetterStore.join`; whoever joins just now is waited for, and is then the first."""
+    """See `DeadLetterStore.join`; a process that joins just now is waited for, and is then the first."""
     for row in _rows(mine):
         connection.execute(_insert(connection).values(row).on_conflict_do_nothing(index_elements=["part"]))
     return joined(known(connection), mine)

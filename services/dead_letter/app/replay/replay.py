@@ -95,7 +95,7 @@ class ReplayRules:
 
 
 class Replay:
-    """Replays by one store, topic and BigQuery; ``mirrors`` None: nobody knows what is superseded."""
+    """Replays by one store, topic and BigQuery; ``mirrors`` None: what is superseded is not known."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Replay:
     def _claimed(
         self, letters: Sequence[StoredDeadLetter], outcome: Outcome
     ) -> tuple[Sequence[StoredDeadLetter], Nanoseconds]:
-        """Take dead letters; those that somebody else has taken or closed since they were judged are left to them."""
+        """Take dead letters; those that another replay or person has taken or closed meanwhile are left out."""
         now = self._clock.now()
         if not letters:
             return [], now

@@ -121,18 +121,18 @@ class SpannerSnapshotStore:
 
         return await self._database.read_then_write(self._of(tables), decide)
 
-    async def give_up(self, held: SnapshotRange) -> bool:
+    async def give_up(self, owned: SnapshotRange) -> bool:
         """Give up what is left of the snapshot that a range is of; return whether the range was still ours."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             _now, found = _found(rows)
-            stored = {one.place: one for one in found}.get(held.place)
-            if stored is None or not self._is_ours(held, stored):
+            stored = {one.place: one for one in found}.get(owned.place)
+            if stored is None or not self._is_ours(owned, stored):
                 return False, []
-            left = [one for one in found if one.run == held.run and one.state in UNFINISHED]
+            left = [one for one in found if one.run == owned.run and one.state in UNFINISHED]
             return True, self._updates([_cancelled(one) for one in left])
 
-        return await self._database.read_then_write(self._of([held.table]), decide)
+        return await self._database.read_then_write(self._of([owned.table]), decide)
 
     async def now(self) -> Nanoseconds:
         """Return Spanner's time, as a survey does."""
@@ -176,13 +176,13 @@ class SpannerSnapshotStore:
 
         return await self._database.read_then_write(self._of([table for table, _number in places]), decide)
 
-    async def cut(self, held: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
+    async def cut(self, owned: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
         """Cut a range at keys that lie in it; return its first part, which stays ours."""
 
         def decide(rows: list[Row]) -> tuple[SnapshotRange | None, list[Mutation]]:
             now, found = _found(rows)
-            stored = {one.place: one for one in found}.get(held.place)
-            if stored is None or not self._is_ours(held, stored):
+            stored = {one.place: one for one in found}.get(owned.place)
+            if stored is None or not self._is_ours(owned, stored):
                 return None, []
             if stored.state is not RangeState.REQUESTED:  # our own doing, whose answer never arrived
                 return stored, []
@@ -201,10 +201,10 @@ class SpannerSnapshotStore:
             )
             return first, self._updates([first]) + self._requests(others)
 
-        return await self._database.read_then_write(self._of([held.table]), decide)
+        return await self._database.read_then_write(self._of([owned.table]), decide)
 
     async def save(self, progress: Sequence[RangeProgress], *, release: bool = False) -> Collection[tuple[str, int]]:
-        """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""
+        """Save how far ranges have come and renew the leases, or release them; return those no longer ours."""
         if not progress:
             return frozenset()
 
@@ -227,8 +227,8 @@ class SpannerSnapshotStore:
 
         return await self._database.read_then_write(self._of([one.range.table for one in progress]), decide)
 
-    def _is_ours(self, held: SnapshotRange, stored: SnapshotRange) -> bool:
-        return (stored.run, stored.owner, stored.fencing) == (held.run, self._owner, held.fencing)
+    def _is_ours(self, owned: SnapshotRange, stored: SnapshotRange) -> bool:
+        return (stored.run, stored.owner, stored.fencing) == (owned.run, self._owner, owned.fencing)
 
     @property
     def _sql(self) -> SnapshotSql:
@@ -260,7 +260,7 @@ class SpannerSnapshotStore:
 def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> SnapshotRange:
     """Return the first range of a table's next snapshot.
 
-    A claim of the snapshot before is void: whoever holds it has an older fencing number.
+    A claim of the snapshot before is void: its owner has an older fencing number.
     """
     run = max((one.run for one in earlier), default=0) + 1
     fencing = max((one.fencing for one in earlier), default=0) + 1
@@ -268,7 +268,7 @@ def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> S
 
 
 def _cancelled(one: SnapshotRange) -> SnapshotRange:
-    """Return a range that is given up: whoever holds it has an older fencing number."""
+    """Return a range that is given up: its owner has an older fencing number."""
     return replace(one, state=RangeState.CANCELLED, owner=None, lease_until=None, fencing=one.fencing + 1)
 
 

@@ -49,7 +49,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
 DDL_TIMEOUT: Final = 30.0
-"""Seconds until whoever waits for a schema change is told that it goes on: less than the default of LIVENESS."""
+"""Seconds after which a caller learns that a schema change goes on: less than the default of LIVENESS."""
 LARGE_TIMEOUT: Final = 60.0
 """Seconds until the next response of a query whose result is as large as the customer's schema."""
 _MOMENT: Final = 0.4

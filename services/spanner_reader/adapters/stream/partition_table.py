@@ -127,7 +127,7 @@ class SpannerPartitionStore:
     async def advance(
         self, progress: Sequence[SpannerProgress], *, release: bool = False
     ) -> Collection[PartitionToken]:
-        """Save watermarks and renew the leases, or give them back; return the partitions that are no longer ours."""
+        """Save watermarks and renew the leases, or release them; return the partitions that are no longer ours."""
         if not progress:
             return frozenset()
 
@@ -177,7 +177,7 @@ class SpannerPartitionStore:
         return await self._database.read_then_write(self._named(tokens), decide)
 
     async def attend(self, *, leave: bool = False) -> None:
-        """Be counted among the readers for as long as a lease lasts; or not any more."""
+        """Be counted among the readers for as long as a lease lasts; or no longer be."""
         table = f"{self._table}_readers"
 
         def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
@@ -220,8 +220,8 @@ class SpannerPartitionStore:
     def _named(self, tokens: Iterable[str]) -> Statement:
         return Statement(self._sql.named, {"p1": strings(sorted(tokens))})
 
-    def _is_ours(self, held: SpannerPartition, stored: SpannerPartition) -> bool:
-        return stored.owner == self._owner and stored.fencing == held.fencing
+    def _is_ours(self, owned: SpannerPartition, stored: SpannerPartition) -> bool:
+        return stored.owner == self._owner and stored.fencing == owned.fencing
 
     def _kept(
         self, progress: Sequence[SpannerProgress], found: Mapping[PartitionToken, _Found]

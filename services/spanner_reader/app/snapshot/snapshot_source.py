@@ -1,7 +1,7 @@
 """What the Spanner reader adds to `shared.reading.snapshots`: tables that are read as they were at one time.
 
 A row is published under the time that it was read at, so any later change wins over it, whichever arrives first: the
-stream needs no pause. When that time cannot be read any more, or approaches the age at which BigQuery may have
+stream needs no pause. When that time can no longer be read, or approaches the age at which BigQuery may have
 forgotten a delete, the rest of the range is read at a new time.
 """
 

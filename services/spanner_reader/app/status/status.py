@@ -39,8 +39,8 @@ def document(
     low = low_watermark((partition.watermark for partition in survey.unfinished), survey.now)
     lag = max(0, survey.now - low) / _SECOND
     leased = [p for p in survey.unfinished if p.owner is not None and (p.lease_until or 0) >= survey.now]
-    held = Counter(str(partition.owner) for partition in leased)
-    owners = sorted(survey.readers | held.keys())
+    counted = Counter(str(partition.owner) for partition in leased)
+    owners = sorted(survey.readers | counted.keys())
     return {
         "service": "spanner_reader",
         "source": source,
@@ -49,7 +49,7 @@ def document(
         "paused_tables": paused_tables(pauses),
         "now": format_timestamp(survey.now),
         "partitions": {state.value: states[state.value] for state in PartitionState},
-        "readers": [{"owner": owner, "partitions": held[owner]} for owner in owners],
+        "readers": [{"owner": owner, "partitions": counted[owner]} for owner in owners],
         "low_watermark": format_timestamp(low) if started else None,
         "lag_seconds": lag if started else None,
         "retention_seconds": retention.total_seconds(),
@@ -70,7 +70,7 @@ def paused_tables(pauses: Pauses) -> Sequence[Mapping[str, str]]:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if somebody reads, or nobody is to, in time, and no table needs re-sync; else 1."""
+    """Return 0 if a reader reads or none is to, in time, and no table needs re-sync; else 1."""
     return int(needs_attention(shown))
 
 

@@ -19,11 +19,12 @@ from shared.contracts.timestamps import Nanoseconds
 DROPPED_UNSEEN: Final = Nanoseconds(timedelta(minutes=3) // timedelta(microseconds=1) * 1_000)
 """How much later than its last look the changes may be that a reader drops for its tables file: a few looks' time.
 
-Two readers' files may differ, while a new one is rolled out. Whoever leaves a table out has that stored by each look of
-its own, and drops no change that was committed more than this after the last one (`SchemaWatch.leave_out`). The next
-look of a reader that has the table in finds what is stored, and marks the table. So of all that was dropped by then, or
-is dropped before the other has looked again, nothing was committed later than this after the look that marks; and if
-the other has looked again, the next look here marks again. A snapshot that heals such a mark has to be later than that.
+Two readers' files may differ, while a new one is rolled out. A reader that leaves a table out has that stored by each
+inspection of its own, and drops no change that was committed more than this after the last one
+(`SchemaWatch.leave_out`). The next look of a reader that has the table in finds what is stored, and marks the table. So
+of all that was dropped by then, or is dropped before the other has looked again, nothing was committed later than this
+after the look that marks; and if the other has looked again, the next look here marks again. A snapshot that heals such
+a mark has to be later than that.
 """
 
 
@@ -63,18 +64,18 @@ class ColumnShape:
     """Whether rows that were there when it was added got a value."""
     nullable: bool = True
     ignored: bool = False
-    """By the tables file of whoever looked; then it is not written."""
+    """By the tables file of the inspecting reader; then it is not written."""
     since: Nanoseconds = _NO_TIME
     """The time of the first look from which on all have had it, watched: a record of later that lacks it shows that it
-    was away. 0 where it is not watched, and where nobody has remembered it."""
+    was away. 0 where it is not watched, and where it was not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
     """A table: its columns in its order, and whether the stream watches it. One that it does not watch may have none.
 
-    ``left_out``: the stream watches it, and the tables file of whoever looked does not; ``watched`` is false then.
-    ``mirrored``: BigQuery may hold rows of it. ``gone``: it is no longer there. ``dropped``: columns that were
+    ``left_out``: the stream watches it, and the tables file of the inspecting reader does not; ``watched`` is false
+    then. ``mirrored``: BigQuery may hold rows of it. ``gone``: it is no longer there. ``dropped``: columns that were
     mirrored and are no longer, whose old values BigQuery may still hold.
     """
 
@@ -85,7 +86,7 @@ class TableShape:
     dropped: frozenset[str] = frozenset()
     left_out: bool = False
     history: bool = False
-    """Whether it has no mirror but a history alone, by the tables file of whoever looked."""
+    """Whether it has no mirror but a history alone, by the tables file of the inspecting reader."""
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
@@ -230,7 +231,7 @@ def compare(
 
 
 def lost(look: SchemaInspection, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncCause]:
-    """Return what it means for tables that changes were published and kept by nobody."""
+    """Return what it means for tables that changes were published and no subscription kept them."""
     watched = sorted(name for name, table in look.tables.items() if table.watched and not table.gone)
     return [SpannerResyncCause(name, SpannerResyncKind.TABLE_LOST, after, before) for name in watched]
 

@@ -96,13 +96,13 @@ class SnapshotSurvey:
 
 
 def claimable_ranges(ranges: Iterable[SnapshotRange], *, now: Nanoseconds) -> list[SnapshotRange]:
-    """Return the ranges that are left to read and that nobody reads, those waiting longest first."""
+    """Return the ranges that are left to read and that no reader reads, those waiting longest first."""
     free = [one for one in ranges if one.state in UNFINISHED and (one.lease_until is None or one.lease_until < now)]
     return sorted(free, key=lambda one: (one.first_read_at, one.table, one.number))
 
 
 def is_read(survey: SnapshotSurvey) -> bool:
-    """Return whether somebody has the lease of anything that is left to read."""
+    """Return whether a reader has the lease of anything that is left to read."""
     return any(one.state in UNFINISHED and (one.lease_until or 0) >= survey.now for one in survey.ranges)
 
 
@@ -120,7 +120,7 @@ class CompleteSnapshot:
     def may_be_announced(self, now: Nanoseconds) -> bool:
         """Return whether its end may be published now, for the first time or again.
 
-        Whoever hears of it believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
+        A consumer believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
         later, may become older than `SAFE_AGE`, for then it may have been refused. What took more than a day is
         told when it is finished, and not again.
         """
@@ -183,8 +183,9 @@ def _all_read(parts: Sequence[SnapshotRange]) -> bool:
 def merged(parts: Sequence[SnapshotRange]) -> SnapshotRange | None:
     """Return the range that can stand for all ranges of a snapshot of a whole table; None while they are needed.
 
-    Once nothing of a snapshot is left to read, only what it is as a whole matters: whoever has not announced its end
-    yet, a mark that is found later and an automatic re-sync need its run and its times, and `status` counts its rows.
+    Once nothing of a snapshot is left to read, only what it is as a whole matters: a reader that has not announced its
+    end yet, a mark that is found later and an automatic re-sync need its run and its times, and `status` counts its
+    rows.
     """
     first, *others = parts
     cancelled = any(one.state is RangeState.CANCELLED for one in parts)

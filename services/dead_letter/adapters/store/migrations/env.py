@@ -1,4 +1,4 @@
-"""What alembic runs its migrations with: the connection, and with it the transaction, of whoever asks for them."""
+"""What alembic runs its migrations with: the connection, and with it the transaction, of the caller."""
 
 from alembic import context
 

@@ -18,7 +18,7 @@ _FOLDER: Final = Path(__file__).parent
 def migrate(connection: Connection) -> None:
     """Make the tables, or bring those of an older version up to date, in the transaction that is open.
 
-    MisconfiguredError where they are of a newer version, or somebody else's.
+    MisconfiguredError where they are of a newer version, or another program's.
     """
     if not is_current(connection):
         config = _config()
