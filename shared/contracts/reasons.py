@@ -24,9 +24,9 @@ class Reason(Enum):
     BAD_NAME = "bad_name"
     """A table or column name that BigQuery does not take."""
     UNSUPPORTED_TYPE = "unsupported_type"
-    """A column type that this version does not apply."""
+    """What is no name of a column's type: an array of arrays, a STRUCT with fields."""
     SCHEMA_CONFLICT = "schema_conflict"
-    """The BigQuery table has this column with another type, or another primary key."""
+    """The BigQuery table has another primary key, or a column of another type that can have none beside it."""
 
     # One change
     BAD_CHANGE = "bad_change"

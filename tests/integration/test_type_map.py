@@ -104,6 +104,19 @@ def test_a_query_of_the_mirror_returns_what_the_source_wrote(
             assert (name, told_apart(row[name])) == (name, told_apart(queried(googlesql, arrives)))
 
 
+def test_a_number_of_a_jsonb_is_read_exactly_from_bigquery_however_many_digits_it_has(target: Target) -> None:
+    """By `JSON_VALUE`, which returns a number and a text alike: as the documents say."""
+    header = header_of({"id": "INT64", "doc": "PG_JSONB"}, table="exact")
+    prices = ["12345678901234567890123456.789", "1.5", "-18446744073709551617", "7"]
+    batch = batch_of([upsert(n, {"doc": f'{{"price": {price}}}'}) for n, price in enumerate(prices)], header)
+
+    assert [each.reason for each in target.apply(batch)] == [Reason.VALUE_DOES_NOT_FIT] * 2
+    assert not target.apply(batch, tables_file='[defaults]\njsonb_numbers = "text"')
+
+    found = target.dataset.query("SELECT JSON_VALUE(doc, '$.price') AS price FROM exact ORDER BY id")
+    assert [row["price"] for row in found] == prices
+
+
 def test_a_nul_in_text_arrives_wherever_text_can_be(target: Target) -> None:
     """U+0000 is a character like any other to Spanner, on the wire and to BigQuery's STRING: two keys differ by it."""
     header = header_of({"id": "STRING", "s": "STRING", "a": "ARRAY<STRING>", "j": "JSON"}, table="nuls")

@@ -13,8 +13,10 @@ from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import conform, decode_messages, in_table
 from services.cdc_consumer.core.stream.poison import Poison
+from shared.contracts.tables_file import read_tables_file
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.integration.stand_in import PROJECT, StandIn
@@ -30,9 +32,10 @@ class Target:
     tables: BigQueryTables
     writer: AppendStreams
 
-    def apply(self, *data: bytes) -> Sequence[Poison]:
+    def apply(self, *data: bytes, tables_file: str = "") -> Sequence[Poison]:
         """Apply the changes of messages; return the poison among them."""
-        decoded = decode_messages(messages_of(*data), AN_HOUR_LATER)
+        plan = Plan(read_tables_file(tables_file), self.stand_in.dataset)
+        decoded = decode_messages(messages_of(*data), AN_HOUR_LATER, plan)
         for table in decoded.tables:
             definition = self.tables.ensure(table.definition)
             rows = in_table(table, definition)[1]

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition, with_names
+from services.cdc_consumer.core.types.types import column_type
 from shared.contracts.change_batch import Header
+from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_change, a_header, a_message
 from tests.seeds import examples
 from tests.unit.cdc_consumer.world import World
@@ -149,3 +152,16 @@ def test_no_two_columns_share_a_place_and_a_place_stays(there: Mapping[str, str]
         widened = replace(table, columns=(*table.columns, *new))
         assert with_names(asked, beside(asked, widened)) == placed
         assert beside(table, widened) == {}
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_what_millrace_adds_itself_and_the_key_have_no_column_beside_them(mode: str) -> None:
+    found = destinations(of_type("STRING"), Plan(read_tables_file(f'[defaults]\nmode = "{mode}"')))
+    assert found is not None
+    wanted = found.mirror or found.history
+    assert wanted is not None
+    other = {"STRING": "INT64"}
+    columns = tuple(
+        replace(column, type=column_type(other.get(column.type.bigquery, "STRING"))) for column in wanted.columns
+    )
+    assert beside(wanted, replace(wanted, columns=columns)) == {"name": "name_STRING", "c": "c_STRING"}

@@ -47,7 +47,7 @@ def test_what_is_wrong_with_a_key_is_said_in_the_tables_words(text: str, told: s
 
 
 @pytest.mark.parametrize(
-    "kind", ["INT64", "BOOL", "FLOAT64", "FLOAT32", "NUMERIC", "TIMESTAMP", "DATE", "BYTES", "STRING"]
+    "kind", ["INT64", "ENUM", "BOOL", "FLOAT64", "FLOAT32", "NUMERIC", "TIMESTAMP", "DATE", "BYTES", "STRING"]
 )
 def test_the_example_of_a_key_is_one(kind: str) -> None:
     with pytest.raises(MisconfiguredError) as error:
@@ -60,6 +60,7 @@ def test_the_example_of_a_key_is_one(kind: str) -> None:
     ("kinds", "earlier", "later"),
     [
         ("INT64", '["9"]', '["10"]'),
+        ("ENUM", '["9"]', '["10"]'),
         ("INT64 STRING", '["9"]', '["10","a"]'),
         ("STRING", '["é"]', '["🛩"]'),
         ("INT64 STRING", '["7","a"]', '["7","b"]'),

@@ -32,6 +32,8 @@ _AS_HISTORY: Final = '. Keep a history of the table alone (unfit_key = "history"
 COLUMN_LIMIT: Final = 2000
 _CLUSTERING_LIMIT: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
+_OUR_PREFIXES: Final = ("_MILLRACE_", "_METADATA_", "BIG_QUERY_COMMIT_TIMESTAMP")
+"""What the columns begin with that Millrace adds to mirrors, histories and change logs."""
 _NO_LETTERS: Final = re.compile(r"[^A-Za-z0-9]+")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
 _RESERVED_PREFIXES: Final = (
@@ -194,19 +196,22 @@ def beside(wanted: TableDefinition, there: TableDefinition) -> Mapping[str, str]
 
     ``Born``, an INT64 where the table has a DATE, is ``Born_INT64``: no change waits until a person has altered the
     table. Once such a column is there, the values go on into it, until ``Born`` is an INT64 itself. A column of the
-    key has no other beside it, nor has one whose name beside it is taken or too long: that is a conflict.
+    key has none beside it, nor has one of Millrace's own, or one whose name beside it is taken or too long: a conflict.
     """
     seen = {column.name.upper(): column.type.bigquery for column in there.columns}
     taken = {column.name.upper() for column in wanted.columns}
-    key = {name.upper() for name in wanted.primary_key}
+    fixed = {name.upper() for name in (*wanted.primary_key, wanted.commit_timestamp)}
     found = {}
     for column in wanted.columns:
-        kind = column.type.bigquery
-        name = f"{column.name}_{_NO_LETTERS.sub('_', kind).strip('_')}"
-        if column.name.upper() in key or name.upper() in taken or _COLUMN_NAME.fullmatch(name) is None:
+        upper, kind = column.name.upper(), column.type.bigquery
+        now = seen.get(upper)
+        if now == kind or upper in fixed or upper.startswith(_OUR_PREFIXES):
             continue
-        now, other = seen.get(column.name.upper()), seen.get(name.upper())
-        if (now != kind and other == kind) or (now not in (None, kind) and other is None):
+        name = f"{column.name}_{_NO_LETTERS.sub('_', kind).strip('_')}"
+        other = seen.get(name.upper())
+        if name.upper() in taken or _COLUMN_NAME.fullmatch(name) is None:
+            continue
+        if other == kind or (other is None and now is not None):
             found[column.name] = name
             taken.add(name.upper())
     return found

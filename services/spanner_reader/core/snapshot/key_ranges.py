@@ -18,6 +18,7 @@ _ORDERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "BYTES": b64decode,
     "DATE": str,
     "INT64": int,
+    "ENUM": int,
     "STRING": str.encode,
     "TIMESTAMP": parse_timestamp,
 }
@@ -26,6 +27,7 @@ _ORDERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 _EXAMPLES: Final = {
     "INT64": '"7"',
+    "ENUM": '"7"',
     "BOOL": "true",
     "FLOAT64": "1.5",
     "FLOAT32": "1.5",
@@ -37,11 +39,15 @@ _EXAMPLES: Final = {
 """A value of each type, as change batches have it."""
 
 
+_WHOLE: Final = ("INT64", "ENUM")
+"""Types that are whole numbers, which Spanner takes as texts."""
+
+
 def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
     """Return a key as snapshots store it; ``key``: names and GoogleSQL types of its columns, in key order.
 
-    A prefix of a key stands for all rows that begin with it. An INT64 may be a number, too. MisconfiguredError, with
-    the types, for what is no key of the table.
+    A prefix of a key stands for all rows that begin with it. An INT64 or an ENUM may be a number, too.
+    MisconfiguredError, with the types, for what is no key of the table.
     """
     try:
         values = _decode(text)
@@ -58,7 +64,7 @@ def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
             f"change batches have them, such as '[{example}]' ({error})"
         ) from error
     wire = [
-        str(value) if kind == "INT64" and value is not None else value
+        str(value) if kind in _WHOLE and value is not None else value
         for (_name, kind), value in zip(given, values, strict=True)
     ]
     return KeyText(_encode(wire).decode())
