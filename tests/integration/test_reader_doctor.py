@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
@@ -117,6 +118,36 @@ def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(pa
     assert "a, b may be NULL" in warnings["table Loose: key"][0]
     assert "NOT NULL" in warnings["table Loose: key"][1]
     assert any("b (BYTES)" in one["detail"] for one in findings)
+
+
+def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(patient: Patient) -> None:
+    patient.database.alter(
+        "CREATE TABLE Seats (Id INT64 NOT NULL, Booked BOOL, Name STRING(MAX)) PRIMARY KEY (Id)",
+        "CREATE CHANGE STREAM Bookings FOR Seats",
+    )
+    patient.variables = {"CHANGE_STREAM": "Bookings"}
+    created = patient.database.now()
+    patient.database.commit([Write("insert", "Seats", {"Id": key, "Booked": False, "Name": "n"}) for key in range(4)])
+
+    def sampled() -> str:
+        code, findings = patient.examine()
+        assert code == 0
+        (found,) = [one for one in findings if one["check"] == "stream Bookings: capture type"]
+        assert (found["level"], "SET OPTIONS (value_capture_type = 'NEW_ROW')" in found["cure"]) == ("warning", True)
+        return found["detail"].partition("\n")[2]
+
+    while patient.database.now() < created + 1_500_000_000:
+        patient.database.commit([Write("update", "Seats", {"Id": key, "Booked": True}) for key in range(3)])
+    patient.database.execute("UPDATE Seats SET Booked = FALSE WHERE Id = 3")  # with all columns, on the emulator
+    found = re.fullmatch(
+        r"sample of the last \d+ s: changes (\d+), incomplete (\d+), rows to read (\d+), reads (\d+); for each change "
+        r"\d\.\d\d rows and \d\.\d\d reads",
+        sampled(),
+    )
+    assert found is not None, sampled()
+    changes, incomplete, rows, reads = map(int, found.groups())
+    assert changes >= incomplete >= rows >= reads >= 1
+    assert incomplete % 3 == 1, "three changes a commit, and that of the DML"
 
 
 def test_a_stream_that_would_watch_the_partition_table_is_named(patient: Patient) -> None:

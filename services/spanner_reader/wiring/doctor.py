@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from datetime import timedelta
 from typing import Final, TextIO, TypeVar
 
+from services.spanner_reader.adapters.doctor.capture_sample import cost_of_completing
 from services.spanner_reader.adapters.doctor.inspection import inspect_rights, inspect_stream
 from services.spanner_reader.adapters.doctor.table_inspection import (
     alter_stream_to_leave_out,
@@ -21,6 +22,7 @@ from services.spanner_reader.adapters.schema.catalog import (
     StreamDefinition,
     check_partition_table,
     check_start,
+    whole_rows,
 )
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
@@ -99,7 +101,7 @@ class _Looking:
         if failed is not None:
             yield failed
         if definition is not None:
-            for found in inspect_stream(self._settings.change_stream, definition):
+            for found in inspect_stream(self._settings.change_stream, definition, await self._sampled(definition)):
                 yield found
             yield await self._query()
             look, failed = await _asked("tables", self._catalog.look, _AGAIN)
@@ -134,6 +136,14 @@ class _Looking:
             found = rights or failed
             if found is not None:
                 yield found
+
+    async def _sampled(self, definition: StreamDefinition) -> str:
+        """Return what it costs to complete updates; "" where the stream captures whole rows."""
+        if whole_rows(self._settings.change_stream, definition) is None:
+            return ""
+        now, _failed = await _asked("", self._catalog.now, _AGAIN)  # `_clock` reports a failure
+        stream = SpannerChangeStream(self._database, self._settings.change_stream)
+        return "" if now is None else await cost_of_completing(stream, now)
 
     async def _query(self) -> Finding:
         """Try the stream's first query, from now until now: it costs nothing and needs what every query needs."""

@@ -29,8 +29,8 @@ _ENOUGH: Final = timedelta(days=3)
 """A weekend, and a day to notice."""
 
 
-def inspect_stream(name: str, definition: StreamDefinition) -> Iterator[Finding]:
-    """Look at every option of a change stream."""
+def inspect_stream(name: str, definition: StreamDefinition, sampled: str = "") -> Iterator[Finding]:
+    """Look at every option of a change stream; ``sampled`` is what completing its updates costs."""
     what, dialect = f"stream {name}", definition.dialect
     alter = f"ALTER CHANGE STREAM {quoted(dialect, name)} "
     watching = "everything" if definition.watches_everything else "the tables it names"
@@ -42,7 +42,8 @@ def inspect_stream(name: str, definition: StreamDefinition) -> Iterator[Finding]
         yield Finding(
             Level.WARNING,
             f"{what}: capture type",
-            f"{captured}: updates carry only what changed, so the reader reads their rows, at low priority",
+            f"{captured}: updates carry only what changed, so the reader reads their rows, at low priority"
+            + (f"\n{sampled}" if sampled else ""),
             alter_capture,
         )
     excluding = sorted(definition.exclusions & set(EXCLUDING))
