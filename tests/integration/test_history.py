@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from google.api_core.exceptions import NotFound
+from google.cloud import bigquery
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -142,6 +143,7 @@ def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(
         "_metadata_spanner_transaction_tag": None,
         "_metadata_spanner_is_system_transaction": None,
         "_millrace_old_values": None,
+        "_millrace_reconstructed": None,
         "_millrace_sequence": a_plane(1, 1).sequence,
     }
 
@@ -162,6 +164,28 @@ def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, rest: str
         (None, "xl", at(3)),
         (None, None, at(4)),
     ]
+
+
+def test_a_history_of_before_gets_the_column_that_says_what_was_reconstructed(
+    stand_in: StandIn, rest: str, channel: grpc.Channel
+) -> None:
+    def change(second: int, name: str, place: str) -> Change:
+        return structs.replace(a_plane(1, second, name=name), place=place)
+
+    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("early")))
+    path = f"{PROJECT}.{stand_in.dataset}.early_changelog"
+    made = stand_in.client.get_table(path)
+    earlier = bigquery.Table(path, [field for field in made.schema if field.name != "_millrace_reconstructed"])
+    earlier.labels, earlier.description = made.labels, made.description
+    earlier.time_partitioning, earlier.clustering_fields = made.time_partitioning, made.clustering_fields
+    stand_in.client.delete_table(path)
+    stand_in.client.create_table(earlier)
+    changes = [change(2, "later", '{"reconstructed":true}'), change(2, "then", "{}"), a_plane(1, 3, name="c")]
+    FedConsumer(stand_in, rest, channel).apply(*(a_message(one, header=a_header("early")) for one in changes))
+
+    shown = "SELECT name, _millrace_reconstructed FROM early_changelog ORDER BY name"
+    assert stand_in.run(shown) == [("c", None), ("later", True), ("then", None)]
+    assert stand_in.run("SELECT name FROM early_history ORDER BY valid_from") == [("then",), ("c",)]
 
 
 def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it(

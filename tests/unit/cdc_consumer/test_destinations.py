@@ -174,6 +174,7 @@ def test_a_history_has_a_row_for_every_change_and_says_where_it_comes_from() -> 
         "number_of_partitions_in_transaction": 2,
         "transaction_tag": "app=x",
         "is_system_transaction": False,
+        "reconstructed": True,
         "mod_index": 0,
     }
     found = rows(
@@ -199,6 +200,7 @@ def test_a_history_has_a_row_for_every_change_and_says_where_it_comes_from() -> 
         "_metadata_spanner_is_system_transaction": False,
         "_metadata_big_query_commit_timestamp": microseconds(AN_HOUR_LATER),
         "_millrace_old_values": None,
+        "_millrace_reconstructed": True,
         "_millrace_sequence": "/".join(["0" * 15 + "1", *["0" * 16] * 3]),
         "_millrace_message": 0,
         "_millrace_change": 0,

@@ -18,7 +18,7 @@ from services.cdc_consumer.core.types.arrays import by_halves
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from services.cdc_consumer.core.types.types import BOOL, INT64, JSON, STRING, TIMESTAMP
 from services.cdc_consumer.core.types.values import wire_values
-from shared.contracts.change_batch import ChangeBatch, Header
+from shared.contracts.change_batch import RECONSTRUCTED, ChangeBatch, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.mirrors import SEQUENCE_COLUMN, source_table
 from shared.contracts.reasons import Reason
@@ -36,6 +36,9 @@ WRITTEN_COLUMN: Final = "_metadata_big_query_commit_timestamp"
 OLD_VALUES_COLUMN: Final = "_millrace_old_values"
 """What the row was before, as the source writes it, where the stream carries that."""
 
+RECONSTRUCTED_COLUMN: Final = "_millrace_reconstructed"
+"""Whether the row may hold values of another time: the stream carried some columns, and the others were read later."""
+
 _PLACE: Final = {
     "server_transaction_id": STRING,
     "record_sequence": STRING,
@@ -44,16 +47,18 @@ _PLACE: Final = {
     "number_of_partitions_in_transaction": INT64,
     "transaction_tag": STRING,
     "is_system_transaction": BOOL,
+    RECONSTRUCTED: BOOL,
 }
 """What the place of a change tells, and of which type."""
 _PREFIX: Final = "_metadata_spanner_"
+_PLACE_COLUMNS: Final = {name: RECONSTRUCTED_COLUMN if name == RECONSTRUCTED else _PREFIX + name for name in _PLACE}
 _PLACE_SCHEMA: Final = pa.schema([(name, kind.wire) for name, kind in _PLACE.items()])
 
 _OURS: Final = (
     TableColumn(MOD_TYPE_COLUMN, STRING),
     TableColumn(SOURCE_TABLE_COLUMN, STRING),
     TableColumn(COMMITTED_COLUMN, TIMESTAMP),
-    *(TableColumn(_PREFIX + name, kind) for name, kind in _PLACE.items()),
+    *(TableColumn(_PLACE_COLUMNS[name], kind) for name, kind in _PLACE.items()),
     TableColumn(WRITTEN_COLUMN, TIMESTAMP),
     TableColumn(OLD_VALUES_COLUMN, JSON),
     TableColumn(SEQUENCE_COLUMN, STRING),
@@ -95,7 +100,9 @@ def history_view_query(changelog: str, columns: Sequence[str], primary_key: Sequ
     A version holds from its commit until that of the next change of its row, a delete among them; after a delete
     there is none until the row is inserted again. What a later change of the same transaction replaced was never
     to be seen, and is not here either. Change sequence numbers are text of one length there, so text orders them.
+    Of one change that was completed twice, before its row's past was forgotten and after it, the view shows the former.
     """
+    exact = f"IFNULL(`{RECONSTRUCTED_COLUMN}`, FALSE), " if RECONSTRUCTED_COLUMN in columns else ""
     keys = ", ".join(f"`{name}`" for name in primary_key)
     shown = ", ".join(f"`{name}`" for name in columns)
     return (
@@ -105,7 +112,7 @@ def history_view_query(changelog: str, columns: Sequence[str], primary_key: Sequ
         f"    LEAD(`{COMMITTED_COLUMN}`) OVER (PARTITION BY {keys} ORDER BY `{SEQUENCE_COLUMN}`) AS valid_to\n"
         f"  FROM (\n"
         f"    SELECT *, ROW_NUMBER() OVER (\n"
-        f"      PARTITION BY {keys}, `{SEQUENCE_COLUMN}` ORDER BY `{WRITTEN_COLUMN}`) AS millrace_repeat\n"
+        f"      PARTITION BY {keys}, `{SEQUENCE_COLUMN}` ORDER BY {exact}`{WRITTEN_COLUMN}`) AS millrace_repeat\n"
         f"    FROM `{changelog}`\n"
         f"  )\n"
         f"  WHERE millrace_repeat = 1\n"
@@ -130,7 +137,7 @@ def history_columns(
         MOD_TYPE_COLUMN: pc.if_else(pc.equal(op, "DELETE"), "DELETE", mod_type),
         SOURCE_TABLE_COLUMN: pa.repeat(pa.scalar(source), len(op)),
         COMMITTED_COLUMN: commit,
-        **{_PREFIX + name: place.column(name).combine_chunks() for name in _PLACE},
+        **{_PLACE_COLUMNS[name]: place.column(name).combine_chunks() for name in _PLACE},
         WRITTEN_COLUMN: pa.repeat(pa.scalar(microseconds(now), pa.int64()), len(op)),
         OLD_VALUES_COLUMN: _old_values(batches, ignored),
         SEQUENCE_COLUMN: normal_sequences(sequence),

@@ -37,6 +37,7 @@ _OF_A_HISTORY: Final = (
     *("_metadata_spanner_number_of_records_in_transaction", "_metadata_spanner_number_of_partitions_in_transaction"),
     *("_metadata_spanner_transaction_tag", "_metadata_spanner_is_system_transaction"),
     *("_metadata_big_query_commit_timestamp", "_millrace_old_values", "_millrace_sequence"),
+    "_millrace_reconstructed",
 )
 _OF_ITS_VIEW: Final = ("valid_from", "valid_to", "is_current", "millrace_repeat")
 _TEXT_KEYS: Final = ("BYTES", "FLOAT64", "FLOAT32")
