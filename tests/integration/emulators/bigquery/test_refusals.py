@@ -129,13 +129,12 @@ class TestChangesAndPlainRows:
         assert "arrow_rows" in answer.error.message
 
     def test_a_service_that_is_not_served_is_named(self, stand_in: StandIn) -> None:
+        method = "google.cloud.bigquery.reservation.v1.ReservationService/ListReservations"
         with grpc.insecure_channel(stand_in.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary("/google.cloud.bigquery.storage.v1.BigQueryRead/CreateReadSession", bytes, bytes)(
-                b"", timeout=10
-            )
+            channel.unary_unary(f"/{method}", bytes, bytes)(b"", timeout=10)
 
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        assert "google.cloud.bigquery.storage.v1.BigQueryRead/CreateReadSession" in str(refused.value.details())
+        assert method in str(refused.value.details())
 
 
 class TestWriterSchema:
