@@ -137,7 +137,7 @@ class KeyRangePartitionStore(Protocol):
         """
 
     async def pause(self) -> bool:
-        """Pause the stream for all readers until it is resumed; return whether it was not paused. Surveys tell of it.
+        """Pause the stream for all readers until it is resumed; return whether it was not paused. Surveys report it.
 
         MisconfiguredError where the stream is not known. TransientError: nothing is known of the outcome.
         """
@@ -229,7 +229,7 @@ class TableSnapshotStore(Protocol):
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
         """Request these ranges again where a reader had requested them that watched something else; return whether so.
 
-        What was read to its end, and told, is left alone, and so is what an older version has asked for.
+        What was read to its end, and announced, is left alone, and so is what an older version has asked for.
         """
 
     async def cancel(self) -> bool:
@@ -258,14 +258,14 @@ class TableSnapshotStore(Protocol):
 
 
 class ResyncStore(Protocol):
-    """What was found that no record tells, until all rows have come again. All readers of a stream have one.
+    """What was found that no record contains, until all rows have come again. All readers of a stream have one.
 
     Nothing is kept of a stream that is not known. ``run``: the latest snapshot that had been asked for when it was
     found. TransientError: nothing is known of the outcome, and the call may be made again.
     """
 
     async def read(self) -> BigtableResyncRequest | None:
-        """Return what was found; None where nothing is to be fixed. Surveys tell of it, too."""
+        """Return what was found; None where nothing is to be fixed. Surveys report it, too."""
 
     async def compare(
         self,
@@ -312,7 +312,7 @@ class TableCatalog(Protocol):
     """What the instance says of the table."""
 
     async def seen(self) -> InspectedTable:
-        """Return what its change stream never tells. TransientError; StreamGoneError where it no longer has one."""
+        """Return what no record contains. TransientError; StreamGoneError where it no longer has a change stream."""
 
 
 class VersionClock(Protocol):
@@ -350,7 +350,7 @@ class BigtableReaderMetrics(Protocol):
         """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
 
     def families_changed(self) -> None:
-        """Show that families were added or dropped, which no record tells."""
+        """Show that families were added or dropped, which no record contains."""
 
     def kept_for(self, retention: timedelta) -> None:
         """Show for how long the change stream keeps what is not read yet."""

@@ -26,7 +26,7 @@ def _stream(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ReaderSettings):
-    """What a Bigtable reader is told at its start."""
+    """The settings of a Bigtable reader."""
 
     bigtable_instance: str = setting("the Bigtable instance")
     bigtable_table: str = setting("the watched table's id", check=_table)

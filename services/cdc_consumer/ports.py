@@ -248,7 +248,7 @@ class CdcWriter(Protocol):
     def append(self, definition: TableDefinition, rows: pa.Table) -> PendingAppend:
         """Start to append rows (the definition's columns and pseudo-columns) and do not wait for the answers.
 
-        Never raises for the service's sake: what goes wrong is told by `PendingAppend.refused`.
+        Never raises an error of the service: `PendingAppend.refused` reports it.
         """
 
 

@@ -33,7 +33,7 @@ def _memory(amount: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the consumer is told at its start."""
+    """The settings of the consumer."""
 
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     subscription: str = setting("the subscription of the change batches", check=subscription_id)
@@ -85,13 +85,13 @@ class Settings:
     )
     sweep_after: timedelta = setting(
         "how long a table has to be complete, before SWEEP=automatic deletes anything of it, and before a sweep calls "
-        "healed what was made anew",
+        "healed what was made again",
         default=timedelta(minutes=10),
     )
     source_rows: str | None = setting(
         "the command line that answers for the source's rows: `python -m services.spanner_reader rows`, for one; "
-        "if unset, commands take that, and SWEEP=automatic asks nobody and deletes no more than a part of a table, or "
-        "is refused where Spark's tasks run on other machines; if set, it sweeps only what that command answers for",
+        "if unset, commands take that, and SWEEP=automatic asks no source and deletes no more than a part of a table, "
+        "or is refused where Spark's tasks run on other machines; if set, it sweeps only what that command answers for",
         default=None,
     )
     liveness: timedelta = setting(

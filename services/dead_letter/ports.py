@@ -147,7 +147,7 @@ class DeadLetterStore(Protocol):
     def release_dead(self) -> Sequence[ReplayId]:
         """Let go of what replays hold that have died; return which these are.
 
-        Only of those that have died for certain: where that cannot be told, their claims end with their lease.
+        Only of those that have died for certain: where that is not known, their claims end with their lease.
         """
 
     def add_edit(

@@ -68,7 +68,7 @@ class CommandSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(CommandSettings):
-    """What the service is told at its start."""
+    """The settings of the service."""
 
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     dead_letter_subscription: str = setting("the subscription of the dead-letter topic", check=subscription_id)

@@ -20,7 +20,7 @@ def _identifier(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ReaderSettings):
-    """What a Spanner reader is told at its start."""
+    """The settings of a Spanner reader."""
 
     spanner_instance: str = setting("the Spanner instance")
     spanner_database: str = setting("the watched database")

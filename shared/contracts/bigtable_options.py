@@ -231,7 +231,7 @@ def _taken_twice(columns: list[CellColumn | FamilyColumn]) -> list[tuple[tuple[s
         if isinstance(column, CellColumn) and column.timestamp is not None:
             names.append(((column.name, "timestamp"), column.timestamp))
         for path, name in names:
-            owner = owners.get(name.lower())  # BigQuery does not tell upper from lower case
+            owner = owners.get(name.lower())  # BigQuery does not distinguish upper from lower case
             if owner is not None:
                 mistakes.append((path, f"column {column.name}: the name {name} is taken by {owner}"))
             owners[name.lower()] = f"column {column.name}"

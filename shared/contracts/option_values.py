@@ -43,7 +43,7 @@ def column_names(value: object) -> tuple[str, ...]:
     names = texts(value)
     seen: set[str] = set()
     for name in names:
-        if name.lower() in seen:  # BigQuery does not tell upper from lower case
+        if name.lower() in seen:  # BigQuery does not distinguish upper from lower case
             raise ValueError(f"{shown(name)} is there twice")
         seen.add(name.lower())
     return names

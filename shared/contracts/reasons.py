@@ -12,7 +12,7 @@ class Reason(Enum):
     TRAILING_BYTES = "trailing_bytes"
     """A change batch, and then something more."""
     UNEQUAL_LISTS = "unequal_lists"
-    """The lists of a change batch differ in length, so no value can be told to belong to a change."""
+    """The lists of a change batch differ in length, so no value can be attributed to a change."""
 
     # The table or the column list that the header names
     NO_PRIMARY_KEY = "no_primary_key"

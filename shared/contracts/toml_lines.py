@@ -1,4 +1,4 @@
-"""TOML with the line of each statement, which the standard library's parser does not tell.
+"""TOML with the line of each statement, which the standard library's parser does not report.
 
 A statement of a TOML document ends where a prefix of its lines parses and holds it, and begins behind the longest
 shorter prefix that parses: inside a statement none does.
@@ -27,7 +27,7 @@ class TomlMistake:
 
 @dataclass(frozen=True)
 class TomlDocument:
-    """A TOML document as far as it can be read: a line that is none by itself is left out and told of."""
+    """A TOML document as far as it can be read: a line that is none by itself is left out and reported."""
 
     lines: Sequence[str]
     content: Mapping[str, Any]

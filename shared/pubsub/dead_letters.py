@@ -59,7 +59,7 @@ class DeadLetterPublisher:
 
 
 class AsyncDeadLetterPublisher:
-    """The same in an event loop; ``kept`` is told of dead letters that are."""
+    """The same in an event loop; ``kept`` is called with the number of dead letters that are."""
 
     def __init__(
         self,

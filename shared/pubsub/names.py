@@ -7,7 +7,7 @@ def topic_path(project: str, topic: str) -> str:
 
 
 def published_to(project: str, topic: str, emulator_host: str | None) -> str:
-    """Return what tells a topic from every other: its full name, and whether an emulator has it."""
+    """Return what identifies a topic: its full name, and whether an emulator has it."""
     path = topic_path(project, topic)
     return path if emulator_host is None else f"{path} of an emulator"
 

@@ -1,4 +1,4 @@
-"""Topics and subscriptions: made by set-up and checked at every start, for topics without subscriptions lose them.
+"""Topics and subscriptions: made by set-up, and checked at every start. A topic without a subscription loses messages.
 
 Pub/Sub confirms what is published to a topic without a subscription, and discards it; a subscription with the default
 expiry is deleted after 31 days without a consumer, with everything it holds; a filter acknowledges what it leaves out.
@@ -100,7 +100,7 @@ def forwarding_rights(subscription: str, dead_letter_topic: str) -> tuple[Forwar
 
 
 def still_to_grant(topology: PubsubTopology) -> str:
-    """Return what is to be told after set-up: without it a message that was delivered too often comes on and on."""
+    """Return the advice to print after set-up: without it a message that was delivered too often comes on and on."""
     rights = forwarding_rights(topology.subscription, topology.dead_letter_topic)
     return (
         f"So that Pub/Sub forwards to the dead-letter topic what was delivered {MAX_DELIVERY_ATTEMPTS} times, grant it "
@@ -353,7 +353,7 @@ class _Pubsub:
         return self._call(f"list subscriptions of topic {topic}", names)
 
     def subscription(self, name: str) -> Any:
-        """Return the plain protobuf message (it tells unset from empty), or None where it cannot be had."""
+        """Return the plain protobuf message (it distinguishes unset from empty), or None where it cannot be had."""
 
         def get() -> Any:
             try:

@@ -20,7 +20,7 @@ def whole_milliseconds(duration: timedelta) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """What every reader is told at its start."""
+    """The settings of every reader."""
 
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     topic: str = setting("the topic for change batches", check=topic_id)
@@ -89,5 +89,5 @@ class ReaderSettings:
 
 
 def owner_name(unique: str) -> str:
-    """Return a name for this process as the owner of leases: told apart by ``unique``, found by host and process."""
+    """Return a name for this process as the owner of leases: unique by ``unique``, found by host and process."""
     return f"{socket.gethostname()}/{os.getpid()}/{unique}"

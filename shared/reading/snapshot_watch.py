@@ -66,7 +66,7 @@ async def watch(look: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
         try:
             shown, hindrance = await look()
         except TransientError:
-            went_on_at = loop.time()  # as far as anybody can tell
+            went_on_at = loop.time()  # as far as is known
             await asyncio.sleep(_EVERY.total_seconds())
             continue
         now = loop.time()

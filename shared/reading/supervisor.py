@@ -97,7 +97,7 @@ class Flushed(Protocol):
 
 
 class Supervisor(Generic[DueT, OwnedT]):
-    """Reads its share of a source's partitions, one task each, until it is told to stop."""
+    """Reads its share of a source's partitions, one task each, until it is asked to stop."""
 
     def __init__(
         self, leases: PartitionLeases[OwnedT, Any], publisher: Flushed, health: Health, options: ReaderOptions

@@ -263,5 +263,5 @@ def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: F
     assert unseen == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
     assert [line["log_level"] for line in said if line["event"] == "app_profile_not_seen"] == ["warning", "debug"]
     front.tables.update_table({"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}})
-    with pytest.raises(MisconfiguredError, match="no change stream any more"):
+    with pytest.raises(MisconfiguredError, match="no longer has a change stream"):
         asyncio.run(seen())

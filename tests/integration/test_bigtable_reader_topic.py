@@ -43,7 +43,7 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
             assert len((await store.survey()).pieces) == 2
             with pytest.raises(
                 MisconfiguredError,
-                match=f"publish to {topic}, and this one would to .*Mend TOPIC .*another PARTITION_TABLE",
+                match=f"publish to {topic}, and this one would to .*Fix TOPIC .*another PARTITION_TABLE",
             ):
                 await keep_topic(rows, "projects/p/topics/x")
 

@@ -165,7 +165,7 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
         return reason in pipeline.command("--status", **variables)[1] or None
 
     pipeline.processes.wait_until(lambda: shows("over at END_TIMESTAMP", **over), "the snapshot to wait", TIMEOUT)
-    fix = "anew where their END_TIMESTAMP is reached"
+    fix = "again where their END_TIMESTAMP is reached"
     pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", TIMEOUT)
     reads_no_further.ask_to_end()
     assert reads_no_further.wait(timedelta(seconds=10)) == 0, reads_no_further.obituary()

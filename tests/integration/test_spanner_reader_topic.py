@@ -67,7 +67,7 @@ def test_the_first_topic_stays_and_another_is_refused(kept: Callable[[Scenario],
             said = str(refused.value)
             assert "publish to projects/p/topics/ours, and this one would to projects/p/topics/theirs" in said
             for fix in (
-                "Mend TOPIC",
+                "Fix TOPIC",
                 "another PARTITION_TABLE",
                 "`python -m services.spanner_reader topic` with the new",
             ):

@@ -13,7 +13,7 @@ _MICROSECOND: Final = 1_000  # in nanoseconds
 
 
 class StallWatch:
-    """Follows the low watermark by the monotonic time at which it is told."""
+    """Follows the low watermark by the monotonic time at which it is reported."""
 
     def __init__(self, timeout: timedelta, clock: VersionClock) -> None:
         self._timeout = timeout
@@ -22,14 +22,14 @@ class StallWatch:
         self._moved_at: float | None = None
         self._log = structlog.get_logger()
         self.low_watermark: Microseconds | None = None
-        """As it was told last."""
+        """As it was reported last."""
 
     def reached(self) -> Nanoseconds | None:
-        """Return the low watermark as it was told last."""
+        """Return the low watermark as it was reported last."""
         return None if self.low_watermark is None else Nanoseconds(self.low_watermark * _MICROSECOND)
 
     def behind(self) -> timedelta:
-        """Return how far it is behind this machine's clock; nothing where it was not told yet."""
+        """Return how far it is behind this machine's clock; nothing where it was not reported yet."""
         return timedelta(microseconds=max(0, self._clock.now() - (self.low_watermark or self._clock.now())))
 
     def told(self, low_watermark: Microseconds, now: float, *, paused: bool = False) -> timedelta:
@@ -49,7 +49,7 @@ class StallWatch:
                 low_watermark=shown(low_watermark),
                 seconds=round(stood.total_seconds()),
                 causes="an overloaded cluster, the network between clusters, a cluster that is unavailable, a "
-                "partition that nobody reads; changes are published all the same",
+                "partition that no reader reads; changes are published all the same",
             )
         return stood
 

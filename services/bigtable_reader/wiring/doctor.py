@@ -38,7 +38,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
             Level.ERROR,
             "tables file",
             f"it leaves table {settings.bigtable_table} out",
-            "mend include and exclude, or BIGTABLE_TABLE",
+            "fix include and exclude, or BIGTABLE_TABLE",
         )
     yield from asyncio.run(_bigtable(settings, file))
     topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
@@ -66,7 +66,7 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
 async def _kept_with_the_pieces(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:
     """Return that the stream is paused, and that the table needs re-sync.
 
-    Nothing where that cannot be told: another finding says why.
+    Nothing where that is not known: another finding says why.
     """
     try:
         if not await partition_table_exists(channels, kept):

@@ -45,7 +45,7 @@ from shared.runtime.tables_file import load_tables_file
 async def rows(settings: Settings) -> int:
     """Answer requests until there are none left; return the exit code.
 
-    MisconfiguredError where readers watch something else: what this command would tell, or publish, is not of theirs.
+    MisconfiguredError where readers watch something else: what this command would answer, or publish, is not of theirs.
     """
     _text, file = load_tables_file(settings.tables_file)
     name = settings.bigtable_table

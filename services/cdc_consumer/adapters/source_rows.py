@@ -174,7 +174,7 @@ def opened_source(command: str, environ: Mapping[str, str], stop: Stop) -> Itera
         )
     except OSError as error:
         raise MisconfiguredError(
-            f"the source's command cannot be run ({error}): {command}. Mend SOURCE_ROWS, or --source"
+            f"the source's command cannot be run ({error}): {command}. Fix SOURCE_ROWS, or --source"
         ) from error
     try:
         with stop.calling(child.terminate):

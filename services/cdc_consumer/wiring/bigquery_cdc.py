@@ -162,7 +162,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             whole = self._with_data(messages, leases)
             with _stopping_at(self._options.stop_file, composed.stop):
                 counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
-        except BaseException:  # a task that fails has no commit message, so it tells by itself
+        except BaseException:  # a task that fails has no commit message, so it reports by itself
             left = Counts(
                 messages=len(messages),
                 acked=leases.acked - acked,

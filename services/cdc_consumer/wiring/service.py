@@ -150,9 +150,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     deferred, until = metrics.leases["deferred"], deferrals.until()
     if stop.requested or not (deferred or until):
         return True
-    fix = (
-        "mend what is said of the tables, now or by the run that put them off; a run after that time takes the messages"
-    )
+    fix = "fix what is reported of the tables, now or by the run that deferred them; a later run takes the messages"
     again = None if until is None else format_timestamp(until)
     log.warning("messages_left", deferred=deferred, tables=told.deferred(), come_again=again, fix=fix)
     return False

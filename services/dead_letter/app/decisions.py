@@ -79,7 +79,7 @@ def decide(
     tell: Callable[[int], object],
     limit: int | None = None,
 ) -> Decided:
-    """Bring dead letters into a state, a few at a time; ``tell`` hears of each few how many they are."""
+    """Bring dead letters into a state, a few at a time; ``tell`` is called with the number of each few."""
     changed, looked_at = 0, 0
     for ids in _pages(store, selection, limit):
         done = store.set_state(

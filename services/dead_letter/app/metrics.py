@@ -38,7 +38,7 @@ class CollectorMetrics:
         )
         self._kept = {what: kept.labels(what) for what in ("new", "again", "seen")}
         self._forgotten = counter(
-            "millrace_dead_letter_deleted", "Dead letters that were deleted because they were not open any more."
+            "millrace_dead_letter_deleted", "Dead letters that were deleted because they were no longer open."
         )
         by_state = gauge("millrace_dead_letter_stored", "Dead letters in the store, by state.", ["state"])
         self._by_state = {state: by_state.labels(state.value) for state in State}

@@ -28,7 +28,7 @@ class CommandTools:
     editor: Callable[[str], str]
     """Let a person edit a text, and return it; ValueError where there is no editor."""
     tables: Callable[[], TablesFile] = TablesFile
-    """What the consumer is told of tables."""
+    """The consumer's tables file."""
     max_replays: int = MAX_REPLAYS
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], AbstractContextManager[Stop]] = stop_on_signals

@@ -125,7 +125,7 @@ class StoredDeadLetter:
 class DeadLetterLine:
     """A dead letter as lists show it: all but its bytes and attributes, which may be megabytes.
 
-    What a field means is told at `StoredDeadLetter` and `DeadLetter`.
+    What a field means is documented at `StoredDeadLetter` and `DeadLetter`.
     """
 
     id: DeadLetterId

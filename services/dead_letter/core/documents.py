@@ -50,7 +50,7 @@ def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
 
 
 def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
-    """Return a dead letter with its payload and its trail; ``masked`` tells whether values of rows are left out."""
+    """Return a dead letter with its payload and its trail; ``masked``: whether values of rows are left out."""
     return {
         **line_document(stored.line, values=values),
         "attributes": attributes(stored.letter, values=values),

@@ -90,7 +90,7 @@ def _editable(letter: DeadLetter) -> ChangeBatch:
     if batch is None:
         raise ValueError(
             "it is a whole message that cannot be read: its table and key cannot be told, so no edit could be held to "
-            "them. Publish what was meant anew from where it came, and discard this letter"
+            "them. Publish what was meant again from where it came, and discard this letter"
         )
     if len(batch) != 1:
         raise ValueError(

@@ -1,6 +1,6 @@
 """A dead letter's payload to be looked at: its structure always, the values of its rows only for who asks for them.
 
-Masked, a string is told by its length, a number by its digits; NULLs, names of columns, and keys of JSON objects are
+Masked, a string is shown by its length, a number by its digits; NULLs, names of columns, and keys of JSON objects are
 shown. Shown as they are, too: the header, the sequence, where in its transaction a change was, and the primary key, for
 it is the name by which rows are spoken of, in filters, in the trail and at the source.
 """
@@ -30,7 +30,7 @@ _QUOTING: Final = frozenset({Reason.REFUSED_BY_BIGQUERY, Reason.UNEXPLAINED})
 
 
 def payload(letter: DeadLetter, *, values: bool) -> Mapping[str, object]:
-    """Return what a dead letter's bytes hold, as a document: ``kind`` tells which of the four forms it has.
+    """Return what a dead letter's bytes hold, as a document: ``kind`` is one of four.
 
     What is passed on as it came is there as `msgspec.Raw`, so that no digit is lost; of a long batch the first changes.
     """

@@ -53,7 +53,7 @@ class Terms:
     """The dead letters were given by their ids, one by one: a person has looked at each."""
     force: bool = False
     tables: TablesFile = field(default_factory=TablesFile)
-    """What the consumer is told of tables: which of them are a history alone."""
+    """The consumer's tables file: which of them are a history alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PlannedReplay:
     verdict: Verdict
     why: str = ""
     forced: bool = False
-    """It is sent though it is too old to be safe, which the consumer has to be told."""
+    """It is sent though it is too old to be safe, which an attribute tells the consumer."""
 
 
 def judge(

@@ -1,6 +1,7 @@
 """Messages of the dead-letter topic as dead letters: ours, those that Pub/Sub itself forwarded, and any others.
 
-Everything becomes a dead letter. What is not as it should be is told in the detail; nothing of what came is lost by it.
+Everything becomes a dead letter. What is not as it should be is named in the detail; nothing of what came is lost by
+it.
 
 Source of the attributes of forwarded messages: Pub/Sub, "Dead-letter topics", section "How dead-letter topics work":
 CloudPubSubDeadLetterSourceDeliveryCount, -Subscription, -SubscriptionProject, -TopicPublishTime and, of push and export

@@ -64,7 +64,7 @@ class Callers:
     def who(self, headers: Mapping[str, str]) -> str | None:
         """Return who asks; None where they do not say. RefusedError where what they say is not good.
 
-        TransientError where that cannot be told just now.
+        TransientError where that is not known just now.
         """
         assertion = headers.get(ASSERTION)
         if self.proxy is not None and assertion is not None:
@@ -101,7 +101,7 @@ class Callers:
         ways = ["'Authorization: Bearer TOKEN'"] if tokens else []
         ways += [f"the header {ASSERTION}, through the identity-aware proxy"] if self.proxy is not None else []
         return RefusedError(
-            401, f"send {' or '.join(ways)}: whoever writes or sees values is named", headers=_CHALLENGE
+            401, f"send {' or '.join(ways)}: a caller that writes or sees values is named", headers=_CHALLENGE
         )
 
 

@@ -24,7 +24,7 @@ _ALWAYS: Final = [
 NO_ROUTE: Final = "none"
 """What requests are counted under that are for nothing there is: their paths are without end."""
 Answered = Callable[[str, int, float], None]
-"""Is told of each answer: the template of its route or `NO_ROUTE`, its status, and how many seconds it took."""
+"""Is called for each answer with the template of its route or `NO_ROUTE`, its status, and how many seconds it took."""
 _HEAD: Final = "millrace.head"
 
 

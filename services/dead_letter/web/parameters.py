@@ -230,7 +230,7 @@ class Editing(Strict):
 
 
 class Replaying(Strict):
-    """What a replay is to do. Without ``execute`` nothing is sent, and it is told what would be."""
+    """What a replay is to do. Without ``execute`` nothing is sent, and the answer says what would be."""
 
     model_config = _example(letters={"everything": True}, execute=True, limit=1)
 

@@ -32,9 +32,9 @@ class WebTools:
     stop: Stop
     """That the service is to stop: what takes long ends then."""
     answered: Answered = lambda _route, _status, _seconds: None
-    """Is told of each answer, for the metrics."""
+    """Is called for each answer, for the metrics."""
     tables: Callable[[], TablesFile] = TablesFile
-    """What the consumer is told of tables."""
+    """The consumer's tables file."""
     max_replays: int = MAX_REPLAYS
     longest: timedelta = timedelta(seconds=60)
     """How long a replay may take before it ends where it is."""

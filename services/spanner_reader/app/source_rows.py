@@ -172,7 +172,7 @@ class SpannerSourceRows:
         look = await self._tables.catalog.look_back(at)
         if look is None:
             raise NotReadableError(
-                f"the database does not remember {format_timestamp(at)} (any more): its version_retention_period says "
+                f"the database does not remember {format_timestamp(at)}: its version_retention_period says "
                 "how long it does"
             )
         return look

@@ -25,7 +25,7 @@ from shared.runtime.stop import Stop
 
 COMMAND_RETRY_BUDGET: Final = timedelta(seconds=15)
 """With what comes in the way of another transaction: readers write all the time."""
-_NOBODY: Final = Hindrance("nobody reads any of it", "start a reader or, where one runs, `resume` what is paused")
+_NOBODY: Final = Hindrance("no reader reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
 
 async def snapshot(

@@ -1,7 +1,7 @@
 """What is paused, since when, and what that means for a change: a matter of commit timestamps alone.
 
 A paused table's changes are dropped, so each of them has to be under the mark *needs re-sync*, and the pause is that
-mark: one row, which is there before the first change that it covers is committed. Which changes it covers is told by
+mark: one row, which is there before the first change that it covers is committed. Which changes it covers follows from
 when they were committed, not by when anybody has heard of it: from the pause's own commit to the resumption's. A reader
 drops a change only if what it knows is at least as new as the change. So a resumption that it has not heard of drops
 nothing, and a snapshot that begins after the resumption covers all that was dropped.

@@ -32,7 +32,7 @@ class WithoutStream(FakeCatalog):
 
     async def seen(self) -> InspectedTable:
         """Find none."""
-        raise StreamGoneError("it has no change stream any more")
+        raise StreamGoneError("it no longer has a change stream")
 
 
 def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_table_before_the_reader_ends() -> None:

@@ -98,7 +98,7 @@ def test_a_start_begins_or_goes_on(resume: Resume, known: bool, first: bool) -> 
     ("resume", "known", "cure"),
     [
         ("new", True, "s is known already, .* another CHANGE_STREAM_NAME, or .*RESUME=resume-or-new"),
-        ("resume-or-fail", False, "nothing is known of change stream s, .* mend CHANGE_STREAM_NAME"),
+        ("resume-or-fail", False, "nothing is known of change stream s, .* fix CHANGE_STREAM_NAME"),
     ],
 )
 def test_a_start_that_is_not_what_was_asked_for_is_refused_with_the_choices(
@@ -123,7 +123,7 @@ def test_a_command_on_a_table_that_no_reader_has_begun_names_the_settings_to_loo
     ) as told:
         check_known("weathre", "s", BigtablePartitionSurvey((), {}, readers))
     assert "weathre" in str(told.value)
-    assert "anew" not in str(told.value)
+    assert "Stop every reader" not in str(told.value)
 
 
 def test_only_where_readers_were_is_it_said_that_the_row_was_deleted() -> None:

@@ -56,10 +56,25 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
     [
         (replace(a_survey(read_by("one"), read_by("two")), paused_since=NOON), None, "is paused", "`resume` it"),
         (a_survey(read_by(""), read_by(""), readers=""), None, "no reader is there", "start one"),
-        (a_survey(read_by("one"), read_by("", above=-9)), None, "nobody reads the stream of keys [m, end)", "without"),
-        (a_survey(read_by("one"), read_by("dead", above=-9)), None, "nobody reads the stream of keys [m, end)", "star"),
+        (
+            a_survey(read_by("one"), read_by("", above=-9)),
+            None,
+            "no reader reads the stream of keys [m, end)",
+            "without",
+        ),
+        (
+            a_survey(read_by("one"), read_by("dead", above=-9)),
+            None,
+            "no reader reads the stream of keys [m, end)",
+            "star",
+        ),
         (a_survey(read_by("one"), read_by("", above=-9, reached=5)), 4, "over at END_TIMESTAMP", "with a later one"),
-        (a_survey(read_by("one"), read_by("", above=-9, reached=4)), 4, "nobody reads the stream", "`snapshot --can"),
+        (
+            a_survey(read_by("one"), read_by("", above=-9, reached=4)),
+            4,
+            "no reader reads the stream",
+            "`snapshot --can",
+        ),
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "older version"),
     ],
 )
@@ -99,7 +114,7 @@ def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
         "snapshot of weather as of 2023-11-14T22:13:20.000001Z: reading, 7 rows, 1 of 2 key ranges left; asked for at "
         "2023-11-14T22:13:20Z"
     )
-    assert why.startswith("  it waits: nobody reads the stream of keys [m, end)")
+    assert why.startswith("  it waits: no reader reads the stream of keys [m, end)")
     assert fix.startswith("  -> start readers")
     assert exit_code(shown) == 0
 

@@ -15,7 +15,7 @@ def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(
 
     (wrong,) = world.tables.there.values()
     world.apply(a_message(a_change(1), header=WIDER))
-    world.tables.there.clear()  # an operator drops the table, so that it is made anew
+    world.tables.there.clear()  # an operator drops the table, so that it is made again
     world.clock.pass_time(timedelta(seconds=11))
     counts = world.apply(a_message(a_change(2)))
 

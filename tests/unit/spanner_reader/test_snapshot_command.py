@@ -165,14 +165,14 @@ def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_never_
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_watched_it_says_that_nobody_reads_and_goes_on_watching(terminal: bool) -> None:
+def test_watched_it_says_that_no_reader_reads_and_goes_on_watching(terminal: bool) -> None:
     async def scenario() -> None:
         world = filled()
         out = Terminal() if terminal else io.StringIO()
         with capture_logs() as lines:
             watching = asyncio.create_task(command(world, "Planes", "--watch", "--json", out=out))
             await asyncio.sleep(29)
-            assert (lines, "nobody" in out.getvalue()) == ([], False)
+            assert (lines, "no reader" in out.getvalue()) == ([], False)
             await asyncio.sleep(60)
             assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
             assert out.getvalue().endswith("`resume` what is paused\n") is terminal

@@ -98,7 +98,7 @@ class RowChunks:
         return self._cut_bytes
 
     def end(self) -> None:
-        """Tell that all has come. BrokenRowError if a row is not whole."""
+        """End the reading. BrokenRowError if a row is not whole."""
         if self._key:
             raise BrokenRowError("the answer ended within a row")
 

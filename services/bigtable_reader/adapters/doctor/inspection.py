@@ -125,7 +125,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
         return Finding(
             Level.WARNING,
             check,
-            f"the positions are of cluster {seen.routed_to}, and nobody tells where the app profile routes to now",
+            f"the positions are of cluster {seen.routed_to}, and where the app profile routes to now is not known",
             f"make sure that it routes there, or grant roles/bigtable.viewer on instance {_instance(table)}",
         )
     try:

@@ -27,11 +27,11 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TableInspection:
-    """What a table is like now, of all that its change stream never tells."""
+    """What a table is like now, except its rows: no record of its change stream contains it."""
 
     families: frozenset[str]
     clusters: frozenset[str]
-    """Where it is replicated to; empty where that is not told (an emulator)."""
+    """Where it is replicated to; empty where that is not known (an emulator)."""
     retention: timedelta | None
     """How long its change stream is kept; None: it has none."""
 
@@ -57,11 +57,11 @@ class BigtableCatalog:
         """Whether it was said that the app profile is not seen."""
 
     async def seen(self) -> InspectedTable:
-        """Return what the change stream never tells; StreamGoneError where there is none. MisconfiguredError."""
+        """Return what no record of the change stream contains; StreamGoneError without a stream. MisconfiguredError."""
         look = await self.inspect()
         if look.retention is None:
             raise StreamGoneError(
-                f"table {self._table.id} has no change stream any more: what changes meanwhile is in no record, and "
+                f"table {self._table.id} no longer has a change stream: what changes meanwhile is in no record, and "
                 f"positions are of the stream that is gone, also when it has one again. {RESTART_AFTER_LOST_CHANGES}\n"
                 f"{enabling(self._table)}"
             )
@@ -82,7 +82,7 @@ class BigtableCatalog:
         log.warning(
             "app_profile_not_seen",
             error=str(error),
-            why="a stream goes on from one cluster only, and nobody notices when the profile routes to another",
+            why="a stream goes on from one cluster only, and no error shows when the profile routes to another",
             fix="grant roles/bigtable.viewer on the instance, or make sure of it",
         )
 

@@ -72,7 +72,7 @@ class BigtableScan:
                     room -= answer.ByteSize() + CELL_BYTES * len(answer.chunks)
                     if rows:
                         self._row_bytes = (self._most_bytes - room) / len(rows)
-                    # Without a row too it tells how far it is, where rows are many that have none of the families.
+                    # Without a row too it reports how far it is, where rows are many that have none of the families.
                     last = max(last or b"", bytes(answer.last_scanned_row_key)) or None
                     if room <= 0 and last is not None:
                         return ScannedPage(rows, last)

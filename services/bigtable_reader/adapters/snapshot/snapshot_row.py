@@ -1,7 +1,7 @@
 """The row of the partition table that says what a snapshot has left to read, changed as a whole.
 
     <stream>#snapshot   shape:version        number and writer of the last change: what every change is conditional on
-                        shape:snapshot       JSON: run, when and how it was asked for, whether its end was told
+                        shape:snapshot       JSON: run, when and how it was requested, whether its end was announced
                         partition:<number>   JSON: a part: its keys, how far it is, who reads it
 
 The families are those of the other rows, so that no table that was made before has to be changed. That a lease is over

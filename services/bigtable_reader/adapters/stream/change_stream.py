@@ -191,8 +191,8 @@ def opening_seconds(silences: int) -> float:
 
 _POSITION_LOST: Final = (
     "The service does not go on from there: the position is older than the retention of the change stream, or of a "
-    "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between cannot "
-    "be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
+    "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between can no "
+    "longer be read. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
     "enabling of the stream and not in the future; (2) where the partition table holds the position: "
     f"{RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the "
     "table is marked as one that needs re-sync."
@@ -230,7 +230,7 @@ def _require_an_end(record: CloseStream) -> None:
     if record.children or record.code == _OK:
         return
     what = f"the change stream was closed with code {record.code}: {record.message}"
-    if record.code in _TRANSIENT_CODES or record.code == _OUT_OF_RANGE:  # without a child: the next call is told more
+    if record.code in _TRANSIENT_CODES or record.code == _OUT_OF_RANGE:  # without a child: the next call gets more
         raise TransientError(what)
     raise MisconfiguredError(what)
 

@@ -15,7 +15,7 @@ The table is in Bigtable, serves any number of change streams, and has four kind
     <stream>#snapshot          shape:version, shape:snapshot, partition:<number>: see `snapshot_row.py`
 
 A row of Bigtable changes as a whole, several do not. So all pieces are in one row. A cell that is written again has
-the timestamp 0, and so is replaced: of versions, the newest would be told by clocks of servers that may differ.
+the timestamp 0, and so is replaced: of versions, the newest would be chosen by clocks of servers that may differ.
 """
 
 from collections.abc import Mapping, Sequence

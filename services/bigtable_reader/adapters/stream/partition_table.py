@@ -120,7 +120,7 @@ class BigtablePartitionStore:
     async def view(self, at: Microseconds) -> BigtablePartitionSurvey:
         """Return the same without being counted, or writing anything: what there is to show at a time.
 
-        Who is present, and so who has what, is told by that clock.
+        Who is present, and so who has what, follows from that clock.
         """
         scan = await self._rows.scan()
         if scan.topology is not None:

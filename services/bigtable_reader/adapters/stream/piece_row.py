@@ -62,7 +62,7 @@ class PieceRow:
         found = await self.find()
         if found is None:
             raise MisconfiguredError(
-                f"the partition table {self._rows.table.name} does not know {self._rows.stream} any more: its row was "
+                f"the partition table {self._rows.table.name} no longer knows {self._rows.stream}: its row was "
                 f"deleted. {RESTART_WITH_ALL_ROWS}"
             )
         return found

@@ -140,7 +140,7 @@ class ArrivingRows:
         return rows
 
     def end(self) -> None:
-        """Tell that all has come. BrokenRowError if a row is not whole."""
+        """End the reading. BrokenRowError if a row is not whole."""
         self._chunks.end()
 
     def _measured(self, cells: Row, more: int = 0) -> Row:

@@ -31,7 +31,7 @@ def _same(rows: PartitionRows, kept: str, topic: str) -> None:
     if kept != topic:
         raise MisconfiguredError(
             f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
-            f"this one would to {topic}: each topic would get a part of the changes. Mend TOPIC (or "
+            f"this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
             "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one: "
             f"{RESTART_WITH_ALL_ROWS}"
         )

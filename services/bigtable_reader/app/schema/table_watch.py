@@ -118,7 +118,7 @@ class TableWatch:
                 "families_dropped",
                 families=sorted(families),
                 why="no record tells that their cells are gone, and so no line of the change log does",
-                fix="nothing brings it there: whoever plays the log back leaves these families' earlier lines out",
+                fix="nothing brings it there: leave these families' earlier lines out when the log is played back",
             )
         elif watched := sorted(filter(self._requests.is_watched, families)):
             self._log.error(
@@ -155,7 +155,7 @@ class TableWatch:
             "retention_shortened",
             was=was,
             now=now,
-            why="what lies further back is not kept any more: a partition that is further behind has lost changes, and "
+            why="what lies further back is no longer kept: a partition that is further behind has lost changes, and "
             "the reader stops there and says what to do",
             fix=f"where `status` shows that little is left of it, make it longer at once: {LENGTHEN_RETENTION}",
         )

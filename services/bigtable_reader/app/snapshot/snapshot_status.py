@@ -11,11 +11,11 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.snapshot_watch import Hindrance
 
 _GIVE_UP: Final = "or give the snapshot up: `snapshot --cancel`"
-_READERS: Final = f"start readers (anew where their END_TIMESTAMP is reached, without it), {_GIVE_UP}"
+_READERS: Final = f"start readers (again where their END_TIMESTAMP is reached, without it), {_GIVE_UP}"
 WAITS: Final = Hindrance(
-    "nobody reads the stream of its keys just now, or an older version does: nothing tells what is newer", _READERS
+    "no reader reads the stream of its keys just now, or an older version does: nothing tells what is newer", _READERS
 )
-"""As far as the reader of a part can tell."""
+"""As far as the reader of a part knows."""
 _PAUSED: Final = Hindrance("the stream is paused", f"`resume` it, {_GIVE_UP}")
 _NO_READER: Final = Hindrance("no reader is there", "start one")
 _UNTAKEN: Final = Hindrance(
@@ -55,9 +55,9 @@ def _unread(keys: Sequence[KeyRange], survey: BigtablePartitionSurvey, end: Micr
     if any(common(one, other) is not None for one in over for other in keys):
         return Hindrance(
             f"the reading of the stream of keys {named} is over at END_TIMESTAMP, and it tells what is newer",
-            f"start the readers anew without END_TIMESTAMP, or with a later one, {_GIVE_UP}",
+            f"start the readers again without END_TIMESTAMP, or with a later one, {_GIVE_UP}",
         )
-    return Hindrance(f"nobody reads the stream of keys {named}, which tells what is newer", _READERS)
+    return Hindrance(f"no reader reads the stream of keys {named}, which tells what is newer", _READERS)
 
 
 def summaries(

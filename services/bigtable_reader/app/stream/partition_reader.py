@@ -106,7 +106,7 @@ class DataChangePublisher:
         stamps: list[int] = []
         while len(stamps) < count:
             if not owned.ours:
-                if not owned.over:  # after a pause of the process: before any timer could tell
+                if not owned.over:  # after a pause of the process: before any timer could run
                     self._log.warning("lease_lost", **owned.log_fields, why="not renewed in time")
                 owned.over = True
                 raise TransientError("the lease is over")

@@ -79,7 +79,7 @@ class BigtableOutput:
 
 
 class BigtableReader:
-    """Reads its share of a change stream's partitions until it is told to stop."""
+    """Reads its share of a change stream's partitions until it is asked to stop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether rows of the mirror may be wrong, for something happened that no record tells; and what fixes that.
+"""Whether rows of the mirror may be wrong, for something happened that no record contains; and what fixes that.
 
 Such a *finding* is kept with the positions, in one cell, until all rows have come again. It holds the number of the
 latest snapshot that had been asked for when it was found (`run`). No clock decides anything:
@@ -9,8 +9,8 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
   while a snapshot is completed is either seen by the reader that takes findings away, and kept by its number, or makes
   that write fail, and it is decided again.
 - A finding is stored before it is remembered what the table looks like now, and is taken away before it is remembered
-  that the end of the snapshot was told. A crash in between does either again. Where a reader of an older version has
-  told the end, the next look heals.
+  that the end of the snapshot was announced. A crash in between does either again. Where a reader of an older version
+  has announced the end, the next inspection takes the finding away.
 - Families are compared with those in the cell, and these are written together with the finding. So what two readers
   see is found once, by the first of them, and a reader of an older version hides nothing: it leaves the cell as it is.
 - Of each kind there is one finding: what is found again is added to it, and the number moves on. So families that are
@@ -19,7 +19,7 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
   number moves on: what was asked for meanwhile heals nothing.
 
 A family that was dropped and added again between two looks cannot be seen, nor one that was added, written to and
-dropped: the instance tells names, and no more.
+dropped: the instance reports names, and no more.
 """
 
 from collections.abc import Callable, Collection

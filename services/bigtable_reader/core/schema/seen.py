@@ -1,4 +1,4 @@
-"""What was last seen of a table that its change stream never tells."""
+"""What the last inspection of a table found: no record of its change stream contains it."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ ANY: Final = "any"
 
 
 class InspectedTable(msgspec.Struct, frozen=True):
-    """The table's column families, and the clusters that it is replicated to (none where that is not told).
+    """The table's column families, and the clusters that it is replicated to (none where that is not known).
 
     ``retention``: seconds for which its change stream is kept; None where that was not looked at. ``routed_to``: the
     cluster by which it is read, or `ANY`; None where that may not be read.

@@ -43,7 +43,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Return what tells it from any other."""
+        """Return what identifies it."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     def as_json(self, family: str) -> bool:

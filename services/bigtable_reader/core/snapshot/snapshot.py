@@ -26,7 +26,7 @@ _PART_BYTES: Final = 16_000_000
 
 
 class PartState(StrEnum):
-    """How far a part has come. Who reads it is told by its lease."""
+    """How far a part has come. Its lease says who reads it."""
 
     REQUESTED = "REQUESTED"
     """As it was asked for: not cut into smaller ones yet."""
@@ -74,7 +74,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The latest snapshot of a table. ``run``: a later one has a higher number.
 
-    ``whole``: it covers all rows that are watched, so its end may be told.
+    ``whole``: it covers all rows that are watched, so its end may be announced.
     """
 
     run: int
@@ -267,7 +267,7 @@ def requested(
     whole: bool,
     watching: str = "",
 ) -> Snapshot | None:
-    """Ask for ranges to be read: all of a table again, or some keys beside what is being read or not told already.
+    """Ask for ranges to be read: all of a table again, or some keys beside what is being read or not announced already.
 
     Not ``again``: for a first start, so that nothing happens where all rows were asked for before.
     """

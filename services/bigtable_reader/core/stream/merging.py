@@ -228,7 +228,7 @@ def _close(close: Any) -> CloseStream:
 
 
 def _unnamed(row_key: bytes) -> str:
-    """Return what tells a row key from others without showing it: keys are values, and logs have none."""
+    """Return a digest that identifies a row key without showing it: keys are values, and logs have none."""
     return f"its key: {len(row_key)} bytes, SHA-256 {sha256(row_key).hexdigest()[:16]}..."
 
 

@@ -12,7 +12,7 @@ from services.bigtable_reader.core.schema.resync import BigtableResyncRequest
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
 
-RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin anew under another"
+RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin under another"
 """The fix for what cannot go on: stamps of two names are in no order while both are read."""
 
 RESTART_WITH_ALL_ROWS: Final = (
@@ -36,7 +36,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     ``target`` is the partition that it is to be a part of, once the others have come; None: it may be read as it is.
     ``position`` is None where the service named no token for it; it is read from a time, if it comes to that.
-    ``reconciled`` tells what waited in vain, and is read as it is; ``again``, how often it was put back to wait since.
+    ``reconciled``: it waited too long, and is read as it is; ``again``, how often it was put back to wait since.
     """
 
     id: PieceId
@@ -112,7 +112,7 @@ def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> Non
     """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
     if survey.saved and not survey.pieces:
         raise MisconfiguredError(
-            f"the partition table does not know {stream} any more: its row was deleted. {RESTART_WITH_ALL_ROWS}"
+            f"the partition table no longer knows {stream}: its row was deleted. {RESTART_WITH_ALL_ROWS}"
         )
     if not survey.pieces:
         raise MisconfiguredError(
@@ -136,7 +136,7 @@ def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool
     if not known and resume == "resume-or-fail":
         raise MisconfiguredError(
             f"nothing is known of change stream {stream}, and RESUME=resume-or-fail goes on where it was left: "
-            "mend CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new"
+            "fix CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new"
         )
     return not known
 

@@ -96,7 +96,7 @@ class DeleteFamily(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=T
 
 
 class Aggregated(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """Something was added to, or merged into, a cell of an aggregate family: what the cell is now is not told.
+    """Something was added to, or merged into, a cell of an aggregate family: what the cell is now is not in the record.
 
     ``value`` is what was added, as the stream has it: the bytes of a raw value, or the 8 big-endian bytes of a number.
     """

@@ -47,7 +47,7 @@ def unread(survey: BigtablePartitionSurvey) -> list[KeyRange]:
 def low_watermark(
     survey: BigtablePartitionSurvey, unsaved: Mapping[PieceId, Microseconds] = _NOTHING_MORE
 ) -> Microseconds:
-    """Return the time up to which, by estimate, all is confirmed; ``unsaved`` tells of pieces what is not saved yet."""
+    """Return the time up to which, by estimate, all is confirmed; ``unsaved``: of pieces, what is not saved yet."""
     return min(unsaved.get(piece.id, _reached(piece, survey)) for piece in survey.pieces)
 
 

@@ -5,7 +5,7 @@ library's AppendRowsStream is not used: it polls for answers, sends nothing agai
 idle connection. Here requests are bytes, ready to be sent again on another connection.
 
 Sources: BigQuery, "BigQuery Storage Write API best practices" (limit the number of connections; Python has no
-multiplexing) and "Quotas and limits" (concurrent connections, told by RESOURCE_EXHAUSTED when one more is opened).
+multiplexing) and "Quotas and limits" (concurrent connections, reported by RESOURCE_EXHAUSTED when one more is opened).
 """
 
 import threading
@@ -109,7 +109,7 @@ class AppendConnection:
         self._in_flight: deque[AppendRequest] = deque()
         self._bytes = 0
         self._ended = False
-        self._refusal: Status | None = None  # why the connection itself was not taken, until a request is told
+        self._refusal: Status | None = None  # why the connection itself was not taken, until a request reports it
         self.appends = Appends()
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         untyped: Any = channel  # requests are bytes already, which the stubs do not foresee
@@ -297,7 +297,7 @@ class ConnectionPool:
         self._open = [one for one in self._open if one is not connection]
 
     def refused(self) -> bool:
-        """BigQuery takes no more connections: be content with those that are open; tell whether there are any.
+        """BigQuery takes no more connections: be content with those that are open; return whether there are any.
 
         Others may hold the rest, so after a while more are tried again.
         """

@@ -152,7 +152,7 @@ class _Stream:
         return self.limits.largest_request_bytes - len(self.first) - 64
 
     def send(self, request: AppendRequest, stop: Stop, *, wait: bool) -> bool:
-        """Send a request; tell whether it was. Without ``wait`` it is not, where no connection has room for it now.
+        """Send a request; return whether it was. Without ``wait`` it is not, where no connection has room for it now.
 
         What it was sent on may have ended already: its answer says so.
         """
@@ -167,7 +167,7 @@ class _Stream:
         return True
 
     def too_many_connections(self) -> bool:
-        """BigQuery does not take another connection; tell whether some other may be closed for it."""
+        """BigQuery does not take another connection; return whether some other may be closed for it."""
         return self._pool.refused()
 
     def _with_room(self, request: AppendRequest) -> AppendConnection | None:

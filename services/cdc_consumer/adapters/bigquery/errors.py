@@ -2,7 +2,7 @@
 
 Sources: google.cloud.bigquery.storage.v1 `StorageError`; BigQuery, "Introduction to the Storage Write API", error
 handling (which codes are worth a retry); the codes that Google's Java client retries on; BigQuery, "Troubleshoot quota
-and limit errors" (what is beyond a limit is answered as what is forbidden is, 403, and told apart by its reason).
+and limit errors" (what is beyond a limit is answered as what is forbidden is, 403, and distinguished by its reason).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -78,7 +78,7 @@ def append_error(table: str, status: Status) -> Exception | None:
 
 
 def is_exhausted(status: Status) -> bool:
-    """Tell whether a limit of BigQuery's is reached: of connections, where one has just been opened."""
+    """Return whether a limit of BigQuery's is reached: of connections, where one has just been opened."""
     return _BY_NUMBER.get(status.code) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -98,7 +98,7 @@ def call_status(ended: Any) -> Status:
 
 
 def beyond_limits(error: exceptions.GoogleAPICallError) -> bool:
-    """Tell whether a call was refused for a limit or a quota of BigQuery's: not what it asks for, but when."""
+    """Return whether a call was refused for a limit or a quota of BigQuery's: not what it asks for, but when."""
     return any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in error.errors)
 
 

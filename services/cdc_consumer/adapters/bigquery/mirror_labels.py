@@ -29,7 +29,7 @@ class NoTableError(TableTroubleError):
 def change_labels(
     client: bigquery.Client, path: str, change: Callable[[bigquery.Table], Mapping[str, str | None] | None]
 ) -> bool:
-    """Give a table the labels that ``change`` makes of it as it is, and tell whether it has new ones.
+    """Give a table the labels that ``change`` makes of it as it is, and return whether it has new ones.
 
     None is to leave it as it is; a label that is None goes. TransientError, TableTroubleError or NoTableError where
     that cannot be done now. Where labels may not be written at all, that is said in the log.

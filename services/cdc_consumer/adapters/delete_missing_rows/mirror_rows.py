@@ -79,7 +79,7 @@ class BigQueryMirrorRows:
         if found is None or found.labels.get(HISTORY_OF) != mirror.label:
             return None
         if found.labels.get(HISTORY_KEY) != key_label(wanted.primary_key):
-            fix = "it belongs together by another key than its mirror's: rename it, so that it is made anew"
+            fix = "it belongs together by another key than its mirror's: rename it, so that it is made again"
             structlog.get_logger().warning("history_not_swept", table=wanted.identity, fix=fix)
             return None
         return wanted

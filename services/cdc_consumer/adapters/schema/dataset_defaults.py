@@ -43,7 +43,7 @@ def case_sensitive(table: bigquery.Table) -> bigquery.Table:
 
 
 def collated(field: bigquery.SchemaField) -> bool:
-    """Return whether a column does not tell upper from lower case."""
+    """Return whether a column does not distinguish upper from lower case."""
     return bool(field.to_api_repr().get("collation"))
 
 

@@ -452,7 +452,7 @@ def _check_keys_are_case_sensitive(found: bigquery.Table, seen: TableDefinition)
     if names := [field.name for field in found.schema if field.name.upper() in keys and collated(field)]:
         raise TableTroubleError(
             f"table {seen.identity}: the key {', '.join(names)} does not tell upper from lower case (its COLLATE), so "
-            "rows of different keys would replace each other: drop or rename the table, so that it is made again "
+            "rows of different keys would replace each other: drop or rename the table, so that it is made anew "
             "without, and take a snapshot"
         )
 

@@ -33,7 +33,7 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
         prefix = f"{dataset}." if number else ""
         with rest_errors(f"tables of {project}.{dataset}"):
             listed = client.list_tables(f"{project}.{dataset}", retry=_NO_RETRY, timeout=_TIMEOUT)
-            with suppress(exceptions.NotFound) if number else nullcontext():  # its tables' trouble is told of them
+            with suppress(exceptions.NotFound) if number else nullcontext():  # its tables' trouble is reported for them
                 mirrors += [
                     Mirror(
                         prefix + one.table_id,

@@ -174,7 +174,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the next offset once there are messages, or ``start`` after `idle_wait` without any."""
         if isinstance(limit, ReadAllAvailable):
             raise MisconfiguredError(
-                "trigger(once=True) asks for everything in one micro-batch, which nobody could hold the leases of: "
+                "trigger(once=True) asks for everything in one micro-batch, whose leases would end before it does: "
                 "use trigger(availableNow=True)"
             )
         end = start["batch"] + 1

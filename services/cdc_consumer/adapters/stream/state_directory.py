@@ -20,7 +20,7 @@ from services.cdc_consumer.adapters.spark.checkpoint import on_disk
 MIRRORS: Final = "mirrors"
 """The name of the file that says when mirrors were made. It is never removed."""
 _VALID_FOR: Final = timedelta(hours=1)
-"""Longer than any restart is waited for: an older file tells nothing of the present."""
+"""Longer than any restart is waited for: an older file says nothing of the present."""
 _COUNTED_FOR: Final = timedelta(days=31)  # no longer does Pub/Sub keep a message
 _PROBE: Final = ".probe"
 _TOGETHER: Final = ".together"

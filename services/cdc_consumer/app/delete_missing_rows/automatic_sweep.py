@@ -134,8 +134,8 @@ def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
         raise SweepRefusedError(
             f"changes of the source table of {mirror.definition.identity} have become dead letters since "
             f"{shown_time(read_since)}: some of its {count.older} older rows may be there only for that, and its "
-            "source cannot be asked for them: set SOURCE_ROWS; or mend what made them letters, and take a snapshot ten "
-            "minutes after the last of them; or delete by command: "
+            "source cannot be asked for them: set SOURCE_ROWS; or fix what made them dead letters, and take a snapshot "
+            "ten minutes after the last of them; or delete by command: "
             f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
         )
 

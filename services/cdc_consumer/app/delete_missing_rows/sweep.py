@@ -111,7 +111,7 @@ class SourceOfMirror:
         self.header = header
 
     def living(self, keys: Sequence[tuple[object, ...]]) -> Sequence[bool]:
-        """Tell which of the keys the source has now; MisconfiguredError where it answers of others."""
+        """Return which of the keys the source has now; MisconfiguredError where it answers of others."""
         asked = [self._canonical(dict(zip(self.header.primary_key, key, strict=True))) for key in keys]
         found: set[bytes] = set()
         for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -174,7 +174,7 @@ def sweep(
     execute: bool,
     unasked: Callable[[RowCount], None] | None = None,
 ) -> Swept:
-    """Find the rows from before a time and, if told so, delete those that the source does not have; then look again.
+    """Find the rows from before a time; if ``execute``, delete those that the source does not have, and count again.
 
     However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
     the source has been asked for all of them. Without a source none is asked, and ``unasked`` may refuse how many they
@@ -369,8 +369,8 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
         told.append(f"{document['left']} are still there")
     if document["early"]:
         told.append(
-            "it was made anew, or left out for a while, and rows of the snapshot may still be on their way: it goes on "
-            "needing a re-sync until it has been complete for SWEEP_AFTER; sweep it again then"
+            "it was made again, or left out for a while, and rows of the snapshot may still be on their way: it goes "
+            "on needing a re-sync until it has been complete for SWEEP_AFTER; sweep it again then"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]

@@ -21,7 +21,7 @@ class Candidate:
 
     @property
     def askable(self) -> bool:
-        """Tell whether the mirror can be asked for it: a parameter of a query holds no NULL."""
+        """Return whether the mirror can be asked for it: a parameter of a query holds no NULL."""
         return self.columns is not None and None not in self.columns.values()
 
 
@@ -87,5 +87,5 @@ class TableDifferences:
 
     @property
     def equal(self) -> bool:
-        """Tell whether all rows are equal, for certain."""
+        """Return whether all rows are equal, for certain."""
         return not self.differences and not self.undecided

@@ -120,7 +120,7 @@ class Reconciler:
         while block := dict(islice(rows, BLOCK)):
             try:
                 looking.settle(block, result)
-            except BytesLimitError as error:  # what was found out until then has been paid for, and is told
+            except BytesLimitError as error:  # what was found out until then has been paid for, and is reported
                 result.not_looked_at += len(block)
                 result.stopped = str(error)
                 break
@@ -130,7 +130,7 @@ class Reconciler:
         if self._options.repair and result.differences:
             try:
                 self._repair(looking, result)
-            except (MisconfiguredError, TransientError) as error:  # what was found out by then is told all the same
+            except (MisconfiguredError, TransientError) as error:  # what was found out by then is reported all the same
                 if self._waits.stop.requested:
                     raise
                 result.not_repaired.append(f"the repair has not come to its end: {error}")

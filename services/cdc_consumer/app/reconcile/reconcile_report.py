@@ -1,4 +1,4 @@
-"""How comparisons of tables with their mirrors are told: as text, as one JSON object, and as an exit code."""
+"""How comparisons of tables with their mirrors are reported: as text, as one JSON object, and as an exit code."""
 
 import math
 from collections import Counter

@@ -23,10 +23,10 @@ DEFERRED: Final = "deferred"
 REFUSED: Final = "refused"
 NEEDS_RESYNC: Final = "needs re-sync"
 DROPPED: Final = "dropped"
-_DROPPED_WHY: Final = "it is not in its dataset any more, and is made anew by its next change, without its rows"
+_DROPPED_WHY: Final = "it is no longer in its dataset, and is made again by its next change, without its rows"
 
 _LOOK_AGAIN: Final = timedelta(seconds=10)
-"""How old, at most, what is told of labels may be."""
+"""How old, at most, reported labels may be."""
 _LOOK_ANYWAY: Final = timedelta(seconds=30)
 _ON_ITS_WAY: Final = timedelta(minutes=1)
 """Until what comes again is certain to be pulled, and held by a process that says so."""
@@ -276,7 +276,7 @@ class ConsumerStatus:
         """Say of each mirror that this process has seen, and that is no longer there, that it is gone: once."""
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
-            fix = "if that was not meant: it is made anew by its next change; take a snapshot then, and sweep it"
+            fix = "if that was not meant: it is made again by its next change; take a snapshot then, and sweep it"
             structlog.get_logger().error("table_dropped", table=table, fix=fix)
         self._dropped = {table: self._dropped.get(table, now) for table in gone}
         self._listed.update(listed)

@@ -58,7 +58,7 @@ class TaskTotals:
         return Counter({"": self.messages}), [one for one in self.poison if one.change is None and not one.table]
 
     def of_changes(self) -> tuple[Counter[str], Sequence[Poison]]:
-        """Return how many changes of each table tell anything, and which of them could not be applied."""
+        """Return how many changes of each table count, and which of them could not be applied."""
         changes = [one for one in self.poison if one.change is not None]
         by_its_table = Counter(one.table for one in changes if one.reason in _BY_ITS_TABLE)
         return Counter(self.changes) - by_its_table, [one for one in changes if one.reason not in _BY_ITS_TABLE]

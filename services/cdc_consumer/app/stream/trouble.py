@@ -99,11 +99,11 @@ class TablesInTrouble:
         self._canary_bytes = 0
 
     def known(self, definition: TableDefinition) -> bool:
-        """Tell whether the retry time with a column list has been spent."""
+        """Return whether the retry time with a column list has been spent."""
         return definition in self._troubles
 
     def certain(self, definition: TableDefinition) -> bool:
-        """Tell whether it is known, and known not to be the service: others have been accepted since it began."""
+        """Return whether it is known, and known not to be the service: others have been accepted since it began."""
         trouble = self._troubles.get(definition)
         if trouble is None:
             return False
@@ -111,13 +111,13 @@ class TablesInTrouble:
         return trouble.certain
 
     def told(self, definition: TableDefinition) -> TableTroubleError | None:
-        """Return a column list's trouble in the words in which it was told last; None if none is known."""
+        """Return a column list's latest error text; None if none is known."""
         certain = self.certain(definition)
         trouble = self._troubles.get(definition)
         return None if trouble is None else TableTroubleError(trouble.why, suspected=not certain)
 
     def probe_due(self, definition: TableDefinition, now: Nanoseconds) -> bool:
-        """Tell whether a column list in trouble is to be tried now; if so, not again for a while."""
+        """Return whether a column list in trouble is to be tried now; if so, not again for a while."""
         trouble = self._troubles.get(definition)
         if trouble is None:
             return True
@@ -150,11 +150,11 @@ class TablesInTrouble:
         self._accepted[table] = now
 
     def accepted_since(self, table: str, since: Nanoseconds) -> bool:
-        """Tell whether BigQuery has taken rows of this table since then."""
+        """Return whether BigQuery has taken rows of this table since then."""
         return self._accepted.get(table, _NEVER) >= since
 
     def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
-        """Tell whether BigQuery has taken rows of any other table since then."""
+        """Return whether BigQuery has taken rows of any other table since then."""
         return any(at >= since for name, at in self._accepted.items() if name != table)
 
     def remember(self, canary: CanaryRow) -> None:
@@ -173,7 +173,7 @@ class TablesInTrouble:
     def canary(self, definition: TableDefinition, now: Nanoseconds) -> CanaryRow | None:
         """Return a row of this very column list that may be sent once more without harm.
 
-        One of another column list would tell nothing: a new column may be what fails.
+        One of another column list would prove nothing: a new column may be what fails.
         """
         found = self._canaries.get(definition.identity)
         return found if found is not None and found.definition == definition and _harmless(found, now) else None
@@ -193,7 +193,7 @@ class TablesInTrouble:
 
     @property
     def knows_conflicts(self) -> bool:
-        """Tell whether any conflict is remembered."""
+        """Return whether any conflict is remembered."""
         return bool(self._conflicts)
 
     def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:

@@ -98,7 +98,7 @@ class ListWrites:
 
     @property
     def writable(self) -> bool:
-        """Tell whether rows are to be written: there is neither a conflict nor trouble."""
+        """Return whether rows are to be written: there is neither a conflict nor trouble."""
         return self.conflict is None and self.trouble is None
 
     @property
@@ -179,7 +179,7 @@ class Writing:
         yield
 
     def _go_round(self, lists: Sequence[ListWrites]) -> bool:
-        """Write all that can be written, and try what fails once; tell whether there is more to do at once.
+        """Write all that can be written, and try what fails once; return whether there is more to do at once.
 
         All appends are on their way before the first answer is awaited. A refused row, or a list that gets into
         trouble, lets the next newest of its keys be chosen. TransientError: some of it has to wait.
@@ -321,7 +321,7 @@ class Writing:
                     self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
 
     def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
-        """Tell whether BigQuery takes rows of tables that do not fail; if nothing says so yet, send one such row again.
+        """Return whether BigQuery takes rows of tables that do not fail; if that is not known, send one such row again.
 
         What was accepted before the failing began proves nothing: the service may have gone away in between. Where all
         tables of the task fail, a row of an earlier one's is sent again: several that always fail and always come
@@ -336,7 +336,7 @@ class Writing:
         return any(self._taken_again(one.target, one.row) for one in earlier[:_EARLIER])
 
     def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
-        """Send a row of lists that fail, alone, another each time; tell whether it is accepted.
+        """Send a row of lists that fail, alone, another each time; return whether it is accepted.
 
         Few small appends between two retries: where it is the service that is away, that costs nothing to speak of.
         """
@@ -349,7 +349,7 @@ class Writing:
         return self._taken_again(one.target, one.rows.slice(row, 1))
 
     def _accepted_again(self, table: str) -> bool:
-        """Send a row that was accepted a moment ago once more; tell whether it is accepted now."""
+        """Send a row that was accepted a moment ago once more; return whether it is accepted now."""
         return self._taken_again(*self._canaries[table])
 
     def _one_of_its_table_accepted(self, one: ListWrites) -> bool:
@@ -362,7 +362,7 @@ class Writing:
         return self._earlier_accepted(one)
 
     def _earlier_accepted(self, one: ListWrites) -> bool:
-        """Send a row of the list that an earlier task wrote once more; tell whether it is accepted now."""
+        """Send a row of the list that an earlier task wrote once more; return whether it is accepted now."""
         earlier = self.known.canary(one.definition, self.clock.now())
         if earlier is None or not self._taken_again(earlier.target, earlier.row):
             return False
@@ -418,7 +418,7 @@ class Writing:
         return None
 
     def _fails_always(self, one: ListWrites, row: int) -> bool | None:
-        """Tell whether a row fails each time while another of its table is taken each time; None if that one is not.
+        """Return whether a row fails each time while another of its table is taken each time; None if that one is not.
 
         A row that failed once, as trouble of its table came or went, is no bad row.
         """
@@ -437,7 +437,7 @@ class Writing:
         return True if self._another_accepted(one) else None
 
     def _another_accepted(self, one: ListWrites) -> bool:
-        """Send a row of the list that was accepted once more, or one of its table; tell whether it is accepted now."""
+        """Send a row of the list that was accepted once more, or one of its table; return whether it is accepted."""
         accepted = np.flatnonzero(one.accepted)
         if not len(accepted):
             return self._one_of_its_table_accepted(one)

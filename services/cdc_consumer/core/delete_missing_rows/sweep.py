@@ -123,7 +123,7 @@ def check_same_table(header: Header, definition: TableDefinition, label: str) ->
     if theirs != {name.upper(): types[name.upper()] for name in definition.primary_key}:
         raise MisconfiguredError(
             f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop or "
-            "rename it in BigQuery, so that it is made anew, and take a snapshot again"
+            "rename it in BigQuery, so that it is made again, and take a snapshot again"
         )
 
 

@@ -1,4 +1,4 @@
-"""A history: a table with one row for every change, and a view of it that tells how long each version held.
+"""A history: a table with one row for every change, and a view of it that shows how long each version was current.
 
 The columns are named as in Google's "Spanner change streams to BigQuery" template, so that queries written for its
 changelog tables run on ours; with our sequence beside them, by which the view orders versions and drops repeats.

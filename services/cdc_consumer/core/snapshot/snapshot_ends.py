@@ -30,7 +30,7 @@ class Ends(NamedTuple):
     believed: Mapping[int, End]
     """By the message."""
     late: Collection[tuple[str, str]]
-    """Source tables, and times (RFC 3339) that were told of them too long ago to be believed."""
+    """Source tables, and times (RFC 3339) that were announced too long ago to be believed."""
     forged: Collection[int] = ()
     """Messages that name a time more than `MOST_AHEAD` after they were published."""
 

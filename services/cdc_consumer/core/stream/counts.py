@@ -108,7 +108,7 @@ class Counts:
     deferred: int = 0
     deferred_until: int = 0
     """By when the last of those comes again, in microseconds; 0: none is deferred. A task that failed may name a time
-    that its process has told before."""
+    that its process has reported before."""
     given_back: int = 0
     """Only where a task failed; then it is the task itself that reports."""
     tables: Mapping[str, TableNote] = field(default_factory=dict)

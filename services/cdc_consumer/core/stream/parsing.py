@@ -2,7 +2,7 @@
 
 The fast way is `pyarrow.json` with an explicit schema over one line a change. It takes a block whole or refuses it,
 and it is stricter than the wire (INT64 as a JSON integer, ``"NaN"`` among numbers), so a block that it refuses is
-halved, and the last few rows are read one by one by `_exact_line`, which tells what is wrong and with which column.
+halved, and the last few rows are read one by one by `_exact_line`, which reports what is wrong and with which column.
 Its values are the same as the fast way's; what they mean is decided in one place, `values`.
 """
 

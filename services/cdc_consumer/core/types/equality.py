@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def differing(kind: ColumnType, left: pa.Array, right: pa.Array) -> Mask:
-    """Tell in which places two columns of one type, equally long, differ."""
+    """Return in which places two columns of one type, equally long, differ."""
     if kind.element is None or kind.bigquery == "JSON":  # or an array that is kept as JSON
         return _scalars(kind, left, right)
     ours, theirs = _lengths(left), _lengths(right)

@@ -42,7 +42,7 @@ _CHARACTERS: Final = _characters()
 
 
 def are_sequences(texts: pa.StringArray) -> pa.BooleanArray:
-    """Tell which texts are change sequence numbers."""
+    """Return which texts are change sequence numbers."""
     matrix = _matrix(texts)
     if matrix is not None:
         slashes = np.zeros(_WIDTH, np.bool_)

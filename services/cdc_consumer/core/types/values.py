@@ -183,7 +183,7 @@ def limit_of(kind: ColumnType) -> str:
 
 
 def beyond_microseconds(texts: pa.Array) -> pa.BooleanArray:
-    """Tell which timestamps have digits below the microsecond that are not zero: as a key they would be cut."""
+    """Return which timestamps have digits below the microsecond that are not zero: as a key they would be cut."""
     return pc.match_substring_regex(texts, r"\.[0-9]{6}[0-9]*[1-9]")
 
 

@@ -40,7 +40,7 @@ class ReplayLocks:
             os.close(descriptor)  # and with it the lock
 
     def dead(self, replays: Iterable[ReplayId]) -> Sequence[ReplayId]:
-        """Return those that have ended without letting go, as far as it can be told."""
+        """Return those that have ended without letting go, as far as is known."""
         return [one for one in replays if (path := self._path(one)) is not None and not _is_held(path)]
 
     def bury(self, replay: ReplayId) -> None:

@@ -1,7 +1,7 @@
 """A replay: it judges the dead letters of a selection, and publishes those that may go, in the order of their keys.
 
 The order of effects is the promise: a dead letter is claimed, published, confirmed, and only then said to be replayed.
-What is killed in between leaves dead letters open, and the next run sends them again, at once where it can tell that
+What is killed in between leaves dead letters open, and the next run sends them again, at once where it knows that
 their holder is dead, else when their claims have run out; that is harmless, for a change carries its own sequence. No
 two replays hold one dead letter. A replay whose dead letters come back failing ends: their cause is not fixed, and more
 of them would be a flood to the consumer.
@@ -76,7 +76,7 @@ class Outcome:
 
     @property
     def left_open(self) -> int:
-        """Return how many dead letters that were asked for stay open, by what can be told now."""
+        """Return how many dead letters that were asked for stay open, by what is known now."""
         passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.HELD)
         unsent = self.verdicts[Verdict.SEND] - self.sent
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
@@ -280,7 +280,7 @@ class _Pace:
 def _within(
     judged: Sequence[PlannedReplay], limit: int | None, outcome: Outcome
 ) -> tuple[Sequence[PlannedReplay], bool]:
-    """Count what is judged, up to the limit of what is sent; tell whether that is reached."""
+    """Count what is judged, up to the limit of what is sent; return whether that is reached."""
     for place, one in enumerate(judged):
         if limit is not None and one.verdict is Verdict.SEND and outcome.verdicts[Verdict.SEND] >= limit:
             return judged[:place], True

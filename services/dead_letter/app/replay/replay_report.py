@@ -43,7 +43,7 @@ class DryRunPublisher:
 
 
 def replay_document(outcome: Outcome, report: ReplayReport, executed: bool, seconds: float, *, asked: bool) -> Document:
-    """Return how a replay went; ``asked`` tells whether BigQuery was, about what is superseded."""
+    """Return how a replay went; ``asked``: whether BigQuery was asked what is superseded."""
     return {
         "replay": outcome.replay,
         "executed": executed,

@@ -147,7 +147,7 @@ def _names(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterato
             f"{what}: names",
             f"{_listed(twice)}: BigQuery does not tell upper from lower case, so every change of the table becomes a "
             "dead letter (bad_name)",
-            # `ignored_columns` does not tell them apart either
+            # `ignored_columns` does not distinguish them either
             f"rename them, or {alter_stream}, with only one of each in parentheses",
         )
 

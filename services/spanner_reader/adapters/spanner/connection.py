@@ -249,7 +249,7 @@ class SpannerDatabaseClient:
     def forget_session(self, message: str) -> None:
         """Make another session for the next call if the message says that the service has dropped the present one.
 
-        Of many calls that fail at once the first ends the session; the others tell of one that is replaced already.
+        Of many calls that fail at once the first ends the session; the others are of one that is replaced already.
         """
         if self._session is not None and (self._session in message or "/sessions/" not in message):
             self._session = None

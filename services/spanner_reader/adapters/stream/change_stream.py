@@ -144,20 +144,20 @@ class SpannerChangeStream:
 
 _OUT_OF_RANGE: Final = (
     "The position is outside what the change stream keeps. Changes between it and the earliest time named above "
-    "cannot be read any more. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
-    "the partition table holds an older position, start anew with another PARTITION_TABLE and a START_TIMESTAMP "
+    "can no longer be read. The choices: (1) on a first start, give a START_TIMESTAMP within that range; (2) where "
+    "the partition table holds an older position, start again with another PARTITION_TABLE and a START_TIMESTAMP "
     f"within the range, and {ROWS_AGAIN}, because what lies between is lost to the stream; (3) for the "
     "next time, let it keep more: ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d') (in the PostgreSQL "
     "dialect without the word OPTIONS)."
 )
 _OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
 _FOREIGN_POSITION: Final = (
-    "The partition table holds a position at which this partition never was. Start anew with another PARTITION_TABLE "
+    "The partition table holds a position at which this partition never was. Start again with another PARTITION_TABLE "
     "and a START_TIMESTAMP at or before that position, and nothing is lost."
 )
 _FOREIGN_PARTITION: Final = (
-    "The partition table names partitions that this change stream does not know: the stream was made anew under its "
-    f"name, or the emulator was restarted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}."
+    "The partition table names partitions that this change stream does not know: the stream was made again under its "
+    f"name, or the emulator was restarted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}."
 )
 
 

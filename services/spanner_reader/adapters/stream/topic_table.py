@@ -60,7 +60,7 @@ class SpannerTopicStore:
         if kept is not None and kept != topic:
             raise MisconfiguredError(
                 f"the readers of partition table {self._partition_table} in {self._database.name} publish to {kept}, "
-                f"and this one would to {topic}: each topic would get a part of the changes. Mend TOPIC (or "
+                f"and this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
                 "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this "
                 "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC"
             )

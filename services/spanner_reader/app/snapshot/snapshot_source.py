@@ -178,7 +178,7 @@ class SpannerSnapshotSource:
         until = await self._readable_until(owned)
         watched = await self._inspect_table(owned)
         if watched is None:
-            self._log.warning("snapshot_of_no_table", table=owned.range.table, why="dropped, or not watched any more")
+            self._log.warning("snapshot_of_no_table", table=owned.range.table, why="dropped, or no longer watched")
             owned.over = True  # given up, not complete: rows that were not read are not missing in the source
             await self._store.give_up(owned.range)
             return True
@@ -224,7 +224,7 @@ class SpannerSnapshotSource:
             if found is None:
                 found = await self._tables.catalog.look_back(owned.read_at)
                 if found is None:
-                    raise NotReadableError("the database does not remember that time any more")
+                    raise NotReadableError("the database no longer remembers that time")
                 self._keep_inspection(owned.read_at, found)
         return next((one for one in found.watched if one.name == owned.range.table), None)
 

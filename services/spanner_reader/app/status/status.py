@@ -85,7 +85,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         name, since = table["table"], table["since"]
         yield f"{name}: paused since {since}; its changes are dropped until `resume {name}`"
     for name in shown["left"]:
-        yield f"{name}: not mirrored any more; BigQuery keeps the rows it has"
+        yield f"{name}: no longer mirrored; BigQuery keeps the rows it has"
     for table in shown["needs_resync"]:
         yield f"{table['table']}: needs re-sync since {table['since']}"
         for why in table["why"]:

@@ -181,7 +181,7 @@ class SpannerReader:
         if not survey.unfinished:
             raise MisconfiguredError(
                 "the partition table holds no partition that is not finished, so nothing says where to go on: "
-                f"rows of it were deleted. Start anew with another PARTITION_TABLE, and {ROWS_AGAIN}"
+                f"rows of it were deleted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}"
             )
         if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
             self._snapshots is None or await self._snapshots.over()

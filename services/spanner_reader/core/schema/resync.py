@@ -16,7 +16,7 @@ _ALL_KEY: Final = (
     "where all columns are the key, add one: ALTER TABLE T ADD COLUMN c BOOL, set it TRUE, and drop it once that has "
     "arrived"
 )
-_DROP: Final = "drop {what} in BigQuery, for rows may be gone that no record tells of: the next change makes it anew"
+_DROP: Final = "drop {what} in BigQuery, for rows may be gone that no record tells of: the next change makes it again"
 ROWS_AGAIN: Final = (
     "bring all rows again while it reads: "  # noqa: S608  a text for people
     f"{_DROP.format(what='each mirror')}; then touch every row in Spanner, for instance with partitioned DML, UPDATE T "

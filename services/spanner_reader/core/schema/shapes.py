@@ -1,10 +1,10 @@
 """What a database's tables look like, and which changes of that look change data without a change record.
 
 Nothing in INFORMATION_SCHEMA identifies a table or a column across a drop: it has names, an order and a state, no ids
-and no times of creation. So two looks are compared, and what tells a column that was added again from one that stayed
-is the order: a column can only ever be added last. What was dropped and made again alike between two looks, its order
-included, cannot be seen; a change record that was committed in between and lacks the column shows it all the same,
-whenever it is read: each column is remembered with the time since which all looks have had it.
+and no times of creation. So two inspections are compared, and what distinguishes a column that was added again from one
+that stayed is the order: a column can only ever be added last. What was dropped and made again alike between two looks,
+its order included, cannot be seen; a change record that was committed in between and lacks the column shows it all the
+same, whenever it is read: each column is remembered with the time since which all looks have had it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -400,7 +400,7 @@ def _before(look: SchemaInspection, sightings: Iterable[Sighting]) -> list[Spann
         now = look.tables.get(name)
         if now is None or now.gone or not now.watched:
             continue
-        # Records tell of no column that is not watched, so none is compared.
+        # Records contain no column that is not watched, so none is compared.
         now = replace(now, columns=tuple(column for column in now.columns if column.watched))
         whole = look.watches_everything or len(now.columns) == len(look.tables[name].columns)
         before, at = _sighted(sighted[0], now, whole=whole), sighted[0].at
@@ -412,7 +412,7 @@ def _before(look: SchemaInspection, sightings: Iterable[Sighting]) -> list[Spann
 
 
 def _sighted(seen: Sighting, now: TableShape, *, whole: bool) -> TableShape:
-    """Return a table as a record has shown it; what records do not tell of its columns is as it is now.
+    """Return a table as a record has shown it; what records do not contain of its columns is as it is now.
 
     ``whole``: the stream watches all columns. Where it names them, one that was not in a record was not watched.
     """

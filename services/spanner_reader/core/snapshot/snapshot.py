@@ -40,7 +40,7 @@ _PLACE: Final = "{}"
 
 
 class RangeState(StrEnum):
-    """How far a range has come. Who reads it is told by its lease."""
+    """How far a range has come. Its lease says who reads it."""
 
     REQUESTED = "REQUESTED"
     """A whole table, or a range that was asked for: not cut into smaller ones yet."""
@@ -122,7 +122,7 @@ class CompleteSnapshot:
 
         A consumer believes it for `SNAPSHOT_END_AGE`, and in that time none of its rows, each of ``since`` or
         later, may become older than `SAFE_AGE`, for then it may have been refused. What took more than a day is
-        told when it is finished, and not again.
+        announced when it is finished, and not again.
         """
         return _is_within(_TOLD_AGAIN, self.since, now) or _is_within(_JUST_NOW, self.finished_at, now)
 
