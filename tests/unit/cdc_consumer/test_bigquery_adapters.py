@@ -401,7 +401,7 @@ class QueryJobs:
     def get_job(self, job_id: str, **_more: Any) -> Job:
         return self.jobs[job_id]
 
-    def list_rows(self, _table: Any, **_more: Any) -> Any:
+    def list_rows(self, _table: Any, *, page_size: int, retry: None, timeout: float) -> Any:
         return SimpleNamespace(pages=self._pages())
 
     def _pages(self) -> Iterator[Any]:

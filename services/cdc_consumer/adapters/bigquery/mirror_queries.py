@@ -2,8 +2,8 @@
 
 A query, because nothing else shows changes that BigQuery has taken and not merged yet. All rows of a mirror go into a
 table that expires, and are read from there: the answer to a query has 10 GB at most (BigQuery, "Quotas and limits",
-query jobs), and a page that does not come is asked for again without another query. Each query has a name of its own,
-by which it is found again after a call that failed: it runs, and is billed, once.
+query jobs), and a page that does not come is asked for again without another query. That query has a name, by which it
+is found again after a call that failed: it runs, and is billed, once.
 
 Source of the answer's forms: BigQuery REST reference, `jobs.getQueryResults` (every value a text, a REPEATED one a list
 of ``{"v": ...}``) and `DataFormatOptions.useInt64Timestamp` (a TIMESTAMP is a number of microseconds).
@@ -135,11 +135,9 @@ class MirrorQueries:
 
     def listed(self, place: str, schema: Sequence[bigquery.SchemaField]) -> Iterator[Sequence[Any]]:
         """Yield the rows of a table without a query, as the REST API writes them, some at a time."""
-        table = bigquery.Table(place, schema=schema)
+        table = bigquery.Table(place, schema=schema)  # all columns: a URL does not hold the names of thousands
         with self._refusals(place):
-            listing = self.client.list_rows(
-                table, selected_fields=schema, page_size=_PAGE, retry=_NO_RETRY, timeout=_TIMEOUT
-            )
+            listing = self.client.list_rows(table, page_size=_PAGE, retry=_NO_RETRY, timeout=_TIMEOUT)
             for page in listing.pages:
                 if rows := page.raw_page.get("rows"):
                     yield rows
