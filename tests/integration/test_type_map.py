@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from deploy.local.platform.source import Row, SpannerDatabase, Value, Write
 from deploy.local.proof.comparison import compare_tables
+from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.source_rows import opened_source
+from services.cdc_consumer.core.reconcile.comparing import compare
+from services.cdc_consumer.core.reconcile.source_table import mirrored, source_rows
 from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
@@ -89,12 +92,19 @@ ids = iter(range(1_000_000_000))
 def test_a_query_of_the_mirror_returns_what_the_source_wrote(
     target: Target, rows: Sequence[Mapping[str, Written]]
 ) -> None:
+    """And `reconcile`, which reads the same rows of both, finds them equal, as the type map defines *equal*."""
     header = header_of({"id": "INT64"} | COLUMNS, table="written")
     by_id = {next(ids): row for row in rows}
     texts = {key: json.dumps({name: value.json for name, value in row.items()}) for key, row in by_id.items()}
+    batch = batch_of([upsert(key, text) for key, text in texts.items()], header)
 
-    assert not target.apply(batch_of([upsert(key, text) for key, text in texts.items()], header))
+    assert not target.apply(batch)
 
+    table, mirrors = mirrored(batch), BigQueryMirrorTables(target.stand_in.client, PROJECT, target.stand_in.dataset)
+    source, unfit = source_rows(table, [batch])
+    in_bigquery, _progress = mirrors.recheck(table, mirrors.find(table), source.select(["id"]), "")
+    compared = compare(table.definition, table.columns, source, in_bigquery)
+    assert (list(unfit), compared.matched, list(compared.kinds)) == ([], len(by_id), [])
     found = target.dataset.query(f"SELECT * FROM written WHERE id BETWEEN {min(by_id)} AND {max(by_id)}")
     assert {row["id"] for row in found} == set(by_id)
     for row in found:
