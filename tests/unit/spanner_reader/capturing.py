@@ -97,8 +97,11 @@ class CapturedDatabase:
         rows = {key: {name: row.get(name) for name in names} for key, row in before.rows.items()}
         self.past.append(Moment(since, tuple((name, place + 2) for place, name in enumerate(names)), rows))
 
-    def commit(self, *operations: Operation) -> Nanoseconds:
-        """Commit a transaction; what cannot be done to a row as it is then is left out of it."""
+    def commit(self, *operations: Operation, chance: random.Random | None = None) -> Nanoseconds:
+        """Commit a transaction; what cannot be done to a row as it is then is left out of it.
+
+        With ``chance``, its records come in any order, and it may be two transactions of different rows at one time.
+        """
         before, commit = self.now, self.tick()
         rows, made = dict(before.rows), []
         for kind, key, values in operations:
@@ -118,13 +121,23 @@ class CapturedDatabase:
                     continue
             made.append((kind, key, old, wanted, rows.get(key)))
         self._transactions += 1
-        for token in TOKENS:
-            of_token = [(place, one) for place, one in enumerate(made) if TOKENS[one[1] % 2] == token]
-            for place, (kind, key, old, wanted, new) in of_token:
-                last = place == of_token[-1][0]
-                self.records[token].append(self._record(before, commit, place, kind, key, old, wanted, new, last=last))
-                sequence = str(spanner_sequence(microseconds(commit), f"{place:08d}", 0))
-                self.truth[key, sequence] = None if new is None else dict(new)
+        together = chance is not None and chance.random() < 0.3
+        records: dict[PartitionToken, list[DataChangeRecord]] = {token: [] for token in TOKENS}
+        for place, (kind, key, old, wanted, new) in enumerate(made):
+            part = f"/{key // 2 % 2}" if together else ""
+            record = self._record(before, commit, place, kind, key, old, wanted, new)
+            record = replace(record, server_transaction_id=f"transaction {self._transactions}{part}")
+            records[TOKENS[key % 2]].append(record)
+            sequence = str(spanner_sequence(microseconds(commit), record.record_sequence, 0))
+            self.truth[key, sequence] = None if new is None else dict(new)
+        for token, found in records.items():
+            if chance is not None:
+                chance.shuffle(found)
+            last = {one.server_transaction_id: number for number, one in enumerate(found)}
+            self.records[token] += [
+                replace(one, is_last_record_in_transaction_in_partition=last[one.server_transaction_id] == number)
+                for number, one in enumerate(found)
+            ]
         self.past.append(Moment(commit, before.columns, rows))
         return commit
 
@@ -138,8 +151,6 @@ class CapturedDatabase:
         old: Row | None,
         wanted: Row,
         new: Row | None,
-        *,
-        last: bool,
     ) -> DataChangeRecord:
         partial = kind == "update" and self.capture not in WHOLE_ROW
         names = set(wanted) if partial else {name for name, _place in moment.columns or ()}
@@ -152,7 +163,7 @@ class CapturedDatabase:
             commit_timestamp=commit,
             record_sequence=f"{place:08d}",
             server_transaction_id=f"transaction {self._transactions}",
-            is_last_record_in_transaction_in_partition=last,
+            is_last_record_in_transaction_in_partition=True,
             table=SINGERS,
             column_types=column_types([one for one in moment.columns or () if one[0] in names]),
             mods=(mod,),
@@ -216,10 +227,13 @@ class CapturedRows:
         self.in_key_order = True
         self.reads: list[tuple[Nanoseconds, int]] = []
         """The times of reads, and of how many keys."""
+        self.shifted = False
+        """Whether it returns the rows of other keys."""
+        self.away = False
         self._database = database
         self._chance = chance
         self._life = life
-        self._breaks = breaks
+        self.breaks = breaks
 
     def read(
         self,
@@ -238,15 +252,18 @@ class CapturedRows:
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows of some keys, two at a time."""
         self._life.step()
+        if self.away:
+            raise TransientError("UNAVAILABLE")
         self.reads.append((at, len(keys)))
         await asyncio.sleep(self._chance.uniform(0, 0.2))
         moment = self._database.at(at)
         names = [one.name for one in table.column_types]
         if self._database.forgotten(at) or not {*names} <= {"Id", *dict(moment.columns or ())}:
             raise NotReadableError("too long ago, or other columns")
-        found = [key for text in keys if (key := int(json.loads(text)[0])) in moment.rows]
+        shift = 2 if self.shifted else 0
+        found = [key for text in keys if (key := int(json.loads(text)[0]) + shift) in moment.rows]
         for start in range(0, len(found), 2):
-            if self._chance.random() < self._breaks:
+            if self._chance.random() < self.breaks:
                 raise TransientError("UNAVAILABLE")
             yield [
                 [str(key) if name == "Id" else moment.rows[key][name] for name in names]
@@ -262,11 +279,14 @@ class CapturedRows:
 class CapturedStream:
     """The stream: what is committed comes a moment later; a query goes on, or breaks off, and says how far it is."""
 
-    def __init__(self, database: CapturedDatabase, chance: random.Random, life: Life, breaks: float = 0.0) -> None:
+    def __init__(
+        self, database: CapturedDatabase, chance: random.Random, life: Life, breaks: float, slowness: float
+    ) -> None:
         self._database = database
         self._chance = chance
         self._life = life
         self._breaks = breaks
+        self._slowness = slowness
 
     async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
         """Yield the records of a partition from the start asked for."""
@@ -281,7 +301,7 @@ class CapturedStream:
                     continue
                 if self._chance.random() < self._breaks:
                     raise TransientError("UNAVAILABLE")
-                if self._chance.random() < 0.3:
+                if self._chance.random() < self._slowness:
                     await asyncio.sleep(self._chance.uniform(0, 0.3))
                 yield record
             else:
@@ -300,6 +320,9 @@ class CapturingWorld:
     database: CapturedDatabase
     mode: Mode = "mirror"
     breaks: float = 0.0
+    included: bool = True
+    orderly: bool = False
+    """Whether records come at once, and what is published is there in its order."""
     readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
     rows: list[CapturedRows] = field(default_factory=list)
 
@@ -310,9 +333,9 @@ class CapturingWorld:
             self.world.table.rows[token] = SpannerPartition(token=token, start=START, watermark=START)
         self._started = 0
 
-    def start(self) -> None:
-        """Start one more reader."""
-        life, stop = Life(), Stop()
+    def start(self, killed_at: int | None = None) -> Life:
+        """Start one more reader, which is killed at a step of its own."""
+        life, stop = Life(killed_at), Stop()
         self._started += 1
         rows = CapturedRows(self.database, self.chance, life, self.breaks)
         self.rows.append(rows)
@@ -321,17 +344,20 @@ class CapturingWorld:
             life=life,
             lease=LEASE,
             poll=timedelta(seconds=1),
-            publisher=FakePublisher(self.world.topic, life, seed=self._started, room=1_000),
+            publisher=FakePublisher(self.world.topic, life, seed=self._started, room=1_000, in_order=self.orderly),
             shapes=FakeShapeStore(self.world.shapes, life),
-            stream=CapturedStream(self.database, self.chance, life, self.breaks),
+            stream=CapturedStream(self.database, self.chance, life, self.breaks, 0.0 if self.orderly else 0.3),
             rows=rows,
+            included=lambda _table: self.included,
             table_options=lambda name: TableOptions(name=name, mode=self.mode),
         )
         self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
+        return life
 
-    async def stop(self, *, killed: bool) -> None:
+    async def stop(self, number: int | None = None, *, killed: bool) -> None:
         """Let a reader end as it should, or kill it: it leaves its leases behind."""
-        life, stop, task = self.readers.pop(self.chance.randrange(len(self.readers)))
+        number = self.chance.randrange(len(self.readers)) if number is None else number
+        life, stop, task = self.readers.pop(number)
         life.over |= killed
         stop.request()
         (result,) = await asyncio.gather(task, return_exceptions=True)

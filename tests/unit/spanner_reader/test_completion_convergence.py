@@ -67,7 +67,8 @@ async def happen(world: CapturingWorld, step: str) -> None:
     match step:
         case "commit":
             columns = world.database.now.columns or ()
-            world.database.commit(*[an_operation(chance, columns) for _one in range(chance.choice((1, 1, 2, 4)))])
+            operations = [an_operation(chance, columns) for _one in range(chance.choice((1, 1, 2, 4)))]
+            world.database.commit(*operations, chance=chance)
         case "moment":
             await asyncio.sleep(chance.uniform(0, 0.3))
         case "wait":

@@ -1,0 +1,378 @@
+"""What becomes of updates that hold only what changed: of each kind of row, failure and moment."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.stream.completer import Completer, Completion
+from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
+from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.records import Mod
+from shared.contracts.errors import TransientError
+from shared.contracts.tables_file import Mode
+from shared.contracts.timestamps import Nanoseconds
+from shared.reading.publishing import ConfirmedPublishing
+from shared.runtime.stop import Stop
+from tests.fakes.life import CrashError, Life
+from tests.fakes.pauses import FakePauseStore
+from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.spanner_reader import FakePublisher
+from tests.fakes.virtual_time import run_in_virtual_time
+from tests.unit.spanner_reader.capturing import (
+    SINGERS,
+    START,
+    TOKENS,
+    CapturedDatabase,
+    CapturedRows,
+    CapturingWorld,
+    Moment,
+    is_reconstructed,
+    key_of,
+    row_of,
+)
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+MOMENT = 0.5
+AN_HOUR = timedelta(hours=1)
+
+
+def a_world(mode: Mode = "mirror") -> CapturingWorld:
+    return CapturingWorld(random.Random(0), CapturedDatabase(), mode, orderly=True)
+
+
+def live(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(36_000):
+            await scenario()
+
+    run_in_virtual_time(limited())
+
+
+def versions(world: CapturingWorld, key: int) -> list[object]:
+    """Return the rows that were published of a key, by their sequences."""
+    found = {change.sequence: row_of(header, change) for header, change in world.published if key_of(change) == key}
+    return [row for _sequence, row in sorted(found.items())]
+
+
+def reads(world: CapturingWorld) -> list[int]:
+    """Return of how many keys each read was."""
+    return [keys for rows in world.rows for _at, keys in rows.reads]
+
+
+def test_updates_of_many_rows_are_completed_by_one_read_and_whole_changes_by_none() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(*[("insert", key, {"a": f"{key}", "b": "old"}) for key in (0, 2, 4)])
+        world.start()
+        await asyncio.sleep(MOMENT)
+        for value in ("1", "2", "3"):
+            world.database.commit(*[("update", key, {"b": value}) for key in (0, 2, 4)])
+        world.database.commit(("insert", 6, {"a": "6"}), ("update", 6, {"b": "7"}))
+        await world.until_all_is_read()
+        assert reads(world) == [3]
+        assert versions(world, 2) == [{"a": "2", "b": value} for value in ("old", "1", "2", "3")]
+        assert versions(world, 6) == [{"a": "6", "b": None}, {"a": "6", "b": "7"}]
+        assert world.world.metrics.completed_changes["exact"] == 10
+
+    live(scenario)
+
+
+def test_what_needs_no_read_waits_for_none_unless_its_row_does() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}), ("insert", 2, {"a": "2"}))
+        world.start()
+        await asyncio.sleep(2)
+        world.database.commit(("update", 0, {"b": "1"}))
+        world.database.commit(("delete", 0, {}))
+        world.database.commit(("insert", 4, {"a": "4"}))
+        await asyncio.sleep(0.05)  # half of what a batch waits for more
+        assert versions(world, 4) == [{"a": "4", "b": None}]
+        assert len(versions(world, 0)) == 1
+        await world.until_all_is_read()
+        order = [(key_of(change), change.mod_type) for _header, change in world.published]
+        assert order[-2:] == [(0, "UPDATE"), (0, "DELETE")]
+
+    live(scenario)
+
+
+def test_killed_at_each_step_in_turn_a_restarted_reader_publishes_what_was_true() -> None:
+    async def scenario(killed_at: int | None) -> int:
+        world = a_world("both")
+        world.database.commit(*[("insert", key, {"a": f"{key}"}) for key in range(4)])
+        life = world.start(killed_at)
+        for number in range(4):
+            await asyncio.sleep(0.15)
+            world.database.commit(
+                ("update", 0, {"b": f"{number}"}), ("update", 1, {"a": f"{number}"}), ("delete", number, {})
+            )
+        await asyncio.sleep(3)
+        if killed_at is not None:
+            (_life, _stop, task) = world.readers.pop()
+            with pytest.raises(CrashError):
+                await task
+            world.database.clock.step(timedelta(minutes=1))
+        await world.until_all_is_read()
+        world.check_versions()
+        assert {(key_of(change), change.sequence) for _header, change in world.published} == world.database.truth.keys()
+        assert not any(is_reconstructed(change) for _header, change in world.published)
+        return life.steps
+
+    steps = run_in_virtual_time(scenario(None))
+    assert steps > 40
+    for killed_at in range(1, steps - 20):
+        run_in_virtual_time(scenario(killed_at))
+
+
+def test_a_column_that_another_reader_has_seen_first_is_not_blanked() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}), ("insert", 1, {"a": "0"}))
+        world.start()
+        world.start()
+        await asyncio.sleep(120)
+        world.database.commit(("update", 0, {"a": "1"}), ("update", 1, {"a": "1"}))
+        await asyncio.sleep(2)
+        owners = [world.world.table.rows[token].owner for token in TOKENS]
+        assert set(owners) == {"reader 1", "reader 2"}
+        its_key = owners.index("reader 1")
+        world.database.alter("a", "b", "c")
+        world.database.commit(("update", its_key, {"c": "set"}))
+        await asyncio.sleep(2)
+        await world.stop(0, killed=False)
+        world.database.commit(("update", its_key, {"a": "2"}))
+        await world.until_all_is_read()
+        assert versions(world, its_key)[-1] == {"a": "2", "b": None, "c": "set"}
+
+    live(scenario)
+
+
+def test_an_update_in_the_transaction_of_a_replaced_row_rests_on_what_replaced_it() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0", "b": "0"}), ("insert", 2, {"a": "2"}))
+        world.start()
+        await asyncio.sleep(MOMENT)
+        world.database.commit(("replace", 0, {"a": "new"}), ("update", 2, {"b": "2"}))
+        world.database.commit(("update", 0, {"a": "newer"}))
+        await world.until_all_is_read()
+        assert versions(world, 0)[-2:] == [{"a": "new", "b": None}, {"a": "newer", "b": None}]
+
+    live(scenario)
+
+
+def test_changes_that_a_pause_drops_count_for_those_that_follow() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}), ("insert", 2, {"a": "2"}))
+        world.start()
+        await asyncio.sleep(MOMENT)
+        await world.stop(killed=False)
+        pauses = FakePauseStore(world.world.pauses)
+        world.database.commit(("update", 2, {"b": "before"}))
+        await pauses.pause(SINGERS)
+        world.database.commit(("update", 0, {"a": "dropped"}))
+        await pauses.resume(SINGERS)
+        world.database.commit(("update", 0, {"b": "after"}))
+        await world.until_all_is_read()
+        assert versions(world, 0)[-1] == {"a": "dropped", "b": "after"}
+        assert len(versions(world, 0)) == 2
+        world.check_versions()
+
+    live(scenario)
+
+
+@pytest.mark.parametrize("mode", ["mirror", "both"])
+def test_updates_of_a_table_that_is_dropped_meanwhile_are_completed_while_it_is_remembered(mode: Mode) -> None:
+    async def scenario() -> None:
+        world = a_world(mode)
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        world.database.alter()
+        await world.until_all_is_read()
+        assert versions(world, 0) == [{"a": "0", "b": None}, {"a": "0", "b": "1"}]
+        assert not any(is_reconstructed(change) for _header, change in world.published)
+
+    live(scenario)
+
+
+@pytest.mark.parametrize(("mode", "last"), [("mirror", []), ("both", [{"b": "1"}])])
+def test_of_a_table_that_is_gone_and_forgotten_a_history_has_what_the_updates_say(
+    mode: Mode, last: list[object]
+) -> None:
+    async def scenario() -> None:
+        world = a_world(mode)
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.start()
+        await asyncio.sleep(2)
+        await world.stop(killed=False)
+        await asyncio.sleep(10)
+        world.database.commit(("update", 0, {"b": "1"}))
+        world.database.alter()
+        await asyncio.sleep(2 * AN_HOUR.total_seconds())
+        await world.until_all_is_read()
+        assert versions(world, 0)[1:] == last
+        assert world.world.metrics.completed_changes == {"exact": 0, "reconstructed": 1}
+
+    live(scenario)
+
+
+def test_where_its_rows_are_forgotten_a_mirror_gets_the_row_as_it_is_once_and_a_row_that_is_gone_nothing() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}), ("insert", 2, {"a": "2"}))
+        world.start()
+        await asyncio.sleep(2)
+        await world.stop(killed=False)
+        await asyncio.sleep(10)
+        for value in ("1", "2"):
+            world.database.commit(("update", 0, {"b": value}), ("update", 2, {"b": value}))
+        await asyncio.sleep(2 * AN_HOUR.total_seconds())
+        world.database.commit(("delete", 2, {}))
+        await world.until_all_is_read()
+        assert versions(world, 0)[1:] == [{"a": "0", "b": "2"}]
+        assert versions(world, 2)[1:] == [None]
+        assert world.world.metrics.completed_changes == {"exact": 0, "reconstructed": 4}
+        world.check_versions()
+
+    live(scenario)
+
+
+def test_a_table_that_is_left_out_is_not_read() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.included = False
+        world.database.commit(("insert", 0, {"a": "0"}), ("update", 0, {"b": "1"}))
+        await world.until_all_is_read()
+        assert (world.published, reads(world)) == ([], [])
+
+    live(scenario)
+
+
+def test_a_table_of_key_columns_only_is_not_read() -> None:
+    async def scenario() -> None:
+        world = a_world("both")
+        world.database.past = [Moment(world.database.past[0].since, (), {})]
+        world.database.commit(("insert", 0, {}), ("insert", 2, {}))
+        world.database.commit(("replace", 0, {}), ("delete", 2, {}))
+        await world.until_all_is_read()
+        assert (versions(world, 0), versions(world, 2), reads(world)) == ([{}, {}], [{}, None], [])
+
+    live(scenario)
+
+
+def test_a_read_that_fails_is_made_again_and_counted() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(*[("insert", key, {"a": f"{key}"}) for key in range(0, 20, 2)])
+        world.database.commit(*[("update", key, {"b": f"{key}"}) for key in range(0, 20, 2)])
+        world.start()
+        world.rows[0].breaks = 0.5
+        await world.until_all_is_read()
+        world.check_versions()
+        assert world.world.metrics.completion_failures > 0
+        assert len(world.mirror()) == 10
+
+    live(scenario)
+
+
+def test_a_key_that_is_none_of_its_table_is_published_as_it_came_and_holds_nothing_up() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        update = world.database.records[TOKENS[0]][-1]
+        poison = replace(update, mods=(Mod('{"Id":"x"}', '{"b":"2"}', "{}"), *update.mods))
+        world.database.records[TOKENS[0]][-1] = poison
+        await world.until_all_is_read()
+        (bad,) = [(header, change) for header, change in world.published if change.key == '{"Id":"x"}']
+        assert (bad[0].value_capture_type, bad[1].row) == ("OLD_AND_NEW_VALUES", '{"b":"2"}')
+        rows = [json.loads(change.row or "") for _header, change in world.published if change.key == '{"Id":"0"}']
+        assert rows == [{"a": "0", "b": None}, {"a": "0", "b": "1"}]
+
+    live(scenario)
+
+
+def test_values_that_are_no_object_are_published_as_they_came() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        world.database.commit(("update", 0, {"a": "2"}))
+        records = world.database.records[TOKENS[0]]
+        records[1] = replace(records[1], mods=(replace(records[1].mods[0], new_values="[1]"),))
+        await world.until_all_is_read()
+        found = [(header.value_capture_type, change.row) for header, change in world.published]
+        assert found[1] == ("OLD_AND_NEW_VALUES", "[1]")
+        assert found[2][0] == "NEW_ROW_AND_OLD_VALUES"
+
+    live(scenario)
+
+
+def test_rows_of_other_keys_than_were_asked_for_are_believed_of_none() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}), ("insert", 2, {"a": "2"}))
+        world.start()
+        await asyncio.sleep(2)
+        world.rows[0].shifted = True
+        world.database.commit(("update", 0, {"b": "1"}))
+        await world.until_all_is_read()
+        assert world.world.metrics.completion_failures == 1
+        assert [header.value_capture_type for header, _change in world.published][-1] == "OLD_AND_NEW_VALUES"
+
+    live(scenario)
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    time: Nanoseconds = START
+
+    def now(self) -> Nanoseconds:
+        """Return the time now."""
+        return self.time
+
+
+def test_a_change_that_has_waited_for_an_hour_is_not_published_but_read_again() -> None:
+    async def scenario() -> None:
+        world, clock = a_world(), Clock()
+        failed: list[BaseException | None] = []
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        update = world.database.records[TOKENS[0]][-1]
+        changes = ChangeMaker("//spanner/s", 16, {SINGERS: ("Id",)})
+        rows = CapturedRows(world.database, world.chance, Life())
+        completion = Completion(
+            rows,
+            MirroredTables(world.catalog, changes, lambda _table: True),
+            ConfirmedPublishing(FakePublisher(world.world.topic), FakeMetrics(), failed.append),
+            lambda _table: False,
+            FakeMetrics(),
+            clock,
+        )
+        held = SpannerOwnedPartition(world.world.table.rows[TOKENS[0]])
+        rows.away = True
+        async with Completer(completion, held, Stop()).working() as completer:
+            completer.arrived(update)
+            await completer.publish(update, *changes.changes(update))
+            await asyncio.sleep(60)
+            clock.time = Nanoseconds(START + 3_601_000_000_000)
+            rows.away = False
+            await asyncio.sleep(60)
+            assert held.outstanding == 1
+        (error,) = failed
+        assert isinstance(error, TransientError)
+        assert "have waited" in str(error)
+        assert (world.published, held.outstanding, held.position) == ([], 0, START)
+        assert completion.size == 0
+
+    live(scenario)
