@@ -86,10 +86,12 @@ def check_report(said: str) -> None:
     ]
     assert all(0 < int(held.replace(",", "")) < int(total.replace(",", "")) for _, _, held, total in added)
     ((changes, committed),) = re.findall(
-        r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; the current ones equal the mirror",
+        r"history of flights: ([\d,]+) of ([\d,]+) changes.*, [\d,]+ versions; each as it was written",
         said,
     )
     assert changes == committed
+    ((source, completed),) = re.findall(r"^images completed of (\w+): ([\d,]+) updates", said, re.MULTILINE)
+    assert (source, completed != "0") == ("flights", True)
     began = r"^  \w\w \d+ 2013-01-\d\d [A-Z]{3} +[\d:.]+ to [\d:.]+ +(inserted|there before)$"
     assert re.search(began, said, re.MULTILINE)
     snapshots = re.findall(

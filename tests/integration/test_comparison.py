@@ -9,7 +9,8 @@ import pytest
 from deploy.local.platform.source import Row, SpannerDatabase, Write
 from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.comparison import TableShape, compare_tables
-from deploy.local.proof.history import compare_history
+from deploy.local.proof.history import Written, compare_history
+from shared.contracts.timestamps import Nanoseconds
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.integration
@@ -79,18 +80,31 @@ def test_a_history_that_lacks_a_change_or_tells_another_present_is_seen(dataset:
         dataset.query(statement)
     shape = TableShape("kept", {"k": "INT64", "v": "STRING"}, ["k"])
 
-    right = compare_history(shape, [{"k": 1, "v": "b"}], dataset, 3)
+    noon = Nanoseconds(int(datetime(2013, 1, 1, 12, tzinfo=UTC).timestamp()) * 1_000_000_000)
+    second = 1_000_000_000
+    written: Written = {
+        (1,): [(noon, {"k": 1, "v": "a"}), (Nanoseconds(noon + second), {"k": 1, "v": "b"})],
+        (2,): [(noon, {"k": 2, "v": "x"}), (Nanoseconds(noon + 2 * second), None)],
+    }
+
+    right = compare_history(shape, written, dataset, 3)
     assert right.equal, right.result.named
     assert (right.changes, right.rows, right.versions) == (3, 4, 3)
     assert [[version.row["v"] for version in versions] for versions in right.examples] == [["a", "b"]]
 
-    assert compare_history(shape, [{"k": 1, "v": "b"}], dataset, 4).result.named == [
+    assert compare_history(shape, written, dataset, 4).result.named == [
         "kept_changelog: 3 different changes, and 4 were committed"
     ]
-    (named,) = compare_history(shape, [{"k": 1, "v": "c"}], dataset, 3).result.named
-    assert named.startswith("kept[1]: v is 'b' in BigQuery and 'c' in Spanner")
+    blanked = {**written, (1,): [(noon, {"k": 1, "v": None}), written[1,][1]]}
+    (named,) = compare_history(shape, blanked, dataset, 3).result.named
+    assert named.startswith(f"kept_history[1, {at[0]}]: v is 'a' in BigQuery and None in what was written")
+    (named,) = compare_history(shape, {**written, (2,): written[2,][:1]}, dataset, 3).result.named[:1]
+    assert named.startswith(f"kept_history[2, {at[0]}]: valid_to is ")
+    more = {**written, (3,): [(noon, {"k": 3, "v": "c"})]}
+    (named,) = compare_history(shape, more, dataset, 3).result.named
+    assert named == f"kept_history[3, {at[0]}]: in what was written and not in BigQuery"
     dataset.query(f"UPDATE kept SET _millrace_commit_timestamp = TIMESTAMP '{at[3]}' WHERE TRUE")
-    (named,) = compare_history(shape, [{"k": 1, "v": "b"}], dataset, 3).result.named
+    (named,) = compare_history(shape, written, dataset, 3).result.named
     assert named == "kept_history[1]: current since another commit than the mirror's"
-    absent = compare_history(TableShape("gone", shape.columns, shape.key), [], dataset, 0)
+    absent = compare_history(TableShape("gone", shape.columns, shape.key), {}, dataset, 0)
     assert absent.result.named == ["gone_history: no such view in BigQuery"]

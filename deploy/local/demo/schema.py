@@ -48,6 +48,11 @@ class DemoDatabase:
         return (*self.tables, self.watched)
 
     @property
+    def whole_rows(self) -> bool:
+        """Return whether its change stream captures whole rows; by default one captures only what changed."""
+        return "value_capture_type = 'NEW_ROW'" in self.watched
+
+    @property
     def dialect(self) -> str:
         """Return the dialect's name."""
         return "PostgreSQL" if self.postgresql else "GoogleSQL"
@@ -131,12 +136,13 @@ CREATE TABLE observations (
   PRIMARY KEY (station, observed_at)
 )"""
 
-# Whole rows: an upsert replaces the row in BigQuery, so it needs all of it.
+# One stream of the default capture type, OLD_AND_NEW_VALUES: its reader completes the updates. The other captures whole
+# rows, as is recommended.
 FLIGHTS: Final = DemoDatabase(
     name="flights",
     change_stream="flights_changes",
     tables=(_AIRLINES, _AIRPORTS, _PLANES, _FLIGHTS),
-    watched="CREATE CHANGE STREAM flights_changes FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
+    watched="CREATE CHANGE STREAM flights_changes FOR ALL",
     keys={
         "airlines": ("carrier",),
         "airports": ("faa",),

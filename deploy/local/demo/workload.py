@@ -9,7 +9,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -26,10 +26,13 @@ _ROWS_A_TRANSACTION: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Mutations that are committed together, and how many rows of each table they change (cascades included)."""
+    """Mutations that are committed together, and what they do to rows (cascades included)."""
 
     writes: Sequence[Write]
     changes: Mapping[str, int]
+    """How many rows of each table they change."""
+    left: Mapping[str, Mapping[Key, Row | None]] = field(default_factory=dict)
+    """By table and key, the rows that they change as they leave them; None: deleted. Of tables with a history alone."""
 
 
 class Workload(ABC):
@@ -122,10 +125,10 @@ class Workload(ABC):
 
     def _transaction(self, writes: Sequence[Write]) -> Transaction:
         """Apply writes to the model and count the rows that they change."""
-        changes: Counter[str] = Counter()
+        changed: list[tuple[str, Key]] = []
         for write in writes:
-            changes[write.table] += 1
             table, key = self.tables[write.table], self._key(write.table, write.row)
+            changed.append((write.table, key))
             match write.operation:
                 case "insert" | "replace":
                     assert write.operation == "replace" or key not in table, f"{key} is there already"
@@ -134,20 +137,24 @@ class Workload(ABC):
                     table[key] |= write.row
                 case "delete":
                     del table[key]
-                    changes += self._cascade(write.table, key)
+                    changed += self._cascade(write.table, key)
                 case "insert_or_update":
                     raise AssertionError("the demo says which it means")
-        return Transaction(writes, changes)
+        left: dict[str, dict[Key, Row | None]] = {}
+        for name in self.demo.histories:
+            rows = self.tables[name]
+            left[name] = {key: dict(rows[key]) if key in rows else None for one, key in changed if one == name}
+        return Transaction(writes, Counter(name for name, _key in changed), left)
 
-    def _cascade(self, parent: str, key: Key) -> Counter[str]:
-        """Delete from the model what goes with a parent's row; return how many rows that are."""
+    def _cascade(self, parent: str, key: Key) -> list[tuple[str, Key]]:
+        """Delete from the model what goes with a parent's row; return the tables and keys of that."""
         child = self.demo.cascades.get(parent)
         if child is None:
-            return Counter()
+            return []
         gone = [each for each in self.tables[child] if each[: len(key)] == key]
         for each in gone:
             del self.tables[child][each]
-        return Counter({child: len(gone)})
+        return [(child, each) for each in gone]
 
     def _any(self, table: str) -> Row:
         return self._random.choice(list(self.tables[table].values()))

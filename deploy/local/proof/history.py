@@ -1,4 +1,4 @@
-"""Whether a history holds what happened: every change once, every version for its time, and in the end the mirror.
+"""Whether a history holds what happened: every change once, every version as it was written and for its time.
 
 A history is a table `<name>_changelog` with one row for every change (a redelivered one may be there again) and a view
 `<name>_history` of the versions of each row with `valid_from`, `valid_to` and `is_current`.
@@ -6,9 +6,9 @@ A history is a table `<name>_changelog` with one row for every change (a redeliv
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise, zip_longest
 from typing import Any, Final
 
@@ -16,14 +16,19 @@ from google.api_core.exceptions import NotFound
 
 from deploy.local.platform.target import COMMIT_TIMESTAMP, SEQUENCE, BigQueryDataset
 from deploy.local.proof.comparison import TableComparison, TableShape, compare
+from shared.contracts.timestamps import Nanoseconds
 
 CHANGELOG: Final = "_changelog"
 HISTORY: Final = "_history"
 MOD_TYPE: Final = "_metadata_spanner_mod_type"
+SNAPSHOT: Final = "SNAPSHOT"
+_TIMES: Final = {"valid_from": "TIMESTAMP", "valid_to": "TIMESTAMP", "is_current": "BOOL"}
 _MOST_VERSIONS: Final = 5
 _MOST_SHOWN: Final = 2
 
 Key = tuple[Any, ...]
+Written = Mapping[Key, Sequence[tuple[Nanoseconds, Mapping[str, Any] | None]]]
+"""By key, when a row was written, in the order of time, and how that left it; None: deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,8 @@ class HistoryComparison:
         return self.result.equal
 
 
-def compare_history(
-    shape: TableShape, source: Sequence[Mapping[str, Any]], dataset: BigQueryDataset, committed: int
-) -> HistoryComparison:
-    """Compare a table's history with its rows in Spanner, its mirror, and how many changes were committed."""
+def compare_history(shape: TableShape, written: Written, dataset: BigQueryDataset, committed: int) -> HistoryComparison:
+    """Compare a table's history version by version with what was written, and with how many changes were committed."""
     found = HistoryComparison(shape.name, committed)
     changelog, view = shape.name + CHANGELOG, shape.name + HISTORY
     key = ", ".join(f"`{column}`" for column in shape.key)
@@ -86,34 +89,47 @@ def compare_history(
         found.result.differs(f"{view}: no such view in BigQuery")
         return found
     found.changes, found.rows, found.versions = int(counted["different"]), int(counted["total"]), len(rows)
-    current = [row for row in rows if row["is_current"]]
-    columns = {*shape.columns}
-    found.result = compare(shape, source, [{name: row[name] for name in row if name in columns} for row in current])
+    versions = TableShape(view, {**shape.columns, **_TIMES}, [*shape.key, "valid_from"], "what was written")
+    wanted = [
+        {column: version.get(column) for column in versions.columns}
+        for version in versions_of(written, shape.key, _snapshot(rows))
+    ]
+    kept = {*versions.columns, SEQUENCE}
+    found.result = compare(versions, wanted, [{name: row[name] for name in row if name in kept} for row in rows])
     if found.changes != committed:
         found.result.differs(f"{changelog}: {found.changes:,} different changes, and {committed:,} were committed")
     applied = {_key(shape, row): row[COMMIT_TIMESTAMP] for row in dataset.rows(shape.name) or ()}
-    for row in current:
-        if applied.get(_key(shape, row)) != row["valid_from"]:
-            found.result.differs(f"{view}{list(_key(shape, row))}: current since another commit than the mirror's")
     by_key: defaultdict[Key, list[Version]] = defaultdict(list)
     for row in rows:
         by_key[_key(shape, row)].append(Version(row))
-    for name, versions in by_key.items():
-        versions.sort(key=lambda version: version.valid_from)
-        check_versions(found.result, f"{view}{list(name)}", versions)
+        if row["is_current"] and applied.get(_key(shape, row)) != row["valid_from"]:
+            found.result.differs(f"{view}{list(_key(shape, row))}: current since another commit than the mirror's")
+    for each in by_key.values():
+        each.sort(key=lambda version: version.valid_from)
     found.examples = _examples(list(by_key.values()))
     return found
 
 
-def check_versions(result: TableComparison, name: str, versions: Sequence[Version]) -> None:
-    """Note where versions of one row, in the order of time, could not have been: two at a time, or one without end."""
-    for version, following in zip_longest(versions, versions[1:]):
-        if version.row["is_current"] != (version.valid_to is None):
-            result.differs(f"{name}: is_current is {version.row['is_current']}, valid_to is {version.valid_to}")
-        if version.valid_to is not None and version.valid_to <= version.valid_from:
-            result.differs(f"{name}: valid from {version.valid_from} to {version.valid_to}")
-        elif following is not None and (version.valid_to is None or version.valid_to > following.valid_from):
-            result.differs(f"{name}: valid to {version.valid_to}, and again from {following.valid_from}")
+def versions_of(written: Written, key: Sequence[str], snapshot: datetime | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the versions of each row that follow from what was written.
+
+    What was written up to the time of a ``snapshot`` is one version from then on.
+    """
+    for name, writes in written.items():
+        named = dict(zip(key, name, strict=True))
+        states = {max(_at(commit), snapshot or _at(commit)): row for commit, row in writes}
+        for (since, row), until in zip_longest(states.items(), [*states][1:]):
+            if row is not None:
+                yield {**row, **named, "valid_from": since, "valid_to": until, "is_current": until is None}
+
+
+def _snapshot(rows: Iterable[Mapping[str, Any]]) -> datetime | None:
+    """Return the time of the rows that were there before the change stream; None where there are none."""
+    return min((row["valid_from"] for row in rows if row.get(MOD_TYPE) == SNAPSHOT), default=None)
+
+
+def _at(commit: Nanoseconds) -> datetime:
+    return datetime.fromtimestamp(commit // 1_000_000_000, UTC) + timedelta(microseconds=commit // 1_000 % 1_000_000)
 
 
 def _examples(histories: Sequence[Sequence[Version]]) -> list[Sequence[Version]]:
@@ -137,7 +153,7 @@ def describe_versions(
     before: Version | None = None
     for version in versions:
         if before is None:
-            what = "there before" if version.row.get(MOD_TYPE) == "SNAPSHOT" else "inserted"
+            what = "there before" if version.row.get(MOD_TYPE) == SNAPSHOT else "inserted"
         elif before.valid_to != version.valid_from:
             assert before.valid_to is not None
             yield before.valid_to, version.valid_from, "deleted"

@@ -50,6 +50,8 @@ class Compared:
     histories: Sequence[HistoryComparison] = ()
     change_logs: Sequence[ChangeLogComparison] = ()
     snapshot: SnapshotTaken | None = None
+    completed_images: int | None = None
+    """Updates that its reader has completed by reading their rows; None: its change stream captures whole rows."""
 
     @property
     def all(self) -> Sequence[TableComparison]:
@@ -110,7 +112,18 @@ class Report:
         compared = [one for side in self.sides for database in side.databases for one in database.all]
         unequal = [f"{one.table} differs from its source" for one in compared if not one.equal]
         reconciled = [f"reconcile, {one.source}: {one}" for one in self.reconciled if one.differing]
-        return [*unequal, *reconciled, *([] if self.letters.settled else ["dead letters are missing or still open"])]
+        incomplete = [
+            f"no image of {one.name} had to be completed, although its change stream captures only what changed"
+            for side in self.sides
+            for one in side.databases
+            if one.completed_images == 0
+        ]
+        return [
+            *unequal,
+            *incomplete,
+            *reconciled,
+            *([] if self.letters.settled else ["dead letters are missing or still open"]),
+        ]
 
     @property
     def _equal(self) -> bool:
@@ -143,6 +156,10 @@ class Report:
             if database.snapshot is not None and database.snapshot.before:
                 self._line(console, f"snapshot of {database.name}", str(database.snapshot))
         for database in databases:
+            if database.completed_images is not None:
+                completed = f"{database.completed_images:,} updates that carried only the columns that changed"
+                self._line(console, f"images completed of {database.name}", completed)
+        for database in databases:
             for history in database.histories:
                 self._history(console, history)
             for log in database.change_logs:
@@ -166,7 +183,7 @@ class Report:
     def _history(self, console: Console, history: HistoryComparison) -> None:
         repeats = history.rows - history.changes
         twice = f" ({repeats:,} of them repeated)" if repeats else ""
-        agree = "the current ones equal the mirror" if history.equal else "they do NOT agree with what happened"
+        agree = "each as it was written" if history.equal else "they do NOT agree with what was written"
         self._line(
             console,
             f"history of {history.table}",

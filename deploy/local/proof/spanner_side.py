@@ -10,12 +10,14 @@ from typing import Final, TypeVar
 from deploy.local.demo.added_columns import AddedColumns, ColumnStory, rows_with
 from deploy.local.demo.latency import Latencies, LatencyProbe
 from deploy.local.demo.schema import KEYS
-from deploy.local.demo.workload import Transaction, Workload
+from deploy.local.demo.workload import Key, Transaction, Workload
+from deploy.local.platform.source import Row
 from deploy.local.platform.stack import Say, Source, Stack
 from deploy.local.proof.comparison import compare_tables, table_shapes
 from deploy.local.proof.history import compare_history
 from deploy.local.proof.report import AddedColumnSeen, Compared, SideFound, SnapshotTaken
 from deploy.local.proof.sides import Figures, Pace
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 
 T = TypeVar("T")
@@ -26,6 +28,7 @@ _SHARES: Final = (3, 1)
 _CHANGES_MEANWHILE: Final = 100
 """Of rows of each database while its reader takes a snapshot of them."""
 _SNAPSHOT_ROWS: Final = "millrace_reader_snapshot_rows_total"
+_COMPLETED: Final = "millrace_reader_completed_changes_total"
 
 
 class SpannerSide:
@@ -44,9 +47,11 @@ class SpannerSide:
         self._beside: Mapping[str, int] = {}
         self._before: Counter[str] = Counter()
         self._meanwhile: Counter[str] = Counter()
+        self._written: dict[str, dict[Key, list[tuple[Nanoseconds, Row | None]]]] = {}
+        """Every version of the tables that have a history."""
         for source, workload in self._told:  # they are there: here the model learns of them
             for transaction in workload.before():
-                self._changes.update(transaction.changes)
+                self._committed(transaction, Nanoseconds(0))
                 self._before[source.demo.name] += sum(transaction.changes.values())
 
     def load(self, stop: Stop) -> int:
@@ -60,9 +65,8 @@ class SpannerSide:
         for source, transaction in _in_turn(coming):
             if stop.requested:
                 break
-            source.database.commit(transaction.writes)
+            self._committed(transaction, source.database.commit(transaction.writes))
             changes = sum(transaction.changes.values())
-            self._changes.update(transaction.changes)
             committed += changes
             if self._snapshot(source) < self._before[source.demo.name]:
                 self._meanwhile[source.demo.name] += changes
@@ -84,7 +88,7 @@ class SpannerSide:
         with LatencyProbe(self._dataset, KEYS, every, stop) as probe, AddedColumns(self._dataset) as columns:
             for source, transaction in pace.paced(calls, stop, say, "the Spanner emulator"):
                 at = source.database.commit(transaction.writes)
-                self._changes.update(transaction.changes)
+                self._committed(transaction, at)
                 done += sum(transaction.changes.values())
                 probe.committed(transaction, at, tables)
                 columns.committed(transaction, at)
@@ -135,6 +139,13 @@ class SpannerSide:
             figures.append(Figures(source.demo.name, written - before, published, behind, before, snapshot))
         return figures
 
+    def _committed(self, transaction: Transaction, at: Nanoseconds) -> None:
+        """Take note of a transaction and of the rows that it leaves."""
+        self._changes.update(transaction.changes)
+        for table, rows in transaction.left.items():
+            for key, row in rows.items():
+                self._written.setdefault(table, {}).setdefault(key, []).append((at, row))
+
     @staticmethod
     def _snapshot(source: Source) -> int:
         """Return how many rows a reader has published of a snapshot."""
@@ -160,19 +171,17 @@ class SpannerSide:
         tables = compare_tables(source.database, self._dataset, names)
         shapes = table_shapes(source.database) if source.demo.histories else {}
         histories = [
-            compare_history(
-                shapes[table],
-                source.database.query(f"SELECT * FROM {table}"),
-                self._dataset,
-                self._changes[table],
-            )
+            compare_history(shapes[table], self._written.get(table, {}), self._dataset, self._changes[table])
             for table in source.demo.histories
         ]
         counted = source.reader.metrics()
         split, merged = (counted[f"millrace_partitions_{what}_total"] for what in ("split", "merged"))
         name, dialect = source.demo.name, source.demo.dialect
         taken = SnapshotTaken(self._before[name], int(counted[_SNAPSHOT_ROWS]), self._meanwhile[name])
-        return Compared(name, dialect, tables, split, merged, histories=histories, snapshot=taken)
+        completed = None if source.demo.whole_rows else int(counted[_COMPLETED])
+        return Compared(
+            name, dialect, tables, split, merged, histories=histories, snapshot=taken, completed_images=completed
+        )
 
 
 def _in_turn(sequences: Iterable[Iterator[T]]) -> Iterator[T]:

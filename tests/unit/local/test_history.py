@@ -1,14 +1,21 @@
-"""A history is right only if every change is in it once, and versions of a row follow each other as they held."""
+"""What a history has to hold follows from what was written, and what it holds is told in words."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
-from deploy.local.proof.comparison import TableComparison
-from deploy.local.proof.history import Version, check_versions, describe_versions
+from deploy.local.proof.history import Version, describe_versions, versions_of
+from shared.contracts.timestamps import Nanoseconds
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+SNAPSHOT = NOON
+
+
+def at(second: int) -> datetime:
+    return NOON + timedelta(seconds=second)
+
+
+def nanoseconds(second: int) -> Nanoseconds:
+    return Nanoseconds(int(at(second).timestamp()) * 1_000_000_000)
 
 
 def version(start: int, end: int | None, **more: Any) -> Version:
@@ -20,33 +27,29 @@ def version(start: int, end: int | None, **more: Any) -> Version:
     return Version({**row, **more})
 
 
-def found(*versions: Version) -> list[str]:
-    result = TableComparison("t")
-    check_versions(result, "t[1]", versions)
-    return result.named
+def written(*writes: tuple[int, str | None]) -> list[tuple[datetime, datetime | None, str, bool]]:
+    """Return the versions of one row that is written, or deleted, so many seconds after noon."""
+    of_row = [(nanoseconds(second), None if name is None else {"k": 1, "name": name}) for second, name in writes]
+    return [
+        (one["valid_from"], one["valid_to"], one["name"], one["is_current"])
+        for one in versions_of({(1,): of_row}, ["k"], SNAPSHOT)
+    ]
 
 
-def test_versions_that_follow_each_other_are_right_gaps_included() -> None:
-    assert found(version(0, 1), version(1, 2), version(5, None)) == []
-    assert found(version(0, 1)) == [], "deleted"
-    assert found() == []
+def test_each_version_holds_until_the_next_write_and_a_delete_leaves_a_gap() -> None:
+    assert written((1, "a"), (2, "b"), (3, None), (5, "b")) == [
+        (at(1), at(2), "a", False),
+        (at(2), at(3), "b", False),
+        (at(5), None, "b", True),
+    ]
+    assert written((1, "a"), (2, None)) == [(at(1), at(2), "a", False)]
+    assert written((1, None)) == []
 
 
-@pytest.mark.parametrize(
-    "versions",
-    [
-        [version(0, 2), version(1, None)],
-        [version(0, None), version(1, None)],
-        [version(0, None), version(1, 2)],
-        [version(0, 1, is_current=True)],
-        [version(0, None, is_current=False)],
-        [version(1, 1)],
-        [version(2, 1)],
-    ],
-)
-def test_versions_that_could_not_have_been_are_named(versions: list[Version]) -> None:
-    (named,) = found(*versions)
-    assert named.startswith("t[1]: ")
+def test_what_was_written_before_the_snapshot_is_one_version_from_its_time_on() -> None:
+    assert written((-9, "a"), (-8, "b"), (4, "c")) == [(NOON, at(4), "b", False), (at(4), None, "c", True)]
+    assert written((-9, "a"), (0, "b")) == [(NOON, None, "b", True)], "it includes what was committed at its time"
+    assert written((-9, "a"), (-8, None)) == []
 
 
 def test_what_happened_to_a_row_is_told_in_words() -> None:

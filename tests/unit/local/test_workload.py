@@ -112,6 +112,22 @@ def test_a_row_changes_at_most_once_in_a_transaction_so_that_changes_can_be_coun
         assert set(touched.values()) == {1}
 
 
+def test_a_transaction_names_every_version_that_it_leaves_of_the_tables_with_a_history(flights: FlightData) -> None:
+    workload = FlightsWorkload(flights, 500, before=300)
+    versions: dict[Any, Any] = {}
+    for transaction in all_of(workload):
+        assert transaction.left.keys() == {"flights"}
+        assert len(transaction.left["flights"]) == transaction.changes.get("flights", 0), "cascades are among them"
+        versions |= transaction.left["flights"]
+
+    there = {key: row for key, row in versions.items() if row is not None}
+    column = workload.demo.added.name
+    model = workload.tables["flights"]
+    assert there.keys() == model.keys()
+    assert len(there) < len(versions), "some were deleted"
+    assert all({column: None, **there[key]} == model[key] for key in there)
+
+
 def test_no_change_knows_the_column_before_it_is_there_and_many_do_after(make: Make) -> None:
     workload = make()
     added = workload.demo.added
