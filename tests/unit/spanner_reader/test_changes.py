@@ -11,7 +11,7 @@ from services.spanner_reader.core.stream.changes import (
     spanner_sequence,
 )
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
-from shared.contracts.change_batch import Change
+from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
@@ -242,6 +242,23 @@ def test_the_schema_orders_key_columns_and_ordinals_only_where_it_cannot() -> No
     assert maker().changes(record)[0].primary_key == ("Id", "Base")
     assert maker(Singers=("Other",)).changes(record)[0].primary_key == ("Id", "Base")  # made anew with another key
     assert [c.name for c in maker().changes(record)[0].columns] == ["Id", "Base", "Name"]  # the table's order
+
+
+def test_headers_of_ever_other_columns_are_not_remembered_without_end() -> None:
+    made_by, names = maker(T=("Id",)), [f"c{number}" for number in range(1_500)]
+    key = SpannerColumnType("Id", '{"code": "INT64"}', is_primary_key=True, ordinal_position=1)
+
+    def header(name: str) -> Header:
+        column = SpannerColumnType(name, '{"code": "INT64"}', is_primary_key=False, ordinal_position=2)
+        return made_by.header("T", (key, column), "NEW_VALUES", whole=False)
+
+    first = header(names[0])
+    assert header(names[0]) is first
+    for name in names[1:]:
+        header(name)
+
+    again = header(names[0])
+    assert (again, again is first) == (first, False)
 
 
 def test_a_header_is_made_once_for_each_column_list_and_anew_when_the_schema_is_learned() -> None:

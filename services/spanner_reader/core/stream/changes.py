@@ -29,6 +29,8 @@ _IN_HEADERS: Final = {**_ANNOTATED, "PG_JSONB": "PG_JSONB"}
 _UNANNOTATED: Final = "TYPE_ANNOTATION_CODE_UNSPECIFIED"
 _SEQUENCE: Final = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 _EMPTY: Final = "{}"
+_MOST_HEADERS: Final = 1_000
+"""Headers that are remembered. Where updates name only what changed, each set of columns has one of its own."""
 _NULL: Final = "null"
 
 _json: Final = msgspec.json.Encoder().encode
@@ -133,6 +135,8 @@ class ChangeMaker:
         content = (table, column_types, value_capture_type)
         header = self._headers.get(content)
         if header is None:
+            if len(self._headers) >= _MOST_HEADERS:
+                self._headers.clear()
             # Ordinals order the columns and nothing more: they shift when a column is dropped.
             columns = sorted(column_types, key=lambda column: column.ordinal_position)
             keys = [column.name for column in columns if column.is_primary_key]
