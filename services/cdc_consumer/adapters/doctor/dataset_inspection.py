@@ -218,10 +218,11 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
         except _ANSWERS as error:
             yield _unanswered(f"table {name}", error)
             continue
-        wrong = [*_table(table), *inspect_readers(storage, table)]
+        wrong = list(_table(table))
         yield from wrong
         if not wrong:
             yield Finding(Level.OK, f"table {name}", _described(table, applied.get(name)))
+        yield from inspect_readers(storage, table)
 
 
 def _applied(client: bigquery.Client, path: str) -> Mapping[str, datetime]:
