@@ -15,15 +15,9 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
-from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds
+from tests.unit.spanner_reader.accounts import COMMIT, transfer
 from tests.unit.spanner_reader.scripts import COLUMNS, a_record
-
-COMMIT = parse_timestamp("2022-09-27T12:30:00.123456Z")
-ACCOUNT_COLUMNS = (
-    SpannerColumnType("AccountId", '{"code": "STRING"}', is_primary_key=True, ordinal_position=1),
-    SpannerColumnType("LastUpdate", '{"code": "TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
-    SpannerColumnType("Balance", '{"code": "INT"}', is_primary_key=False, ordinal_position=3),
-)
 
 
 def maker(**primary_keys: tuple[str, ...]) -> ChangeMaker:
@@ -34,29 +28,6 @@ def only(record: DataChangeRecord, made_by: ChangeMaker | None = None) -> Change
     """Return the one change of a record."""
     _header, ((_key, change),) = (made_by or maker()).changes(record)
     return change
-
-
-def transfer(account: str, sequence: str, balance: int, old_balance: int) -> DataChangeRecord:
-    """Return one side of the documentation's transfer between two accounts."""
-    return DataChangeRecord(
-        commit_timestamp=COMMIT,
-        record_sequence=sequence,
-        server_transaction_id="6329047911",
-        is_last_record_in_transaction_in_partition=True,
-        table="AccountBalance",
-        column_types=ACCOUNT_COLUMNS,
-        mods=(
-            Mod(
-                f'{{"AccountId": "{account}"}}',
-                f'{{"LastUpdate": "2022-09-27T12:30:00.123456Z", "Balance": {balance}}}',
-                f'{{"LastUpdate": "2022-09-26T11:28:00.189413Z", "Balance": {old_balance}}}',
-            ),
-        ),
-        mod_type="UPDATE",
-        value_capture_type="OLD_AND_NEW_VALUES",
-        number_of_records_in_transaction=2,
-        number_of_partitions_in_transaction=2,
-    )
 
 
 def test_the_worked_example_of_a_transfer_between_two_accounts() -> None:

@@ -48,6 +48,10 @@ class WatchedColumns:
         await self.at(table, until)
         return self._spans[table].covers(since, until)
 
+    async def remembered(self, time: Nanoseconds) -> bool:
+        """Return whether the database remembers a time. TransientError."""
+        return await self._catalog.look_back(time) is not None
+
     async def _inspect(self, table: str) -> tuple[Nanoseconds, WatchedTable | None]:
         names = {table, *self._spans}
         at, found = await self._catalog.inspect_tables(names)

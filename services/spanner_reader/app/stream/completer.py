@@ -33,6 +33,7 @@ from services.spanner_reader.core.stream.completion import (
     by_row,
     completed_change,
     halves,
+    names_some,
     needs_read,
     row_as_it_is_now,
     versions,
@@ -300,13 +301,14 @@ class Completer:
 
     async def _complete_from_then(self, rows: Changes, watched: WatchedTable, base: Nanoseconds) -> None:
         header, why = self._header(watched, rows), "rows that were updated had not been there"
-        wanting = {row_id: each for row_id, each in rows.items() if needs_read(each)}
+        columns = _beside_key(watched)
+        wanting = {row_id: each for row_id, each in rows.items() if needs_read(each, columns)}
         lost: dict[bytes, Sequence[QueuedChange]] = {}
 
         async def publish(some: Iterable[tuple[bytes, Sequence[QueuedChange], Before | None]]) -> None:
             known = []
             for row_id, each, before in some:
-                publications, unknown = _publications(each, before, header)
+                publications, unknown = _publications(each, before, columns, header)
                 if unknown:
                     lost[row_id] = each
                 else:
@@ -332,17 +334,21 @@ class Completer:
         """
         header = next(iter(rows.values()))[0].header
         table = header.table
-        self._completion.tell(table, why)
         at, watched = await retried(self._stop, partial(self._completion.columns.now, table))
         now = _Now(at, self._header(watched, rows), self._completion.keeps_history(table))
-        left = dict(rows)
+        left = {row_id: each for row_id, each in rows.items() if names_some(each)}
+        if left:
+            self._completion.tell(table, why)
+        await self._publish([_from_now(each, None, now) for row_id, each in rows.items() if row_id not in left])
         if watched is not None and _is_table_of(watched, header):
             try:
                 async with aclosing(self._read(watched, at, left)) as found:
                     async for some in found:
                         await self._publish([_from_now(each, values, now) for _row_id, each, values in some])
             except NotReadableError:
-                if len(left) == 1:
+                if not await retried(self._stop, partial(self._completion.columns.remembered, at)):
+                    await self._complete_from_now(left, why)  # it took too long
+                elif len(left) == 1:
                     await self._give_up(left)
                 else:  # a key that is none of the table's refuses them all
                     for row_id, each in left.items():
@@ -479,17 +485,24 @@ def _as_they_are(entries: Sequence[QueuedChange]) -> Sequence[_Publication]:
 
 
 def _publications(
-    entries: Sequence[QueuedChange], before: Before | None, header: Header, *, reconstruct: bool = False
+    entries: Sequence[QueuedChange],
+    before: Before | None,
+    columns: frozenset[str] | None,
+    header: Header,
+    *,
+    reconstruct: bool = False,
 ) -> tuple[list[_Publication], Sequence[WaitingChange]]:
     """Return the changes of a row, completed, and those that cannot be: nothing is known of their row."""
     publications, unknown = [], []
-    for version in versions(entries, before, reconstruct=reconstruct):
+    for version in versions(entries, before, columns, reconstruct=reconstruct):
         for one in _still(version.entry):
             match version.outcome:
                 case Completeness.UNKNOWN:
                     unknown.append(one)
                 case Completeness.AS_IT_IS:
                     publications.append(_Publication(one.header, one.change, [one]))
+                case Completeness.WHOLE:
+                    publications.append(_Publication(header, one.change, [one]))
                 case Completeness.COMPLETED | Completeness.RECONSTRUCTED:
                     change = completed_change(version, header)
                     publications.append(_Publication(header, change, [one], version.outcome))
@@ -498,15 +511,20 @@ def _publications(
 
 def _from_now(entries: Sequence[QueuedChange], values: Values | None, now: _Now) -> Sequence[_Publication]:
     """Return the changes of a row by what the row is now; ``values`` None: there is none."""
-    if now.keeps_history:
-        before = Before(values or {}, true=False)
-        publications, _none = _publications(entries, before, now.header, reconstruct=True)
+    before = Before(values or {}, true=False)
+    publications, _unknown = _publications(entries, before, None, now.header, reconstruct=True)
+    lost = [one for one in publications if one.outcome is Completeness.RECONSTRUCTED]
+    if now.keeps_history or not lost:
         return publications
-    publications, unknown = _publications(entries, None, now.header)
-    if unknown:  # of a row that is gone, its delete is still to come, or it was kept out of the stream
-        row = None if values is None else row_as_it_is_now(unknown[-1], values, now.at, now.header)
-        publications.append(_Publication(now.header, row, unknown, Completeness.RECONSTRUCTED))
-    return publications
+    # A mirror gets the row once. Of a row that is gone, the delete is still to come, or was kept out of the stream.
+    waiting = [one for publication in lost for one in publication.of]
+    row = None if values is None else row_as_it_is_now(waiting[-1], values, now.at, now.header)
+    kept = [one for one in publications if one.outcome is not Completeness.RECONSTRUCTED]
+    return [*kept, _Publication(now.header, row, waiting, Completeness.RECONSTRUCTED)]
+
+
+def _beside_key(table: WatchedTable) -> frozenset[str]:
+    return frozenset(column.name for column in table.column_types if not column.is_primary_key)
 
 
 def _named(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[Mapping[str, object]]:

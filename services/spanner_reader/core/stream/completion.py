@@ -193,6 +193,8 @@ class Completeness(Enum):
 
     AS_IT_IS = "as it is"
     """The change says it all; or it is poison, and says so."""
+    WHOLE = "whole"
+    """An update that happens to name every column."""
     COMPLETED = "completed"
     RECONSTRUCTED = "reconstructed"
     """Completed from a row of another time: columns that the change does not name may be those of later."""
@@ -216,21 +218,32 @@ class Version:
     values: Values | None = None
 
 
-def versions(entries: Iterable[QueuedChange], before: Before | None, *, reconstruct: bool = False) -> Iterator[Version]:
+def versions(
+    entries: Iterable[QueuedChange],
+    before: Before | None,
+    columns: frozenset[str] | None,
+    *,
+    reconstruct: bool = False,
+) -> Iterator[Version]:
     """Yield each change of one row, in order, with its row.
 
-    ``before`` None: nothing is known of the row before. With ``reconstruct`` a row of which nothing is known, or that
-    was not there, is taken for one that was empty.
+    ``before`` None: nothing is known of the row before. ``columns`` are all that were watched outside the key; None:
+    not known. With ``reconstruct`` nothing is trusted that a change does not say itself, such as which columns there
+    were, and a row that is not known, or was not there, is taken for one that was empty.
     """
     row = before
     for one in entries:
         values = _values(one.change)
         if one.whole:
-            row = Before(None if one.change.op == "DELETE" else values)
+            row = Before(None if one.change.op == "DELETE" else values, true=not reconstruct)
             yield Version(one, Completeness.AS_IT_IS)
             continue
         if values is None:
             yield Version(one, Completeness.AS_IT_IS)
+            continue
+        if columns is not None and columns <= values.keys():
+            row = Before(values)
+            yield Version(one, Completeness.WHOLE)
             continue
         if row is None or row.values is None:  # an update of a row that was not there: the stream lacks some change
             row = Before({}, true=False) if reconstruct else None
@@ -241,14 +254,16 @@ def versions(entries: Iterable[QueuedChange], before: Before | None, *, reconstr
         yield Version(one, Completeness.COMPLETED if row.true else Completeness.RECONSTRUCTED, row.values)
 
 
-def needs_read(entries: Sequence[QueuedChange]) -> bool:
-    """Return whether the row before some changes of it has to be read."""
-    for one in entries:
-        if one.whole:
-            return False
-        if not one.published:
-            return True
-    return False
+def needs_read(entries: Sequence[QueuedChange], columns: frozenset[str] | None) -> bool:
+    """Return whether the row before some changes of it has to be read; ``columns`` as in `versions`."""
+    found = (one for one in versions(entries, None, columns) if not one.entry.published)
+    return any(one.outcome is Completeness.UNKNOWN for one in found)
+
+
+def names_some(entries: Sequence[QueuedChange]) -> bool:
+    """Return whether some changes of a row that wait do not say all there is to say of it."""
+    found = (one for one in versions(entries, None, None, reconstruct=True) if not one.entry.published)
+    return any(one.outcome is Completeness.RECONSTRUCTED for one in found)
 
 
 def completed_change(version: Version, header: Header) -> Change:
