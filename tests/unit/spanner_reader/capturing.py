@@ -230,6 +230,9 @@ class CapturedRows:
         self.shifted = False
         """Whether it returns the rows of other keys."""
         self.away = False
+        self.refused: int | None = None
+        """A key that no read may ask for."""
+        self.keys: list[KeyText] = []
         self._database = database
         self._chance = chance
         self._life = life
@@ -255,6 +258,9 @@ class CapturedRows:
         if self.away:
             raise TransientError("UNAVAILABLE")
         self.reads.append((at, len(keys)))
+        self.keys += keys
+        if f'["{self.refused}"]' in keys:
+            raise NotReadableError("no such key")
         await asyncio.sleep(self._chance.uniform(0, 0.2))
         moment = self._database.at(at)
         names = [one.name for one in table.column_types]

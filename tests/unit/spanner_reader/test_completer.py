@@ -1,10 +1,11 @@
 """What becomes of updates that hold only what changed: of each kind of row, failure and moment."""
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
@@ -13,7 +14,7 @@ from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.stream.completer import Completer, Completion
 from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import Mod
+from services.spanner_reader.core.stream.records import DataChangeRecord, Mod
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
 from shared.contracts.timestamps import Nanoseconds
@@ -342,37 +343,124 @@ class Clock:
         return self.time
 
 
+@dataclass
+class Harness:
+    """What completes updates of one partition, without a reader around it."""
+
+    world: CapturingWorld
+    clock: Clock = field(default_factory=Clock)
+    failed: list[BaseException | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.changes = ChangeMaker("//spanner/s", 16, {SINGERS: ("Id",)})
+        self.rows = CapturedRows(self.world.database, self.world.chance, Life())
+        self.metrics = FakeMetrics()
+        self.completion = Completion(
+            self.rows,
+            MirroredTables(self.world.catalog, self.changes, lambda _table: True),
+            ConfirmedPublishing(FakePublisher(self.world.world.topic), self.metrics, self.failed.append),
+            lambda _table: False,
+            self.metrics,
+            self.clock,
+        )
+        self.held = SpannerOwnedPartition(self.world.world.table.rows[TOKENS[0]])
+        self.completer = Completer(self.completion, self.held, Stop())
+
+    async def take(self, record: DataChangeRecord, *, left_out: bool = False) -> None:
+        """Let a record come."""
+        self.completer.arrived(record)
+        if left_out:
+            await self.completer.left_out(record)
+        else:
+            await self.completer.publish(record, *self.changes.changes(record))
+
+
 def test_a_change_that_has_waited_for_an_hour_is_not_published_but_read_again() -> None:
     async def scenario() -> None:
-        world, clock = a_world(), Clock()
-        failed: list[BaseException | None] = []
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        one = Harness(world)
+        one.rows.away = True
+        async with one.completer.working():
+            await one.take(world.database.records[TOKENS[0]][-1])
+            await asyncio.sleep(60)
+            one.clock.time = Nanoseconds(START + 3_601_000_000_000)
+            one.rows.away = False
+            await asyncio.sleep(60)
+            assert one.held.outstanding == 1
+        (error,) = one.failed
+        assert isinstance(error, TransientError)
+        assert "have waited" in str(error)
+        assert (world.published, one.held.outstanding, one.held.position) == ([], 0, START)
+        assert one.completion.size == 0
+
+    live(scenario)
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_behind_an_update_that_waits_no_more_is_remembered_than_there_is_room_for(left_out: bool) -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        for key in range(2, 82, 2):
+            world.database.commit(("insert", key, {"a": "x" * 1_000_000}))
+        _insert, update, *inserts = world.database.records[TOKENS[0]]
+        one = Harness(world)
+        one.rows.away = True
+        taken = 0
+        async with one.completer.working():
+            await one.take(update)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    for insert in inserts:
+                        await one.take(insert, left_out=left_out)
+                        taken += 1
+            assert 30 < taken < 36
+            assert one.completion.size < 36_000_000
+            one.rows.away = False
+            for insert in inserts[taken:]:
+                await one.take(insert, left_out=left_out)
+            await one.completer.finished()
+        assert one.completion.size == 0
+
+    live(scenario)
+
+
+def test_a_key_that_the_database_refuses_leaves_the_others_as_they_are() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        keys = range(0, 20, 2)
+        world.database.commit(*[("insert", key, {"a": "0"}) for key in keys])
+        world.database.commit(*[("update", key, {"b": "1"}) for key in keys])
+        one = Harness(world)
+        one.rows.refused = 6
+        async with one.completer.working():
+            for record in world.database.records[TOKENS[0]][10:]:
+                await one.take(record)
+            await one.completer.finished()
+            await one.held.confirmed()
+        found = {
+            key_of(change): (row_of(header, change), is_reconstructed(change)) for header, change in world.published
+        }
+        assert found == {key: ({"a": "0", "b": "1"}, False) for key in keys if key != 6} | {6: ({"b": "1"}, False)}
+        assert one.metrics.completion_failures == 1
+
+    live(scenario)
+
+
+def test_a_key_of_whole_numbers_is_asked_for_as_texts_however_the_record_writes_it() -> None:
+    async def scenario() -> None:
+        world = a_world()
         world.database.commit(("insert", 0, {"a": "0"}))
         world.database.commit(("update", 0, {"b": "1"}))
         update = world.database.records[TOKENS[0]][-1]
-        changes = ChangeMaker("//spanner/s", 16, {SINGERS: ("Id",)})
-        rows = CapturedRows(world.database, world.chance, Life())
-        completion = Completion(
-            rows,
-            MirroredTables(world.catalog, changes, lambda _table: True),
-            ConfirmedPublishing(FakePublisher(world.world.topic), FakeMetrics(), failed.append),
-            lambda _table: False,
-            FakeMetrics(),
-            clock,
-        )
-        held = SpannerOwnedPartition(world.world.table.rows[TOKENS[0]])
-        rows.away = True
-        async with Completer(completion, held, Stop()).working() as completer:
-            completer.arrived(update)
-            await completer.publish(update, *changes.changes(update))
-            await asyncio.sleep(60)
-            clock.time = Nanoseconds(START + 3_601_000_000_000)
-            rows.away = False
-            await asyncio.sleep(60)
-            assert held.outstanding == 1
-        (error,) = failed
-        assert isinstance(error, TransientError)
-        assert "have waited" in str(error)
-        assert (world.published, held.outstanding, held.position) == ([], 0, START)
-        assert completion.size == 0
+        one = Harness(world)
+        async with one.completer.working():
+            await one.take(replace(update, mods=(replace(update.mods[0], keys='{"Id":0}'),)))
+            await one.completer.finished()
+        assert one.rows.keys == ['["0"]']
+        assert [row_of(*published) for published in world.published] == [{"a": "0", "b": "1"}]
 
     live(scenario)

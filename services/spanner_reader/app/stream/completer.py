@@ -61,6 +61,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 """How large the rows may be that are read together, but for the last of them."""
 _LONGEST_HELD: Final = timedelta(hours=1)
 """How long a change may wait here; then it is read again, perhaps by another reader. See `safe_age.MOST_HELD`."""
+_WHOLE_NUMBERS: Final = ("INT64", "ENUM")
 _END_OF_TIME: Final = Nanoseconds((1 << 63) - 2)
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -196,9 +197,10 @@ class Completer:
             self._queue.passed(time)
             self._changed()
 
-    def left_out(self, record: DataChangeRecord) -> None:
+    async def left_out(self, record: DataChangeRecord) -> None:
         """Take a record that is not published: what comes after it in its rows rests on it all the same."""
         if self._concerns(record):
+            await self._room()
             header, changes = self._completion.changes.changes(record)
             self._queue.add([one for one in _entries(record, header, changes) if one is not None])
             self._changed()
@@ -211,6 +213,7 @@ class Completer:
         if not self._concerns(record):
             await self._publish_now(record, header, changes)
             return
+        await self._room()
         entries = _entries(record, header, changes)
         known = [one for one in entries if one is not None]
         if is_whole(record) and not self._queue.waits(one.row_id for one in known):
@@ -218,9 +221,6 @@ class Completer:
             self._changed()
             await self._publish_now(record, header, changes)
             return
-        while self._completion.size >= _BYTES and self._queue.can_take:
-            self._completion.freed.clear()
-            await self._completion.freed.wait()
         confirm = _Countdown(len(changes), self._held.confirming(self._held.prefix.add(record.commit_timestamp)))
         now = self._completion.clock.now()
         self._queue.add([_waiting(one, confirm, now) for one in known])
@@ -238,6 +238,12 @@ class Completer:
 
     def _concerns(self, record: DataChangeRecord) -> bool:
         return record.value_capture_type not in WHOLE_ROW or not self._queue.is_empty
+
+    async def _room(self) -> None:
+        """Wait while too much is remembered in this reader, but not for what only further records can complete."""
+        while self._completion.size >= _BYTES and self._queue.can_take:
+            self._completion.freed.clear()
+            await self._completion.freed.wait()
 
     async def _publish_now(
         self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
@@ -322,6 +328,11 @@ class Completer:
                     await publish([(row_id, each, Before(values)) for row_id, each, values in some])
         except NotReadableError as error:
             why = str(error)
+            remembered = await retried(self._stop, partial(self._completion.columns.remembered, base))
+            if remembered and len(wanting) > 1:  # one key that is none of the table's refuses them all
+                for part in _in_two(wanting):
+                    await self._complete_from_then(part, watched, base)
+                wanting.clear()
         lost |= wanting
         if lost:
             await self._complete_from_now(lost, why)
@@ -350,9 +361,9 @@ class Completer:
                     await self._complete_from_now(left, why)  # it took too long
                 elif len(left) == 1:
                     await self._give_up(left)
-                else:  # a key that is none of the table's refuses them all
-                    for row_id, each in left.items():
-                        await self._complete_from_now({row_id: each}, why)
+                else:
+                    for part in _in_two(left):
+                        await self._complete_from_now(part, why)
                 return
         await self._publish([_from_now(each, None, now) for each in left.values()])
 
@@ -523,6 +534,12 @@ def _from_now(entries: Sequence[QueuedChange], values: Values | None, now: _Now)
     return [*kept, _Publication(now.header, row, waiting, Completeness.RECONSTRUCTED)]
 
 
+def _in_two(rows: Changes) -> Sequence[Changes]:
+    """Return some rows, and the others."""
+    each = list(rows.items())
+    return dict(each[: len(each) // 2]), dict(each[len(each) // 2 :])
+
+
 def _beside_key(table: WatchedTable) -> frozenset[str]:
     return frozenset(column.name for column in table.column_types if not column.is_primary_key)
 
@@ -539,9 +556,11 @@ def _row_id(table: str, types: Sequence[tuple[str, str]], values: Mapping[str, o
 
 
 def _key_text(types: Sequence[tuple[str, str]], entry: QueuedChange) -> KeyText:
-    """Return a key as a read takes it: an INT64 is a text, however the record writes it."""
+    """Return a key as a read takes it: a whole number is a text, however the record writes it."""
     key = _key.decode(entry.change.key)
-    values = [str(key[name]) if kind == "INT64" and type(key[name]) is int else key[name] for name, kind in types]
+    values = [
+        str(key[name]) if kind in _WHOLE_NUMBERS and type(key[name]) is int else key[name] for name, kind in types
+    ]
     return KeyText(_encode(values).decode())
 
 

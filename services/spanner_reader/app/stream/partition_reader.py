@@ -75,7 +75,7 @@ class RecordPublisher:
             dropped = True
         if dropped:
             self._metrics.read(record, 0)
-            completer.left_out(record)
+            await completer.left_out(record)
             held.prefix.add_confirmed(record.commit_timestamp)
             return
         if not self._changes.knows(record.table):

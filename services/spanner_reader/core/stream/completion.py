@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -232,26 +233,44 @@ def versions(
     were, and a row that is not known, or was not there, is taken for one that was empty.
     """
     row = before
-    for one in entries:
-        values = _values(one.change)
-        if one.whole:
-            row = Before(None if one.change.op == "DELETE" else values, true=not reconstruct)
-            yield Version(one, Completeness.AS_IT_IS)
-            continue
-        if values is None:
-            yield Version(one, Completeness.AS_IT_IS)
-            continue
-        if columns is not None and columns <= values.keys():
-            row = Before(values)
-            yield Version(one, Completeness.WHOLE)
-            continue
-        if row is None or row.values is None:  # an update of a row that was not there: the stream lacks some change
-            row = Before({}, true=False) if reconstruct else None
-        if row is None or row.values is None:
-            yield Version(one, Completeness.UNKNOWN)
-            continue
-        row = Before({**row.values, **values}, row.true)
-        yield Version(one, Completeness.COMPLETED if row.true else Completeness.RECONSTRUCTED, row.values)
+    for _order, group in groupby(entries, key=lambda one: one.order):
+        same = list(group)
+        found = []
+        for one in same:
+            row, version = _next(row, one, columns, reconstruct=reconstruct)
+            found.append(version)
+        # Transactions that change other columns of one row may have one commit timestamp, and one sequence each: what
+        # arrives last in BigQuery has to be the row that all of them have made.
+        if len(found) > 1 and row is not None and row.values is not None:
+            found = [_last(version, row) for version in found]
+        yield from found
+
+
+def _next(
+    row: Before | None, one: QueuedChange, columns: frozenset[str] | None, *, reconstruct: bool
+) -> tuple[Before | None, Version]:
+    """Return a row after a change of it, and what that is as a version."""
+    values = _values(one.change)
+    if one.whole:
+        known = Before(None if one.change.op == "DELETE" else values, true=not reconstruct)
+        return known, Version(one, Completeness.AS_IT_IS)
+    if values is None:
+        return row, Version(one, Completeness.AS_IT_IS)
+    if columns is not None and columns <= values.keys():
+        return Before(values), Version(one, Completeness.WHOLE)
+    if row is None or row.values is None:  # an update of a row that was not there: the stream lacks some change
+        row = Before({}, true=False) if reconstruct else None
+    if row is None or row.values is None:
+        return None, Version(one, Completeness.UNKNOWN)
+    row = Before({**row.values, **values}, row.true)
+    return row, _last(Version(one, Completeness.COMPLETED), row)
+
+
+def _last(version: Version, row: Before) -> Version:
+    """Return the version of an update that ends in a row; what is no update stays as it is."""
+    if version.outcome in (Completeness.AS_IT_IS, Completeness.UNKNOWN):
+        return version
+    return Version(version.entry, Completeness.COMPLETED if row.true else Completeness.RECONSTRUCTED, row.values)
 
 
 def needs_read(entries: Sequence[QueuedChange], columns: frozenset[str] | None) -> bool:
