@@ -3,12 +3,15 @@
 By mutations that name some columns: the emulator's DML records all of them.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from deploy.local.platform.source import Operation, SpannerDatabase, Value
+from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.tables_file import Mode
 from tests.worlds.spanner_source import Source
@@ -32,6 +35,8 @@ POSTGRESQL = (
     """CREATE TABLE "Tags" ("Tag" varchar(20) NOT NULL, "Id" bigint NOT NULL, PRIMARY KEY ("Tag", "Id"))""",
     """CREATE CHANGE STREAM "Everything" FOR "Singers" ("Name", "Score", "Born", "Notes", "Tags"), "Albums", "Tags" """,
 )
+SHOP = "CREATE TABLE shop.Tags (Id INT64 NOT NULL, Tag STRING(20)) PRIMARY KEY (Id)"
+SHOP_POSTGRESQL = """CREATE TABLE shop."Tags" ("Id" bigint NOT NULL PRIMARY KEY, "Tag" varchar(20))"""
 Writes = Sequence[tuple[Operation, str, Mapping[str, Value]]]
 SINGER: Mapping[str, Value] = {"Base": "b", "Id": 1}
 ALBUM: Mapping[str, Value] = {**SINGER, "Album": 7}
@@ -62,7 +67,6 @@ AFTER: Sequence[Writes] = (
 
 @pytest.mark.parametrize("mode", ["mirror", "both"])
 @pytest.mark.parametrize("postgresql", [False, True], ids=["googlesql", "postgresql"])
-@pytest.mark.usefixtures("spanner_emulator")
 def test_updates_of_some_columns_are_published_as_the_whole_rows_that_were_true_then(
     database: Callable[..., SpannerDatabase], postgresql: bool, mode: Mode
 ) -> None:
@@ -93,6 +97,37 @@ def test_updates_of_some_columns_are_published_as_the_whole_rows_that_were_true_
     albums = {change.sequence: row_of(header, change) for header, change in changes if header.table == "Albums"}
     assert [row and row["Title"] for _sequence, row in sorted(albums.items())] == ["t", None, "u", None]
     assert [change.row for header, change in changes if header.table == "Tags"] == ["{}"]
+
+
+@pytest.mark.parametrize("postgresql", [False, True], ids=["googlesql", "postgresql"])
+def test_some_tables_are_inspected_as_a_look_at_all_of_them_shows_them(
+    database: Callable[..., SpannerDatabase], postgresql: bool
+) -> None:
+    """What completing asks for with each batch is what the reader knows of the schema otherwise."""
+    made = database(*(POSTGRESQL if postgresql else GOOGLESQL), postgresql=postgresql)
+    made.alter(
+        "CREATE SCHEMA shop",
+        'CREATE CHANGE STREAM "All" FOR ALL' if postgresql else "CREATE CHANGE STREAM `All` FOR ALL",
+    )
+    made.alter(SHOP_POSTGRESQL if postgresql else SHOP)
+
+    async def inspect(stream: str) -> None:
+        channels = SpannerChannels(made.instance.address)
+        try:
+            client = SpannerDatabaseClient(made.path, channels)
+            await client.learn_dialect()
+            catalog = SpannerCatalog(client, stream)
+            watched = {table.name: table for table in (await catalog.look()).watched}
+            for names in ({"Singers"}, {"Albums", "Tags"}, {"shop.Tags"}, {"Nothing"}):
+                before = made.now()
+                at, found = await catalog.inspect_tables(names)
+                assert before <= at <= made.now()
+                assert {one.name: one for one in found} == {name: watched[name] for name in names & watched.keys()}
+        finally:
+            await channels.close()
+
+    asyncio.run(inspect("Everything"))
+    asyncio.run(inspect("All"))
 
 
 def is_singer(header: Header, change: Change, number: int) -> bool:

@@ -92,7 +92,7 @@ def inspect_soft_delete(
     name: str, options: TableOptions, stream: str, definition: StreamDefinition
 ) -> Iterator[Finding]:
     """Look whether a deleted row that is kept has values to keep."""
-    if options.soft_delete and options.mode != "history" and definition.value_capture_type == "NEW_ROW":
+    if options.soft_delete and options.mode != "history" and definition.value_capture_type in ("NEW_ROW", "NEW_VALUES"):
         old_values = stream_options(definition.dialect, "value_capture_type = 'NEW_ROW_AND_OLD_VALUES'")
         yield Finding(
             Level.WARNING,

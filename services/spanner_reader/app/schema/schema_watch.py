@@ -44,8 +44,11 @@ class WatchedTables:
     options: Callable[[str], TableOptions] | None = None
 
     def keeps_history(self, table: str) -> bool:
-        """Return whether BigQuery keeps a history of a table."""
-        return self.options is not None and self.options(table).mode != "mirror"
+        """Return whether BigQuery keeps a history of a table, or may do so because no mirror can hold its key."""
+        if self.options is None:
+            return False
+        options = self.options(table)
+        return options.mode != "mirror" or options.unfit_key == "history"
 
 
 class SchemaWatch:
