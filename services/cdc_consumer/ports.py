@@ -350,7 +350,7 @@ class RemoteSourceRows(Protocol):
     def describe(self, table: str) -> tuple[bytes, Done]:
         """Return a change batch without changes, and the time it is of."""
 
-    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+    def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         """Return the change batches of the rows that there are under some keys now."""
 
 

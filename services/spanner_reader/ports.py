@@ -114,7 +114,7 @@ class WatchedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogLook:
+class CatalogInspection:
     """All tables of the database at one time, with the columns of those that the stream watches."""
 
     shapes: SchemaInspection
@@ -132,22 +132,22 @@ class CatalogLook:
 class DatabaseCatalog(Protocol):
     """What the database says of its tables and of the stream."""
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return the tables as they are now; MisconfiguredError where the stream is not there any more."""
 
-    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+    async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""
 
     async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
         """Return those of some tables that the stream watches, as they are now, and the time of that.
 
-        It costs much less than a look at all tables.
+        It costs much less than an inspection of all tables.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFindings:
-    """What a look has found, and all tables that need re-sync, those found before among them."""
+    """What an inspection has found, and all tables that need re-sync, those found before among them."""
 
     findings: tuple[SpannerResyncCause, ...] = ()
     left: tuple[str, ...] = ()
@@ -168,10 +168,10 @@ class ShapeStore(Protocol):
     call whose caller is cancelled is over within a second, with any outcome.
     """
 
-    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        """Compare a look with the one before, remember it, and mark the tables that something was found of.
+    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+        """Compare an inspection with the one before, remember it, and mark the tables that something was found of.
 
-        What is found is returned once, to one of all readers. A look that is not newer than the one that is
+        What is found is returned once, to one of all readers. An inspection that is not newer than the one that is
         remembered finds nothing and changes nothing.
         """
 
@@ -243,7 +243,7 @@ class RowsAtTimestamp(Protocol):
         TransientError for what may work again. Closing the generator ends the reading.
         """
 
-    def look(
+    def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield those of the rows of some keys that there were, as `read` does; each once, and in no order."""

@@ -51,7 +51,7 @@ class Read(_Message, frozen=True, tag="read"):
     until: Key | None = None
 
 
-class Look(_Message, frozen=True, tag="look"):
+class ReadKeys(_Message, frozen=True, tag="look"):
     """The rows that have these keys now: as `Read`, in any order. What does not come does not exist.
 
     Each row that comes is that of one of the keys. Where one of them cannot be looked up the answer is `Failed`.
@@ -110,7 +110,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     transient: bool = False
 
 
-Request: TypeAlias = ListTables | Describe | Read | Look | Publish
+Request: TypeAlias = ListTables | Describe | Read | ReadKeys | Publish
 Answer: TypeAlias = Tables | Batch | Done | Failed
 
 _encoder: Final = msgspec.json.Encoder()

@@ -53,18 +53,18 @@ def print_snapshots(
     out.writelines(f"{table}: no snapshot was asked for\n" for table in tables if table not in present)
 
 
-async def watch(look: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
+async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
     """Look until nothing is left to read; return what was shown last.
 
-    ``look`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
-    A look that is not answered is made again.
+    ``poll`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
+    An inspection that is not answered is made again.
     """
     loop = asyncio.get_running_loop()
     drawn, before, looked_at = 0, dict[tuple[str, Any], int](), loop.time()
     went_on_at, said = loop.time(), False
     while True:
         try:
-            shown, hindrance = await look()
+            shown, hindrance = await poll()
         except TransientError:
             went_on_at = loop.time()  # as far as is known
             await asyncio.sleep(_EVERY.total_seconds())

@@ -17,9 +17,9 @@ from shared.contracts.source_rows import (
     Done,
     Failed,
     ListTables,
-    Look,
     Publish,
     Read,
+    ReadKeys,
     Request,
     Tables,
     batch_line,
@@ -44,7 +44,7 @@ class SourceRows(Protocol):
     def read(self, request: Read) -> AsyncGenerator[bytes | Done, None]:
         """Yield a batch without changes, the rows in key order, and `Done`."""
 
-    def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+    def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:
         """Yield a batch without changes, the rows that there are, and `Done`."""
 
     async def publish(self, request: Publish) -> Done:
@@ -85,8 +85,8 @@ async def _answered(source: SourceRows, request: Request, out: BinaryIO) -> None
             await _say(out, done)
         case Read():
             await _pass_on(source.read(request), out)
-        case Look():
-            await _pass_on(source.look(request), out)
+        case ReadKeys():
+            await _pass_on(source.read_keys(request), out)
         case Publish():
             await _say(out, await source.publish(request))
 

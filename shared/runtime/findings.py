@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: what, how it is, and the command or the step that fixes it ("" where nothing is).
+    """One thing that was inspected: what, how it is, and the command or the step that fixes it ("" where nothing is).
 
     Details hold names and settings, never a row's values.
     """

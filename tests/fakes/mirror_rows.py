@@ -96,7 +96,7 @@ class FakeSource:
         assert table == self.header.table
         return encode_batch(msgspec.structs.replace(self.header, origin="snapshot"), []), Done("", "")
 
-    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+    def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         assert table == self.header.table
         self.asked += keys
         found = [int(str(key)) for (key,) in keys if int(str(key)) in self.rows] + self.strays

@@ -270,7 +270,7 @@ class FakeRows:
             self._life.step()
             yield rows[start : start + 2]
 
-    async def look(
+    async def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows that there are under some keys."""

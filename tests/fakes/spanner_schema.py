@@ -18,7 +18,7 @@ from services.spanner_reader.core.schema.shapes import (
     synced,
 )
 from services.spanner_reader.core.stream.changes import googlesql_type
-from services.spanner_reader.ports import CatalogLook, SchemaFindings, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, SchemaFindings, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
@@ -40,7 +40,7 @@ class FakeCatalog:
         self.exclusions: frozenset[str] = frozenset()
         self.may_leave_out: str | None = None
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return the tables as they are now."""
         self.asked += 1
         if self.away:
@@ -52,7 +52,7 @@ class FakeCatalog:
         seen = SchemaInspection(
             Nanoseconds(self.time), self.everything, shapes | self.unwatched, exclusions=self.exclusions
         )
-        return CatalogLook(
+        return CatalogInspection(
             seen,
             tuple(self.tables),
             retention=self.retention,
@@ -60,14 +60,14 @@ class FakeCatalog:
             may_leave_out=self.may_leave_out,
         )
 
-    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+    async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""
-        found = await self.look()
-        return CatalogLook(replace(found.shapes, at=at), found.watched) if self.remembers else None
+        found = await self.inspect()
+        return CatalogInspection(replace(found.shapes, at=at), found.watched) if self.remembers else None
 
     async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
         """Return those of some tables that the stream watches, as they are now, and the time of that."""
-        found = await self.look()
+        found = await self.inspect()
         return found.shapes.at, [table for table in self.tables if table.name in names]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from shared.contracts.change_batch import Change, Column, Header, encode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
 from shared.reading.source_rows import answer_requests
 
 HEADER: Final = Header(
@@ -40,7 +40,7 @@ class Things:
             yield encode_batch(HEADER, [_change(key) for key in wanted[start : start + 100]])
         yield Done(request.at or AT, SEQUENCE, rows=len(wanted))
 
-    async def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+    async def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:
         found = [_change(str(key)) for (key,) in request.keys if key in ROWS]
         yield encode_batch(HEADER, found)
         yield Done(AT, SEQUENCE, rows=len(found), absent=len(request.keys) - len(found))

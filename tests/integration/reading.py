@@ -48,7 +48,7 @@ async def _read(
             await each.learn_dialect()
         store = SpannerPartitionStore(elsewhere, "Partitions", change_stream=stream, owner="test", lease=LEASE)
         catalog = SpannerCatalog(database, stream)
-        tables = (await catalog.look()).watched
+        tables = (await catalog.inspect()).watched
         await store.create_table()
         await store.add_root(start, end)
         reader = SpannerReader(

@@ -57,7 +57,7 @@ def test_rows_are_listed_looked_up_and_published_and_published_rows_win_over_app
         assert isinstance(answers[-1], Done)
         assert answers[-1].rows == 19
         assert rows_of(list(source.read(name, after=("04",), until=("06",)))) == ["05", "06"]
-        batches, done = source.look(name, [("03",), ("07",), ("never",)])
+        batches, done = source.read_keys(name, [("03",), ("07",), ("never",)])
         assert rows_of(list(batches)) == ["03"]
         assert (done.rows, done.absent) == (1, 2)
         with pytest.raises(MisconfiguredError, match="does not remember"):
@@ -100,7 +100,7 @@ def test_rows_with_another_topic_than_the_readers_lists_rows_and_publishes_none(
     environ = dict(os.environ) | pipeline.environment() | {"TOPIC": short_name(other.topic)}
 
     with opened_source("python -m services.bigtable_reader rows", environ, Stop()) as source:
-        batches, _done = source.look(name, [("row",)])
+        batches, _done = source.read_keys(name, [("row",)])
         assert rows_of(list(batches)) == ["row"]
         ours, theirs = (published_to(PROJECT, one.topic, pipeline.pubsub) for one in (other, pipeline.topology))
         with pytest.raises(MisconfiguredError, match=f"publish to {theirs}, and this one would to {ours}"):

@@ -39,7 +39,7 @@ def test_several_requests_are_answered_one_after_the_other() -> None:
         *_batches, done = source.read("Things", after=key_of(990))
         assert isinstance(done, Done)
         assert done.rows == 10
-        batches, done = source.look("Things", [key_of(1), key_of(5000)])
+        batches, done = source.read_keys("Things", [key_of(1), key_of(5000)])
         assert [len(decode_batch(batch)) for batch in batches] == [1]
         done = source.publish("Things", [key_of(1), key_of(5000)])
         assert (done.rows, done.absent) == (1, 1)

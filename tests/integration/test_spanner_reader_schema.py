@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase
-from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import parse_timestamp
 from tests.worlds.watched_schema import Watched, maker_of
@@ -105,7 +105,7 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
             watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
             await watched.until(lambda: bool(watched.marks()))
             (mark,) = watched.marked()
-            text = cure(mark, '"' if watched.postgresql else "`")
+            text = fix_of(mark, '"' if watched.postgresql else "`")
             statement = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", text)
             assert statement is not None
             before = watched.changes("t")
@@ -142,9 +142,9 @@ def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_adde
             mark = SpannerResyncRequest(
                 "u", (SpannerResyncCause("u", SpannerResyncKind.TABLE_AGAIN, watched.started, watched.started),)
             )
-            statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", cure(mark, "`"))
+            statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", fix_of(mark, "`"))
             assert statement is not None
-            assert "UPDATE `u` SET c = c" in cure(mark, "`")
+            assert "UPDATE `u` SET c = c" in fix_of(mark, "`")
             watched.database.alter(f"{statement[1]}u{statement[2]}")
             assert watched.database.execute("UPDATE u SET c = TRUE WHERE TRUE")[0] == 3
             await watched.until(lambda: watched.changes("u") == 6)

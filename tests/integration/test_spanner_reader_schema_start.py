@@ -97,11 +97,11 @@ def test_a_time_that_spanner_does_not_remember_is_no_error(
         channels = SpannerChannels(server.address)
         try:
             catalog, shapes = SpannerCatalog(SpannerDatabaseClient(made.path, channels), "s"), FakeShapeStore()
-            look = await catalog.look()
+            look = await catalog.inspect()
             server.remembers_since = look.shapes.at
             before = Nanoseconds(look.shapes.at - 1)
-            assert await catalog.look_back(before) is None
-            assert await catalog.look_back(look.shapes.at) == look
+            assert await catalog.inspect_at(before) is None
+            assert await catalog.inspect_at(look.shapes.at) == look
             await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, before, look)
             assert shapes.shapes.look is None, "a look that was made later says nothing of the start"
             await remember_start(catalog, shapes, lambda _table: True, TablesFile().options, look.shapes.at, look)

@@ -144,7 +144,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     assert code == MISCONFIGURED
     assert "stop every one" in said
     with opened_source(ROWS, {**os.environ, **pipeline.environment(), **elsewhere}, Stop()) as rows:
-        _batches, done = rows.look("Planes", [("1",)])
+        _batches, done = rows.read_keys("Planes", [("1",)])
         assert (done.rows, done.absent) == (0, 1)
         with pytest.raises(
             MisconfiguredError, match=f"publish to {published_to(project, topology.topic, pubsub_emulator)}"

@@ -18,7 +18,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, spanner_sequence
 from services.spanner_reader.core.stream.records import SpannerColumnType
-from services.spanner_reader.ports import CatalogLook, RangeProgress, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, RangeProgress, WatchedTable
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
@@ -48,10 +48,10 @@ class CatalogNow(FakeCatalog):
         super().__init__(*tables)
         self._clock = clock
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return the tables as they are now."""
         self.time = self._clock.now() - 1_000
-        return await super().look()
+        return await super().inspect()
 
 
 @dataclass

@@ -65,7 +65,7 @@ class Source:
             lease = timedelta(seconds=30)
             store = SpannerPartitionStore(database, "Partitions", change_stream=stream, owner="test", lease=lease)
             catalog = SpannerCatalog(database, stream)
-            tables = (await catalog.look()).watched
+            tables = (await catalog.inspect()).watched
             await store.create_table()
             await store.add_root(self.started, end)
             reader = SpannerReader(

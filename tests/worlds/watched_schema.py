@@ -71,7 +71,7 @@ class Watched:
         catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
         if remembering_start:
             await remember_start(
-                catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.look()
+                catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.inspect()
             )
         await store.add_root(self.started, None)
         reader = SpannerReader(

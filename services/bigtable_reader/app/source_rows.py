@@ -24,7 +24,7 @@ from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableS
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
 from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
@@ -96,7 +96,7 @@ class BigtableSourceRows:
                 left = None if read_to is None else behind(left, read_to)
         yield _done(place, number)
 
-    async def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+    async def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:
         """Yield the rows that there are under some keys."""
         self._check(request.table, request.at)
         row_keys = [self._row_key(key) for key in request.keys]

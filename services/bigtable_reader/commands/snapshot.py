@@ -19,7 +19,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
 
-Look = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
+Poll = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
 """Returns the latest snapshot, and the pieces of the stream."""
 
 
@@ -31,7 +31,7 @@ async def snapshot(
     options: BigtableOptions,
     end: Microseconds | None,
     store: TableSnapshotStore,
-    look: Look,
+    poll: Poll,
     scan: TableScan,
     clock: VersionClock,
     out: TextIO,
@@ -47,7 +47,7 @@ async def snapshot(
         )
 
     async def shown() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
-        found, survey = await look()
+        found, survey = await poll()
         return summaries(table, found, survey, end), None if found is None else hindrance(found, survey, end)
 
     if told.status:

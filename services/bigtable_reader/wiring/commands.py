@@ -91,7 +91,7 @@ async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: T
                 options=options.bigtable,
                 end=micros(settings.end_timestamp),
                 store=snapshot_store(settings, channels, "", watching.digest),
-                look=lambda: looked(settings, channels, clock.now()),
+                poll=lambda: looked(settings, channels, clock.now()),
                 scan=table_scan(channels, watched_table(settings), Watched(options.bigtable)),
                 clock=clock,
                 out=out,
@@ -104,13 +104,13 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
     channels = BigtableChannels(settings.bigtable_emulator_host)
     try:
-        look = await BigtableCatalog(channels, watched_table(settings)).inspect()
+        inspection = await BigtableCatalog(channels, watched_table(settings)).inspect()
         now = MicrosecondClock().now()
         found, survey = await looked(settings, channels, now)
     finally:
         await channels.close()
     snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
-    shown = document(settings.source, survey, look.retention, now, snapshots)
+    shown = document(settings.source, survey, inspection.retention, now, snapshots)
     print_status(shown, lines(shown), as_json, out)
     return exit_code(shown)
 

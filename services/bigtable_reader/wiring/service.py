@@ -247,10 +247,10 @@ async def prepare(
     for found in findings:
         if found.level is Level.WARNING:
             log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
-    look = await catalog.inspect()
+    inspection = await catalog.inspect()
     log.info("costs", what=COSTS)
     await create_partition_table(channels, rows)
-    store = partition_store(settings, rows, owner, look.retention or timedelta(0))
+    store = partition_store(settings, rows, owner, inspection.retention or timedelta(0))
     await begin(
         BigtableChangeStream(channels, table),
         store,

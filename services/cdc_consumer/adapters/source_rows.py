@@ -22,9 +22,9 @@ from shared.contracts.source_rows import (
     Failed,
     Key,
     ListTables,
-    Look,
     Publish,
     Read,
+    ReadKeys,
     Request,
     Tables,
     decode_answer,
@@ -83,10 +83,10 @@ class SourceProcess:
         """
         return self._batches(Read(table, at, after, until))
 
-    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+    def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         """Return the change batches of the rows that there are under some keys now."""
         batches: list[bytes] = []
-        for answer in self._batches(Look(table, tuple(keys))):
+        for answer in self._batches(ReadKeys(table, tuple(keys))):
             if isinstance(answer, Done):
                 return batches, answer
             batches.append(answer)

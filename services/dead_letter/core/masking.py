@@ -1,4 +1,4 @@
-"""A dead letter's payload to be looked at: its structure always, the values of its rows only for who asks for them.
+"""A dead letter's payload to be inspected: its structure always, the values of its rows only for who asks for them.
 
 Masked, a string is shown by its length, a number by its digits; NULLs, names of columns, and keys of JSON objects are
 shown. Shown as they are, too: the header, the sequence, where in its transaction a change was, and the primary key, for

@@ -1,4 +1,4 @@
-"""Operations that look. Who asks for values is written into the trail, before they are shown."""
+"""Operations that inspection. Who asks for values is written into the trail, before they are shown."""
 
 from typing import Annotated, Final
 

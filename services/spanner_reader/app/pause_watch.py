@@ -19,7 +19,7 @@ from shared.runtime.stop import Stop
 
 
 class PauseWatch:
-    """Follows what is paused, for all parts of one reader. Nothing is known before the first look."""
+    """Follows what is paused, for all parts of one reader. Nothing is known before the first inspection."""
 
     def __init__(self, store: PauseStore, metrics: SpannerReaderMetrics) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class PauseWatch:
         """Return whether no snapshot of a table is to be read: it is paused, or the whole stream is."""
         return self._known.stream is not None or table in self._known.paused_tables
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Look once. TransientError."""
         async with self._looking:
             await self._look()

@@ -16,11 +16,11 @@ import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.core.snapshot.snapshot import KeyText, RowMaker
-from services.spanner_reader.ports import CatalogLook, NotReadableError, RowsAtTimestamp, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, NotReadableError, RowsAtTimestamp, WatchedTable
 from shared.contracts.change_batch import Change, encode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
-from shared.contracts.source_rows import Describe, Done, Key, Look, Publish, Read
+from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
 from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retrying_async
@@ -80,8 +80,8 @@ class SpannerSourceRows:
 
     async def tables(self) -> Sequence[str]:
         """Return the names of the tables that are mirrored."""
-        look = await self._tables.catalog.look()
-        return sorted(table.name for table in look.watched if self._tables.included(table.name))
+        inspection = await self._tables.catalog.inspect()
+        return sorted(table.name for table in inspection.watched if self._tables.included(table.name))
 
     async def describe(self, request: Describe) -> tuple[bytes, Done]:
         """Return the header of a table as it is now."""
@@ -118,7 +118,7 @@ class SpannerSourceRows:
                 structlog.get_logger().warning("reading_broken_off", table=request.table, error=str(error))
         yield reading.done(first)
 
-    async def look(self, request: Look) -> AsyncGenerator[bytes | Done, None]:
+    async def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:
         """Yield the rows that there are under some keys."""
         reading = await self._reading(request.table, request.at)
         yield reading.header
@@ -157,25 +157,25 @@ class SpannerSourceRows:
             at = None if time is None else Nanoseconds(parse_timestamp(time) // 1_000 * 1_000)
         except ValueError as error:
             raise MisconfiguredError(str(error)) from error
-        look = await (self._tables.catalog.look() if at is None else self._look_back(at))
-        watched = {one.name: one for one in look.watched if self._tables.included(one.name)}
+        inspection = await (self._tables.catalog.inspect() if at is None else self._look_back(at))
+        watched = {one.name: one for one in inspection.watched if self._tables.included(one.name)}
         if name not in watched:
             known = ", ".join(sorted(watched)) or "none"
             raise MisconfiguredError(f"table {name} is not among the tables that are mirrored, which are: {known}")
         table = watched[name]
         self._tables.changes.learn({name: table.primary_key})
-        read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
+        read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
         ordered, maker = self._tables.row_maker(table, read_at)
         return _Reading(ordered, maker, read_at)
 
-    async def _look_back(self, at: Nanoseconds) -> CatalogLook:
-        look = await self._tables.catalog.look_back(at)
-        if look is None:
+    async def _look_back(self, at: Nanoseconds) -> CatalogInspection:
+        inspection = await self._tables.catalog.inspect_at(at)
+        if inspection is None:
             raise NotReadableError(
                 f"the database does not remember {format_timestamp(at)}: its version_retention_period says "
                 "how long it does"
             )
-        return look
+        return inspection
 
     async def _begun(
         self, reading: _Reading, after: KeyText | None, until: KeyText | None
@@ -195,7 +195,7 @@ class SpannerSourceRows:
         wanted = [KeyText(_encode(_whole(reading, key)).decode()) for key in keys]
         async for attempt in retrying_async(self._stop, RETRY_BUDGET):
             with attempt:
-                async with aclosing(self._rows.look(reading.table, reading.at, wanted)) as some:
+                async with aclosing(self._rows.read_keys(reading.table, reading.at, wanted)) as some:
                     return [row async for rows in some for row in rows] if wanted else ()
         raise AssertionError("a retry ends with a value or an error")
 

@@ -18,15 +18,15 @@ async def pause(
     tables: Sequence[str], catalog: DatabaseCatalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
 ) -> int:
     """Pause the stream, or tables; return 0. Pausing what is paused changes nothing."""
-    look = await catalog.look()
-    names = {table.name for table in look.watched if included(table.name)}
+    inspection = await catalog.inspect()
+    names = {table.name for table in inspection.watched if included(table.name)}
     if unknown := sorted(set(tables) - names):
         raise MisconfiguredError(
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
         )
     if not tables:
         new = await _retried(lambda: pauses.pause(None))
-        kept = "" if look.retention is None else f" (the stream keeps it for {look.retention})"
+        kept = "" if inspection.retention is None else f" (the stream keeps it for {inspection.retention})"
         what = "is paused now" if new else "was paused already"
         out.write(f"the stream {what}: nothing is read until `resume`{kept}\n")
     for table in dict.fromkeys(tables):

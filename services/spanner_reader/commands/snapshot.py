@@ -39,8 +39,8 @@ async def snapshot(
     """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
     if told.status and not told.tables:
         return await _status(store, shapes, told, out)
-    look = await catalog.look()
-    names = {table.name for table in look.watched if included(table.name)}
+    inspection = await catalog.inspect()
+    names = {table.name for table in inspection.watched if included(table.name)}
     tables = sorted(names) if told.every else told.tables
     if not tables:
         raise MisconfiguredError(
@@ -61,8 +61,8 @@ async def snapshot(
         out.writelines(f"{table}: given up; what was read stays\n" for table in given_up)
         out.writelines(f"{table}: nothing was left to read\n" for table in tables if table not in given_up)
         return 0
-    keys = _keys(told.after, told.until, [table for table in look.watched if table.name in tables])
-    read_at = Nanoseconds(look.shapes.at // 1_000 * 1_000)
+    keys = _keys(told.after, told.until, [table for table in inspection.watched if table.name in tables])
+    read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
     if told.dry_run:
         which = "all rows" if keys is None else f"rows {between(*keys)}"
         out.writelines(
@@ -91,12 +91,12 @@ async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, told: Spanne
 async def _watch(
     store: DatabaseSnapshotStore, shapes: ShapeStore, tables: Sequence[str], as_json: bool, out: TextIO
 ) -> int:
-    async def look() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
+    async def poll() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
         shown = summaries(survey, await shapes.marks(), tables)
         return shown, None if is_read(survey) else _NOBODY
 
-    shown = await watch(look, out)
+    shown = await watch(poll, out)
     print_snapshots(shown, tables, as_json, summary_lines, out)
     return int(not all(map(is_complete, shown)))
 

@@ -73,11 +73,11 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
         store = partition_store(settings, partitions, owner="status")
         if await store.exists():
             survey = await store.survey()
-            look, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
+            inspection, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
             snapshots = await snapshot_store(settings, partitions, owner="status").survey()
             pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
         else:
-            survey, look, marks = (
+            survey, inspection, marks = (
                 SpannerPartitionSurvey(await SpannerCatalog(database, settings.change_stream).now(), (), 0),
                 None,
                 (),
@@ -86,7 +86,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     finally:
         await channels.close()
     quote = definition.dialect.quote
-    shown = document(settings.source, survey, definition.retention, look, marks, quote, snapshots, pauses)
+    shown = document(settings.source, survey, definition.retention, inspection, marks, quote, snapshots, pauses)
     print_status(shown, lines(shown), as_json, out)
     return exit_code(shown)
 

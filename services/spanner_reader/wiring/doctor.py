@@ -31,10 +31,10 @@ from services.spanner_reader.adapters.stream.change_stream import SpannerChangeS
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.core.schema.misfits import misfits
-from services.spanner_reader.core.schema.resync import ROWS_AGAIN, cure
+from services.spanner_reader.core.schema.resync import ROWS_AGAIN, fix_of
 from services.spanner_reader.core.stream.partitions import low_watermark
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
-from services.spanner_reader.ports import CatalogLook
+from services.spanner_reader.ports import CatalogInspection
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -92,7 +92,7 @@ class _Looking:
         self._catalog = SpannerCatalog(self._database, settings.change_stream)
 
     async def everything(self) -> AsyncIterator[Finding]:
-        definition = look = None
+        definition = inspection = None
         async for found in self._reachable(
             self._database, settings_name="SPANNER_DATABASE", writes=not self._elsewhere
         ):
@@ -104,11 +104,11 @@ class _Looking:
             for found in inspect_stream(self._settings.change_stream, definition, await self._sampled(definition)):
                 yield found
             yield await self._query()
-            look, failed = await _asked("tables", self._catalog.look, _AGAIN)
+            inspection, failed = await _asked("tables", self._catalog.inspect, _AGAIN)
             if failed is not None:
                 yield failed
-        if definition is not None and look is not None:
-            for found in self._tables(definition, look):
+        if definition is not None and inspection is not None:
+            for found in self._tables(definition, inspection):
                 yield found
         if self._elsewhere:
             async for found in self._reachable(self._partitions, settings_name="PARTITION_DATABASE", writes=True):
@@ -160,12 +160,12 @@ class _Looking:
         _nothing, failed = await _asked(what, first, f"grant this identity roles/spanner.databaseReader; {_AGAIN}")
         return failed or Finding(Level.OK, what, "answered")
 
-    def _tables(self, definition: StreamDefinition, look: CatalogLook) -> Iterator[Finding]:
+    def _tables(self, definition: StreamDefinition, inspection: CatalogInspection) -> Iterator[Finding]:
         settings, leave_out = self._settings, alter_stream_to_leave_out
         try:
             check_partition_table(
                 settings.change_stream,
-                look.watched,
+                inspection.watched,
                 definition,
                 table=settings.partition_table,
                 same_database=not self._elsewhere,
@@ -179,7 +179,7 @@ class _Looking:
             )
         else:
             yield Finding(Level.OK, "partition table", f"{settings.partition_table}, which the stream does not watch")
-        watched = [table.name for table in look.watched]
+        watched = [table.name for table in inspection.watched]
         included = [name for name in watched if self._file.included(name)]
         left_out = len(watched) - len(included)
         if included:
@@ -191,11 +191,11 @@ class _Looking:
                 f"the stream watches no table that is read ({left_out} left out by the tables file)",
                 f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
             )
-        for one in misfits(self._file, {name: look.shapes.tables[name] for name in watched}):
+        for one in misfits(self._file, {name: inspection.shapes.tables[name] for name in watched}):
             level = Level.ERROR if one.refused else Level.WARNING
             yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
         for name in included:
-            table, options = look.shapes.tables[name], self._file.options(name)
+            table, options = inspection.shapes.tables[name], self._file.options(name)
             yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect), options)
             yield from inspect_soft_delete(name, options, settings.change_stream, definition)
 
@@ -243,7 +243,7 @@ class _Looking:
         for mark in remembered[1] if remembered else ():
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in mark.findings}))
             since = format_timestamp(mark.since)
-            mend = cure(mark, self._database.dialect.quote)
+            mend = fix_of(mark, self._database.dialect.quote)
             yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", mend)
 
     async def _transaction(self) -> None:

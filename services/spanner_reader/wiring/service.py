@@ -201,11 +201,11 @@ async def prepare(
     """Refuse what cannot work; make the partition table; on a first start, remember where to begin."""
     log = structlog.get_logger()
     definition = await catalog.definition()
-    look = await catalog.look()
-    if look.leaves_out is not None and await store.exists() and not await store.is_empty():
-        await remember_refused(shapes, file.included, file.options, look)
+    inspection = await catalog.inspect()
+    if inspection.leaves_out is not None and await store.exists() and not await store.is_empty():
+        await remember_refused(shapes, file.included, file.options, inspection)
     check_stream(settings.change_stream, definition)
-    watched = look.watched
+    watched = inspection.watched
     check_partition_table(
         settings.change_stream,
         watched,
@@ -215,7 +215,7 @@ async def prepare(
     )
     tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, definition.dialect, tables)
-    unfit = list(misfits(file, {table.name: look.shapes.tables[table.name] for table in watched}))
+    unfit = list(misfits(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
     refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
     if refused:
         raise MisconfiguredError("the tables file does not fit the tables:\n  " + "\n  ".join(refused))

@@ -227,7 +227,7 @@ class Command:
         self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
         self._pieces = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
 
-    async def look(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
+    async def poll(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
         """Look without being counted among the readers."""
         if self._fails:
             self._fails -= 1
@@ -247,7 +247,7 @@ class Command:
             options=BigtableOptions(),
             end=None,
             store=self._store,
-            look=self.look,
+            poll=self.poll,
             scan=FakeScan(self._world.table),
             clock=VirtualClock(),
             out=out,

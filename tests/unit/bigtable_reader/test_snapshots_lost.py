@@ -38,7 +38,7 @@ async def half_read_and_lost(automatic: bool) -> SnapshotWorld:
 
 async def shown(world: SnapshotWorld) -> dict[str, object]:
     """Return what is shown of the snapshot."""
-    found, survey = await Command(world).look()
+    found, survey = await Command(world).poll()
     (one,) = summaries("weather", found, survey)
     return dict(one)
 

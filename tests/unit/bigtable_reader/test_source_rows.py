@@ -17,7 +17,7 @@ from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.source_rows import Done, Look, Publish, Read
+from shared.contracts.source_rows import Done, Publish, Read, ReadKeys
 from tests.fakes.bigtable_reader import FakePublisher, FakeRows, Topic
 from tests.fakes.bigtable_snapshots import FakeScan
 from tests.fakes.bigtable_table import EPOCH, Bigtable
@@ -83,7 +83,7 @@ def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_others_co
         world = World(unreadable={b"00", b"07"}, too_large={b"19"})
         answers = world.answers()
         read = [one async for one in answers.read(Read("weather"))]
-        looked = [one async for one in answers.look(Look("weather", (*KEYS, ("never",))))]
+        looked = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
         for said in (read, looked):
             found = rows_of(said)
             assert len(found) == 20

@@ -93,7 +93,7 @@ class World:
             yield encode_batch(HEADER, rows[start : start + self.batch])
         yield self._done(at, rows=len(rows))
 
-    def look(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
+    def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         named = [None if key is None else int(str(key)) for (key,) in keys]
         there = [key for key in named if key in self.source]
         changes = [self._change(json.dumps({"id": str(key)}), self.source[key]) for key in there if key is not None]

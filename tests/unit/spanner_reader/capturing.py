@@ -23,7 +23,7 @@ from services.spanner_reader.core.stream.records import (
     SpannerStreamQuery,
     StreamRecord,
 )
-from services.spanner_reader.ports import CatalogLook, NotReadableError, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, NotReadableError, WatchedTable
 from shared.contracts.change_batch import RECONSTRUCTED, Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode, TableOptions
@@ -198,19 +198,19 @@ class CapturedCatalog(FakeCatalog):
         self.database = database
         self.inspected = 0
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return the table as it is now."""
         await asyncio.sleep(0.01)
         self.time = self.database.clock.now() - 1_000
         self.tables = list(self.database.watched(self.database.now))
-        return await super().look()
+        return await super().inspect()
 
-    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+    async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the table as it was."""
         if self.database.forgotten(at):
             return None
-        found = await self.look()
-        return CatalogLook(replace(found.shapes, at=at), tuple(self.database.watched(self.database.at(at))))
+        found = await self.inspect()
+        return CatalogInspection(replace(found.shapes, at=at), tuple(self.database.watched(self.database.at(at))))
 
     async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
         """Return the table as it is now."""
@@ -250,7 +250,7 @@ class CapturedRows:
         """Nobody reads ranges here."""
         raise NotImplementedError
 
-    async def look(
+    async def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows of some keys, two at a time."""

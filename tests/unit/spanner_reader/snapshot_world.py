@@ -13,7 +13,7 @@ from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshot
 from services.spanner_reader.core.snapshot.snapshot import UNFINISHED, KeyText
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import Mod
-from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
 from shared.contracts.errors import TransientError
@@ -48,14 +48,14 @@ class LiveCatalog(FakeCatalog):
         self._clock = clock
         self._remembers = retention // timedelta(microseconds=1) * 1_000
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return the tables as they are now."""
         self.time = self._clock.now() - 1_000
-        return await super().look()
+        return await super().inspect()
 
-    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+    async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the tables as they were; None where that is not remembered."""
-        return None if self._clock.now() - at > self._remembers else await super().look_back(at)
+        return None if self._clock.now() - at > self._remembers else await super().inspect_at(at)
 
 
 class SlowStore(FakeSnapshotStore):
@@ -100,11 +100,11 @@ class SlowRows:
             rows.check(at)
             yield batch
 
-    def look(
+    def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows that there are under some keys."""
-        return self._tables[table.name].look(table, at, keys)
+        return self._tables[table.name].read_keys(table, at, keys)
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return keys that cut the table."""

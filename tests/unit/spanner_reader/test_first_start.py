@@ -10,7 +10,7 @@ import pytest
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
-from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
@@ -88,11 +88,11 @@ class CatalogNow(FakeCatalog):
         super().__init__(everything=world.everything)
         self._world, self._life = world, life
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         self._life.step()
         made = self._world.made_at is not None
         self.tables, self.time = [SINGERS, *([ALBUMS] if made else [])], self._world.clock.now() - 1_000
-        found = await super().look()
+        found = await super().inspect()
         self._life.step()
         return found
 
@@ -112,7 +112,7 @@ def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
                 await world.start()
             if world.made_at is None:
                 world.made_at = world.clock.now()
-            await FakeShapeStore(world.shapes).compare((await world.catalog.look()).shapes, ())
+            await FakeShapeStore(world.shapes).compare((await world.catalog.inspect()).shapes, ())
 
         asyncio.run(scenario())
         assert world.made_at is not None

@@ -20,7 +20,7 @@ from services.spanner_reader.adapters.schema.catalog import (
 from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.spanner.errors import spanner_errors
 from services.spanner_reader.core.stream.changes import googlesql_type
-from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.findings import Level
@@ -75,7 +75,7 @@ def test_a_look_sees_what_the_stream_leaves_out(option: str) -> None:
     assert (_looked().shapes.exclusions, _looked().leaves_out) == (frozenset(), None)
 
 
-def _looked(*options: list[object]) -> CatalogLook:
+def _looked(*options: list[object]) -> CatalogInspection:
     """Return a look at a stream of everything with these options: the emulator knows none of them."""
 
     class Answers:
@@ -87,7 +87,7 @@ def _looked(*options: list[object]) -> CatalogLook:
             assert large
             return NOW, [[], []] if at else [[[True]], [["value_capture_type", "NEW_ROW"], *options], [], [], []]
 
-    return asyncio.run(SpannerCatalog(Answers(), "s").look())  # type: ignore[arg-type]
+    return asyncio.run(SpannerCatalog(Answers(), "s").inspect())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("there", [(), ("Singers", "Orders")])

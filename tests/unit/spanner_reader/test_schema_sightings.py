@@ -10,7 +10,7 @@ from services.spanner_reader.app.schema.schema_watch import SchemaWatch, Watched
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, SpannerColumnType
-from services.spanner_reader.ports import CatalogLook
+from services.spanner_reader.ports import CatalogInspection
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.publishing import ConfirmedPublishing
 from tests.fakes.life import Life
@@ -29,7 +29,7 @@ def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_lo
         await world.add_root(START)
         for time in (START, START + 1):
             world.catalog.time = time
-            look = (await world.catalog.look()).shapes
+            look = (await world.catalog.inspect()).shapes
             await FakeShapeStore(world.shapes).compare(look, ())
         world.catalog.asked, world.catalog.time = 0, FIRST - 1_500  # a look before all of the records, and one after
         async with running(world.reader()):  # a look a minute
@@ -71,9 +71,9 @@ def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_k
         watch, saw = a_watch(catalog, shapes)
         for time, columns in (("07:00:00", began_with), ("08:00:00", full), ("08:01:00", full)):
             catalog.tables, catalog.time = [with_columns(*columns)], at(time)
-            await watch.look()
+            await watch.inspect_schema()
         saw("07:59:00", *COLUMNS)  # read late
-        await watch.look()
+        await watch.inspect_schema()
         assert shapes.marks == {} or began_with == full
         shapes.marks = {}
         assert saw("07:59:01", *COLUMNS) is None
@@ -83,7 +83,7 @@ def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_k
         assert saw("08:06:01", *COLUMNS) is None, "once is enough, however many come"
         assert not away.done()
         catalog.time = at("08:07:00")
-        await watch.look()
+        await watch.inspect_schema()
         assert away.done()
         marks = {table: [one.columns for one in mark.findings] for table, mark in shapes.marks.items()}
         assert marks == {"Singers": [("Born",)]}
@@ -98,15 +98,15 @@ def test_what_a_record_shows_is_told_to_the_next_look_where_a_newer_one_of_anoth
         catalog = FakeCatalog(with_columns(*full))
         watch, saw = a_watch(catalog, shapes)
         catalog.time = at("08:00:00")
-        await watch.look()
+        await watch.inspect_schema()
         away = saw("08:06:00", *COLUMNS)
         assert away is not None
         assert shapes.look is not None
         shapes.look = replace(shapes.look, at=at("08:07:00"))
-        await watch.look()
+        await watch.inspect_schema()
         assert not away.done()
         catalog.time = at("08:08:00")
-        await watch.look()
+        await watch.inspect_schema()
         assert away.done()
         assert list(shapes.marks) == ["Singers"]
 
@@ -118,19 +118,19 @@ def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_the_reco
         without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
         world = a_world(without, a_record(Nanoseconds(FIRST + 1), 2))
         await world.add_root(START)
-        answer = world.catalog.look
+        answer = world.catalog.inspect
 
-        async def once_then_away() -> CatalogLook:
+        async def once_then_away() -> CatalogInspection:
             world.catalog.away = world.catalog.asked == 1
             world.catalog.silent = world.catalog.asked > 1
             return await answer()
 
-        world.catalog.look = once_then_away  # type: ignore[method-assign]
+        world.catalog.inspect = once_then_away  # type: ignore[method-assign]
         async with running(world.reader()):
             await until(lambda: len(world.topic.changes) == 2)
         assert world.table.rows[ROOT].watermark < FIRST
         assert kinds(world) == {}
-        world.catalog.look = answer  # type: ignore[method-assign]
+        world.catalog.inspect = answer  # type: ignore[method-assign]
         world.catalog.away = world.catalog.silent = False
         async with running(world.reader(owner="next")):
             await until(lambda: bool(world.shapes.marks))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from services.spanner_reader.app.schema.schema_watch import remember_refused
 from services.spanner_reader.core.schema.shapes import SchemaInspection, Sighting, SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
-from services.spanner_reader.ports import CatalogLook, SchemaFindings
+from services.spanner_reader.ports import CatalogInspection, SchemaFindings
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile, read_tables_file
 from shared.contracts.timestamps import Nanoseconds
@@ -101,7 +101,7 @@ def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_the_tables
         world.catalog.exclusions = frozenset({"exclude_delete"})
         with capture_logs() as logs:
             store = FakeShapeStore(world.shapes)
-            await remember_refused(store, lambda _table: True, TablesFile().options, await world.catalog.look())
+            await remember_refused(store, lambda _table: True, TablesFile().options, await world.catalog.inspect())
         assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
         assert [line["event"] for line in logs] == ["table_needs_resync"]
         assert " sweep Singers --before" in logs[0]["fix"]
@@ -118,7 +118,7 @@ def test_a_start_that_is_refused_does_not_take_a_history_for_a_mirror_that_began
             await until(lambda: world.shapes.look is not None)
         world.catalog.exclusions = frozenset({"exclude_delete"})
         store = FakeShapeStore(world.shapes)
-        await remember_refused(store, file.included, file.options, await world.catalog.look())
+        await remember_refused(store, file.included, file.options, await world.catalog.inspect())
         assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
 
     run(scenario)
@@ -239,13 +239,13 @@ def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgott
         world = a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1]))
         await world.add_root(START)
         reader = world.reader()  # a look a minute
-        answer = world.catalog.look
+        answer = world.catalog.inspect
 
-        async def once_then_away() -> CatalogLook:
+        async def once_then_away() -> CatalogInspection:
             world.catalog.away = world.catalog.asked == 1  # the one at the start is answered, the next is not
             return await answer()
 
-        world.catalog.look = once_then_away  # type: ignore[method-assign]
+        world.catalog.inspect = once_then_away  # type: ignore[method-assign]
         async with running(reader):
             await until(lambda: bool(world.shapes.marks))  # a second later, and not a minute
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}

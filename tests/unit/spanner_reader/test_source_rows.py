@@ -18,7 +18,7 @@ from services.spanner_reader.ports import WatchedTable
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.source_rows import Describe, Done, Look, Publish, Read
+from shared.contracts.source_rows import Describe, Done, Publish, Read, ReadKeys
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.runtime.stop import Stop
 from tests.fakes.snapshots import FakeRows, Versions
@@ -154,8 +154,8 @@ def test_a_look_returns_the_rows_that_there_are_and_counts_the_others() -> None:
         world.write(key, f"n{key}")
 
     async def looked() -> list[bytes | Done]:
-        asked = Look("Planes", (("3",), ("7",), ("1",)))
-        return [each async for each in world.answers.look(asked)]
+        asked = ReadKeys("Planes", (("3",), ("7",), ("1",)))
+        return [each async for each in world.answers.read_keys(asked)]
 
     *batches, done = run_in_virtual_time(looked())
 
@@ -199,7 +199,7 @@ def test_a_key_that_is_not_written_as_the_source_writes_it_deletes_nothing(key: 
     world.write(1, "a")
 
     class Lenient(FakeRows):
-        async def look(
+        async def read_keys(
             self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
         ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
             """Find the row, however its key is written."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from services.spanner_reader.core.schema.shapes import DROPPED_UNSEEN, SpannerResyncKind
-from services.spanner_reader.ports import CatalogLook
+from services.spanner_reader.ports import CatalogInspection
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
@@ -30,10 +30,10 @@ class LiveCatalog(FakeCatalog):
         super().__init__(*like.tables, everything=True)
         self._clock = clock
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         await asyncio.sleep(0.01)
         self.time = self._clock.now()
-        return await super().look()
+        return await super().inspect()
 
 
 class Rollout:

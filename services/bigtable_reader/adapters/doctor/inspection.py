@@ -65,13 +65,13 @@ async def inspect(
     """
     asked = _asked_once if retried else _asked
     catalog = BigtableCatalog(channels, table)
-    look, failed = await asked(f"table {table.id}", catalog.inspect, _may_look(table))
+    inspection, failed = await asked(f"table {table.id}", catalog.inspect, _may_look(table))
     if failed is not None and not ("app profile" in failed.detail and _NOT_THERE in failed.detail):
         yield failed  # else the check of the app profile says it
-    if look is not None:
-        for one in inspect_table(table, look, options):
+    if inspection is not None:
+        for one in inspect_table(table, inspection, options):
             yield one
-        if reads_rows and (clash := _columns(table, look, options)) is not None:
+        if reads_rows and (clash := _columns(table, inspection, options)) is not None:
             yield clash
     gone: list[tuple[str, str]] = []
     for each, what, transactional in (
@@ -136,46 +136,46 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     return Finding(Level.OK, check, f"{found}, which the positions are of")
 
 
-def inspect_table(table: Table, look: TableInspection, options: BigtableOptions) -> Iterator[Finding]:
+def inspect_table(table: Table, inspection: TableInspection, options: BigtableOptions) -> Iterator[Finding]:
     """Look at what the admin API says of the watched table, and whether the tables file fits to it."""
     what = f"table {table.id}"
-    if look.retention is None:
+    if inspection.retention is None:
         yield Finding(Level.ERROR, f"{what}: change stream", "it has none", enabling(table))
-    elif look.retention < _ENOUGH:
+    elif inspection.retention < _ENOUGH:
         yield Finding(
             Level.WARNING,
             f"{what}: retention",
-            f"{look.retention}: a reader that is away for longer loses what lies between",
+            f"{inspection.retention}: a reader that is away for longer loses what lies between",
             enabling(table),
         )
     else:
-        yield Finding(Level.OK, f"{what}: retention", str(look.retention))
+        yield Finding(Level.OK, f"{what}: retention", str(inspection.retention))
     watched = Watched(options)
-    read = sorted(family for family in look.families if watched.family(family))
+    read = sorted(family for family in inspection.families if watched.family(family))
     if read:
         yield Finding(Level.OK, f"{what}: families", ", ".join(read))
     else:
         yield Finding(
             Level.ERROR,
             f"{what}: families",
-            f"none of its {len(look.families)} families is watched: no row would ever be there",
+            f"none of its {len(inspection.families)} families is watched: no row would ever be there",
             "create a family, or see families and excluded_families in the tables file",
         )
     for name in _declared(options):
-        if name not in look.families:
+        if name not in inspection.families:
             yield Finding(
                 Level.WARNING,
                 f"{what}: families",
                 f"the tables file has a column of family {name}, which the table has not",
-                f"the nearest one is {nearest(name, look.families)}; names are compared letter by letter",
+                f"the nearest one is {nearest(name, inspection.families)}; names are compared letter by letter",
             )
 
 
-def _columns(table: Table, look: TableInspection, options: BigtableOptions) -> Finding | None:
+def _columns(table: Table, inspection: TableInspection, options: BigtableOptions) -> Finding | None:
     """Return that two families, or a family and a declared column, would be one column of the mirror."""
     watched = Watched(options)
     try:
-        ImageMaker(source="", table=table.id, options=options, families=look.families, buckets=1, watched=watched)
+        ImageMaker(source="", table=table.id, options=options, families=inspection.families, buckets=1, watched=watched)
     except MisconfiguredError as error:
         said, _newline, cure = str(error).partition("\n")
         return Finding(Level.ERROR, f"table {table.id}: columns", said, cure)

@@ -58,8 +58,8 @@ class BigtableCatalog:
 
     async def seen(self) -> InspectedTable:
         """Return what no record of the change stream contains; StreamGoneError without a stream. MisconfiguredError."""
-        look = await self.inspect()
-        if look.retention is None:
+        inspection = await self.inspect()
+        if inspection.retention is None:
             raise StreamGoneError(
                 f"table {self._table.id} no longer has a change stream: what changes meanwhile is in no record, and "
                 f"positions are of the stream that is gone, also when it has one again. {RESTART_AFTER_LOST_CHANGES}\n"
@@ -70,7 +70,7 @@ class BigtableCatalog:
         except MisconfiguredError as error:
             self._say_unseen(error)
             routed_to = None
-        return InspectedTable(look.families, look.clusters, look.retention.total_seconds(), routed_to)
+        return InspectedTable(inspection.families, inspection.clusters, inspection.retention.total_seconds(), routed_to)
 
     def _say_unseen(self, error: MisconfiguredError) -> None:
         """Log once that this identity may not read the app profile. One that is gone shows at the next call."""

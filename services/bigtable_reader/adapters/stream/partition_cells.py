@@ -4,7 +4,7 @@ The table is in Bigtable, serves any number of change streams, and has four kind
 
     <stream>#topology          shape:version   number and writer of the last change: what every change is conditional on
                                shape:about     JSON: the format, the source table, the life, when it began
-                               shape:seen      JSON: what the source table was like at the last look
+                               shape:seen      JSON: what the source table was like at the last inspection
                                shape:topic     the full name of the topic that its readers publish to
                                shape:paused    there while the stream is paused; the cell's time is since when
                                shape:resync    JSON: what needs all rows to be read again (`core/resync.py`)

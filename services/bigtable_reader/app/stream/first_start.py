@@ -64,7 +64,7 @@ async def begin(
 async def _first_start(
     stream: TableChangeStream, range_: KeyRange, now: Microseconds, asked: Microseconds | None
 ) -> Microseconds:
-    """Return where a first start begins, after a look whether the stream can be read from there.
+    """Return where a first start begins, after an inspection whether the stream can be read from there.
 
     Bigtable's clock says what now is. A little earlier is as good, and safe if clusters' clocks differ; but a stream
     that was enabled just now has no earlier.

@@ -18,7 +18,7 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
 - What goes on for as long as readers do not stop (a profile that routes elsewhere) is found by each of them, and the
   number moves on: what was asked for meanwhile heals nothing.
 
-A family that was dropped and added again between two looks cannot be seen, nor one that was added, written to and
+A family that was dropped and added again between two inspections cannot be seen, nor one that was added, written to and
 dropped: the instance reports names, and no more.
 """
 

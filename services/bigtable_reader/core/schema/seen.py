@@ -14,7 +14,7 @@ ANY: Final = "any"
 class InspectedTable(msgspec.Struct, frozen=True):
     """The table's column families, and the clusters that it is replicated to (none where that is not known).
 
-    ``retention``: seconds for which its change stream is kept; None where that was not looked at. ``routed_to``: the
+    ``retention``: seconds for which its change stream is kept; None where that was not inspected. ``routed_to``: the
     cluster by which it is read, or `ANY`; None where that may not be read.
     """
 

@@ -157,11 +157,11 @@ class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
         return f"{self.floor:016X}/{self.run:016X}/{self.fence:016X}/{0:016X}"
 
 
-# What a look at the partition table says of keys
+# What an inspection of the partition table says of keys
 
 
 def floor_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
-    """Return a number above which every stamp is that is made for any of the keys after the look; None if unknown."""
+    """Return a number below every stamp that is made for any of the keys after the inspection; None if unknown."""
     floors = []
     at: bytes | None = keys.start
     for piece in sorted(survey.pieces, key=lambda piece: piece.range):
@@ -177,7 +177,7 @@ def floor_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
 
 
 def ceiling_over(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
-    """Return a number that no stamp is above which was made for any of the keys before the look."""
+    """Return a number that no stamp is above which was made for any of the keys before the inspection."""
     ceilings = [0]
     for piece in survey.pieces:
         if common(piece.range, keys) is not None:

@@ -1,4 +1,4 @@
-"""The pieces of the key space, what their readers save of them, and a look at all of it.
+"""The pieces of the key space, what their readers save of them, and an inspection of all of it.
 
 A *piece* is a key range with a position: the shape of the stream. A *partition* is a piece that a reader holds.
 """
@@ -89,9 +89,9 @@ class Saved(msgspec.Struct, frozen=True):
     free: bool
     """Whether the one who surveys may claim it: released, unchanged for a lease, or in its own name already."""
     floor: int = 0
-    """Every stamp that is made after the look is above it."""
+    """Every stamp that is made after the inspection is above it."""
     ceiling: int = 0
-    """No stamp that was made before the look is above it."""
+    """No stamp that was made before the inspection is above it."""
 
 
 class BigtablePartitionSurvey(msgspec.Struct, frozen=True):

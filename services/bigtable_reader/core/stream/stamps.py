@@ -6,7 +6,7 @@ still to be made. Its *ceiling* is saved, under the owner's fence, before any st
 and every piece that comes from this one, begins above it. So what a former owner still publishes loses. An owner that
 gives a piece back, or ends it, makes no further stamp, though what it has stamped may be published yet: it saves its
 last one as the ceiling, so that handovers in order do not drive stamps away from the time. The floor is saved as it
-rises, too: what is read of the table's rows after a look at it may be published under it (`snapshot_source.py`).
+rises, too: what is read of the table's rows after an inspection of it may be published under it (`snapshot_source.py`).
 """
 
 from services.bigtable_reader.core.stream.records import Microseconds

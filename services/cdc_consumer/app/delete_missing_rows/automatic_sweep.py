@@ -7,7 +7,7 @@ more than a small part of it: what would delete more may be a snapshot whose row
 look.
 
 Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps
-messages; so it is looked at again until that time is over.
+messages; so it is inspected again until that time is over.
 """
 
 import threading

@@ -115,7 +115,7 @@ class SourceOfMirror:
         asked = [self._canonical(dict(zip(self.header.primary_key, key, strict=True))) for key in keys]
         found: set[bytes] = set()
         for start in range(0, len(keys), _KEYS_AT_ONCE):
-            batches, _done = self._rows.look(self.header.table, keys_of(keys[start : start + _KEYS_AT_ONCE]))
+            batches, _done = self._rows.read_keys(self.header.table, keys_of(keys[start : start + _KEYS_AT_ONCE]))
             for data in batches:
                 found |= {self._canonical(_decode.decode(key)) for key in decode_batch(data).keys}
         if not found <= set(asked):

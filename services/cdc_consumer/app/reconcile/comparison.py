@@ -49,16 +49,16 @@ class TableDifferences:
     source_rows: int = 0
     mirror_rows: int = 0
     rows: int = 0
-    """How many keys either side had at the first look."""
+    """How many keys either side had at the first inspection."""
     matched: int = 0
-    """How many keys both had at the first look."""
+    """How many keys both had at the first inspection."""
     differences: list[Difference] = field(default_factory=list)
     """Those that stand."""
     changing: list[Difference] = field(default_factory=list)
     behind: list[Difference] = field(default_factory=list)
     """Those that stood while the mirror was still on its way to where its source was."""
     not_looked_at: int = 0
-    """Rows that differed at the first look, and were too many to look at again."""
+    """Rows that differed at the first inspection, and were too many to look at again."""
     settle: timedelta = timedelta()
     newest_applied: str = ""
     lacking: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class TableDifferences:
     not_repaired: list[str] = field(default_factory=list)
     """Why rows were not repaired."""
     stopped: str = ""
-    """Why it was ended before all rows that seemed to differ were looked at again; empty: it was not."""
+    """Why it was ended before all rows that seemed to differ were inspected again; empty: it was not."""
     cost: QuerySpend = field(default_factory=QuerySpend)
 
     @property

@@ -32,7 +32,7 @@ _FIRST_PAUSE: Final = timedelta(seconds=2)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 """Of a repair: each recheck is a query of the whole mirror."""
 _BEHIND: Final = timedelta(minutes=10)
-"""For how long what stands is looked at again while the mirror is on its way to where its source was."""
+"""For how long what stands is inspected again while the mirror is on its way to where its source was."""
 
 T = TypeVar("T")
 
@@ -106,11 +106,11 @@ class Recheck:
         while True:
             while suspects.open:
                 began = self._waits.now()
-                differing, read, progress = self.look({row: rows[row] for row in suspects.open})
+                differing, read, progress = self.compare({row: rows[row] for row in suspects.open})
                 newest = progress.newest
                 if progress.state != state:
                     state, moved = progress.state, moved if state is None else began
-                suspects.look(differing, read, began)
+                suspects.observe(differing, read, began)
                 if suspects.open:
                     self._waits.pause(result.settle)
             if not suspects.standing:
@@ -135,7 +135,7 @@ class Recheck:
         left, differing, pause = dict(rows), dict[str, ObservedDifference](), _FIRST_PAUSE
         while left:
             began = self._waits.now()
-            differing = dict(self.look(left)[0])
+            differing = dict(self.compare(left)[0])
             left = {row: left[row] for row in differing}
             if began >= end:
                 break
@@ -144,14 +144,14 @@ class Recheck:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         return differing
 
-    def look(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], str, MirrorProgress]:
+    def compare(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], str, MirrorProgress]:
         """Look at rows once, at the source first: return those that differ, the source's sequence, and the progress.
 
         The progress is the mirror's, by the sequences up to that of the source.
         """
         found, unfit, done = self._look_at_source([one.key for one in rows.values() if one.key is not None], rows)
         schema = pa.schema([self._table.schema.field(name) for name in self._kinds])
-        fit_now = self.candidates(found)  # what could not be held at the first look may have changed
+        fit_now = self.candidates(found)  # what could not be held at the first inspection may have changed
         asked = {row: fit_now.get(row, one) if one.columns is None else one for row, one in rows.items()}
         keys = pa.Table.from_pylist([dict(one.columns or {}) for one in asked.values() if one.askable], schema)
         there, progress = self._waits.retried(
@@ -179,7 +179,7 @@ class Recheck:
         found, unfit, done = [self._table.schema.empty_table()], list[Unfit](), Done("", "")
         for start in range(0, len(keys), KEYS):
             some = keys[start : start + KEYS]
-            batches, done = self._waits.retried(partial(self._source.look, name, some))
+            batches, done = self._waits.retried(partial(self._source.read_keys, name, some))
             looked, refused = source_rows(self._table, batches, self._plan)
             told = {*self._texts(looked), *(self._table.row_id(one.key) for one in refused)}
             if len(told) != done.rows or done.rows + done.absent != len(some) or not told <= rows.keys():

@@ -1,7 +1,7 @@
 """Compares a mirror with its source, whole and by value, while both go on changing; and repairs what differs, if asked.
 
 Both sides are read once, into buckets by key outside memory, and compared bucket by bucket, column by column. Between
-the two readings rows change, so what differs there only has to be looked at: by its key, on both sides, again and
+the two readings rows change, so what differs there only has to be inspected: by its key, on both sides, again and
 again, until it is equal, has stood, or is seen to go on changing (`core/standing.py`). The source is read before the
 mirror, so that a change which was on its way has the time of a reading to come.
 
@@ -47,10 +47,10 @@ _BUCKET_BYTES: Final = 64 << 20
 _LEAST_BUCKETS: Final = 16
 _MOST_BUCKETS: Final = 512
 BLOCK: Final = 20_000
-"""Differences that are looked at again together: each look is a query."""
+"""Differences that are inspected again together: each inspection is a query."""
 _MOST_KEPT: Final = 100_000
 _MOST_STANDING: Final = 10_000
-"""Once so many stand, no more are looked at: such a table is to be re-synced, not repaired."""
+"""Once so many stand, no more are inspected: such a table is to be re-synced, not repaired."""
 _AFTER_STALENESS: Final = timedelta(seconds=30)
 _HEALED_WITHIN: Final = timedelta(minutes=2)
 _AHEAD_MICROS: Final = 30_000_000

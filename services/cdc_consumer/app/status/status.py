@@ -290,7 +290,7 @@ class ConsumerStatus:
         """Mark a mirror that is another one than it was, and return it as it is then.
 
         Not one that has been complete since it was made: while no process looked it was healed. One that cannot be
-        marked now is ``not_marked``, which holds up no other: it is tried again at the next look.
+        marked now is ``not_marked``, which holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:

@@ -197,7 +197,7 @@ class TablesInTrouble:
         return bool(self._conflicts)
 
     def conflicting(self, definition: TableDefinition, conflict: PoisonRecordError, now: Nanoseconds) -> None:
-        """Remember a conflict that has just been looked at."""
+        """Remember a conflict that has just been inspected."""
         self._conflicts[definition] = conflict, now
 
 

@@ -66,7 +66,7 @@ class ListWrites:
         self.deliveries = deliveries
         self.messages = changes.messages
         self.target = changes.definition
-        """The definition with the names that its columns have in the table, once that has been looked at."""
+        """The definition with the names that its columns have in the table, once that has been inspected."""
         self.rows = changes.rows
         """The rows with the same names."""
         self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
@@ -477,7 +477,7 @@ def left_to_write(lists: Sequence[ListWrites]) -> Sequence[tuple[ListWrites, Row
     """Return what is left to do for the writable column lists of one table: a list, and its rows to write.
 
     Those are the newest of their key, across the lists, that BigQuery takes, as long as they are not accepted. A list
-    without any is returned until its table has been looked at. Once nothing is returned, each row of these lists is
+    without any is returned until its table has been inspected. Once nothing is returned, each row of these lists is
     accepted, older than an accepted one of its key, or excluded.
     """
     writable = [one for one in lists if one.writable]

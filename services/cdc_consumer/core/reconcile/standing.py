@@ -1,6 +1,6 @@
 """Which differences stand: looked at again and again, a difference counts only if nothing about its mirror row moves.
 
-A row that differs may have a change on its way. So it is looked at for a time: gone is gone; if it still differs when
+A row that differs may have a change on its way. So it is inspected for a time: gone is gone; if it still differs when
 its mirror row has stood still for all of that time, it differs, whatever its source does meanwhile. If the mirror row
 goes on moving cannot be decided, and is called changing: never different, never equal.
 """
@@ -50,13 +50,13 @@ class Suspects:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Return the rows that are to be looked at again."""
+        """Return the rows that are to be inspected again."""
         return tuple(self._open)
 
-    def look(self, differing: Mapping[str, ObservedDifference], read: str, now: Nanoseconds) -> None:
-        """Take what a look at all open rows, begun at a time, has shown: those that differ; the others are equal.
+    def observe(self, differing: Mapping[str, ObservedDifference], read: str, now: Nanoseconds) -> None:
+        """Take what an inspection of all open rows, begun at a time, shows: those that differ; the others are equal.
 
-        ``read``: the sequence of the source's rows that were looked at.
+        ``read``: the sequence of the source's rows that were inspected.
         """
         for row, suspect in list(self._open.items()):
             seen = differing.get(row)

@@ -1,7 +1,7 @@
 """Which rows of two columns differ, as the type map defines *equal*; a whole column at once.
 
 NULL equals NULL, NaN equals NaN, an array that is NULL equals an empty one, a NUMERIC is its number, a JSON its value.
-Values of JSON are looked at one by one, and only where their texts differ.
+Values of JSON are inspected one by one, and only where their texts differ.
 """
 
 import json

@@ -65,7 +65,7 @@ class Comebacks:
             self._sent.append((one.id, one.group))
         self._note(back)
 
-    def look(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
+    def check(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
         """Return the causes whose dead letters come back, with how many have; not oftener than is of use."""
         due = self._looked_at is None or now - self._looked_at >= _nanoseconds(LOOK_EVERY)
         if self._sent and (due or at_once):

@@ -55,7 +55,7 @@ class ReplayOrder:
     rate: float | None = None
     """Dead letters a second, at most."""
     limit: int | None = None
-    """Dead letters that are sent, at most; what comes behind them is not looked at."""
+    """Dead letters that are sent, at most; what comes behind them is not inspected."""
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class Replay:
         outcome.failed_again = comebacks.count
 
     def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
-        outcome.failing = self._retried(lambda: comebacks.look(self._clock.now(), at_once=at_once))
+        outcome.failing = self._retried(lambda: comebacks.check(self._clock.now(), at_once=at_once))
         outcome.failed_again = comebacks.count
 
     def _supersede(self, letters: Sequence[DeadLetterId], who: str) -> None:

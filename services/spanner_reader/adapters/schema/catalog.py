@@ -20,7 +20,7 @@ from services.spanner_reader.adapters.stream.change_stream import SpannerChangeS
 from services.spanner_reader.core.schema.shapes import ColumnShape, SchemaInspection, TableShape
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, googlesql_type
 from services.spanner_reader.core.stream.records import ROOT, SpannerColumnType, SpannerStreamQuery
-from services.spanner_reader.ports import CatalogLook, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
@@ -93,14 +93,14 @@ class SpannerCatalog:
             raise self._no_stream([str(name) for (name,) in await self._database.query(Statement(_STREAMS))])
         return self._definition(stream, options)
 
-    async def look(self) -> CatalogLook:
+    async def inspect(self) -> CatalogInspection:
         """Return all tables as they are now, and those that the stream watches as their records name them.
 
         Of the other tables only the names are read: a stream may watch one table of thousands.
         """
         return await self._look(None)
 
-    async def look_back(self, at: Nanoseconds) -> CatalogLook | None:
+    async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the same as it was at a time, if the database's version retention (an hour by default) allows it.
 
         Source: Spanner, "Information schema": its queries can use exact staleness.
@@ -116,7 +116,7 @@ class SpannerCatalog:
         look = await self._look(None, names)
         return look.shapes.at, [table for table in look.watched if table.name in names]
 
-    async def _look(self, when: Nanoseconds | None, names: Collection[str] | None = None) -> CatalogLook:
+    async def _look(self, when: Nanoseconds | None, names: Collection[str] | None = None) -> CatalogInspection:
         """Return all tables, or some tables and others of their names in other schemas."""
         sql, dialect = self._sql, self._database.dialect
         tables_asked = [] if names is not None else [Statement(sql.all_tables)]
@@ -179,7 +179,7 @@ class SpannerCatalog:
                 capture, down = definition.value_capture_type, frozenset(descending[place])
                 watched.append(WatchedTable(name, tuple(keys[place]), types, capture, down))
         exclusions = definition.exclusions & {*EXCLUDING}
-        return CatalogLook(
+        return CatalogInspection(
             SchemaInspection(at, definition.watches_everything, shapes, exclusions=exclusions),
             tuple(watched),
             dialect.quote,

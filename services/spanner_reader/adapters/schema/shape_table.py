@@ -1,11 +1,11 @@
-"""What the tables looked like at the last look, and which need re-sync: a table beside the partition table.
+"""What the tables looked like at the last inspection, and which need re-sync: a table beside the partition table.
 
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
-NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the look
-that last changed the row. The row without a name stands for the last look as a whole: when it was, and whether the
-stream watched everything, by itself or, where options kept changes out of the stream, in a document beside those; its
-``since`` is the time of the first look that was compared with one before, NULL until there is one.
+NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the
+inspection that last changed the row. The row without a name stands for the last inspection as a whole: when it was, and
+whether the stream watched everything, by itself or, where options kept changes out of the stream, in a document beside
+those; its ``since`` is the time of the first inspection that was compared with one before, NULL until there is one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,13 +63,13 @@ class SpannerShapeStore:
     def _sql(self) -> PartitionSql:
         return partition_sql(self._database.dialect, self._partition_table)
 
-    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        """Compare a look with the one before, remember it, and mark the tables that something was found of."""
+    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+        """Compare an inspection with the one before, remember it, and mark the tables that something was found of."""
 
         while True:
             # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
             rows = await self._database.query(Statement(self._sql.shapes), large=True)
-            compared, written, gone = self._compared(rows, look, sightings)
+            compared, written, gone = self._compared(rows, inspection, sightings)
             if not written:
                 return compared
             names = sorted({*(str(one.values[0].string_value) for one in written), *gone})
@@ -87,23 +87,23 @@ class SpannerShapeStore:
                 return compared
 
     def _compared(
-        self, rows: Sequence[Row], look: SchemaInspection, sightings: Sequence[Sighting]
+        self, rows: Sequence[Row], inspection: SchemaInspection, sightings: Sequence[Sighting]
     ) -> tuple[SchemaFindings, list[ListValue], list[str]]:
-        """Return what a look has found, the rows to write, and the tables to forget."""
+        """Return what an inspection has found, the rows to write, and the tables to forget."""
         old, marks, pauses = _remembered(rows)
-        if old is not None and old.at >= look.at:
+        if old is not None and old.at >= inspection.at:
             shown = tuple(with_pauses(marks, pauses).values())
             return SchemaFindings((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
-        comparison = compare(old, look, sightings)
+        comparison = compare(old, inspection, sightings)
         now = comparison.remembered
         kept = marked(marks, comparison.findings)
         changed = [
-            _row(name, shape, kept.get(name), look.at)
+            _row(name, shape, kept.get(name), inspection.at)
             for name, shape in now.tables.items()
             if old is None or old.tables.get(name) != shape or kept.get(name) != marks.get(name)
         ]
         since = None if now.compared_since is None else format_timestamp(now.compared_since)
-        changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(look.at)]))
+        changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(inspection.at)]))
         gone = [] if old is None else [name for name in old.tables if name not in now.tables]
         shown = tuple(with_pauses(kept, pauses).values())
         found = SchemaFindings(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
@@ -113,26 +113,26 @@ class SpannerShapeStore:
         """Mark all tables that are watched, for changes that were published and lost; return those marks."""
 
         def decide(rows: list[Row]) -> tuple[list[SpannerResyncRequest], list[Mutation]]:
-            look, marks, _pauses = _remembered(rows)
-            findings = [] if look is None else lost(look, after, before)
-            if look is None or not findings:
+            inspection, marks, _pauses = _remembered(rows)
+            findings = [] if inspection is None else lost(inspection, after, before)
+            if inspection is None or not findings:
                 return [], []
             kept = marked(marks, findings)
             found = [kept[one.table] for one in findings]
-            values = [_row(mark.table, look.tables[mark.table], mark, look.at) for mark in found]
+            values = [_row(mark.table, inspection.tables[mark.table], mark, inspection.at) for mark in found]
             return found, [Mutation(update=Mutation.Write(table=self._table, columns=_COLUMNS, values=values))]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
-        look, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
-        return look, tuple(with_pauses(marks, pauses).values())
+        inspection, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
+        return inspection, tuple(with_pauses(marks, pauses).values())
 
     async def marks(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
         rows = await self._database.query(Statement(self._sql.marked_shapes), large=True)
-        _look, marks, pauses = _remembered(rows)
+        _inspection, marks, pauses = _remembered(rows)
         return tuple(with_pauses(marks, pauses).values())
 
     def _of(self, tables: Sequence[str]) -> Statement:
@@ -165,7 +165,7 @@ class SpannerShapeStore:
         """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
-            _look, marks, pauses = _remembered(rows)
+            _inspection, marks, pauses = _remembered(rows)
             mark = with_pauses(marks, pauses).get(table)
             if mark is None or mark.sync_after >= since:
                 return False, []
@@ -195,8 +195,8 @@ def pause_of(since: str | None, paused_at: str | None, resumed_at: str | None) -
 def _remembered(
     rows: Sequence[Row],
 ) -> tuple[SchemaInspection | None, dict[str, SpannerResyncRequest], dict[str, Pause]]:
-    """Return the look before, what was found of tables, and those of them that were paused."""
-    look = None
+    """Return the inspection before, what was found of tables, and those of them that were paused."""
+    inspection = None
     tables: dict[str, TableShape] = {}
     marks: dict[str, SpannerResyncRequest] = {}
     pauses: dict[str, Pause] = {}
@@ -206,7 +206,7 @@ def _remembered(
             whole = _whole.decode(shape)
             if isinstance(whole, bool):
                 whole = _Excluding(whole, frozenset())
-            look = SchemaInspection(
+            inspection = SchemaInspection(
                 parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions
             )
             continue
@@ -216,12 +216,12 @@ def _remembered(
         pause = pause_of(*times)
         if pause is not None:
             pauses[name] = pause
-    return look, marks, pauses
+    return inspection, marks, pauses
 
 
-def _as_a_whole(look: SchemaInspection) -> str:
-    everything = look.watches_everything
-    return _encode(_Excluding(everything, look.exclusions) if look.exclusions else everything).decode()
+def _as_a_whole(inspection: SchemaInspection) -> str:
+    everything = inspection.watches_everything
+    return _encode(_Excluding(everything, inspection.exclusions) if inspection.exclusions else everything).decode()
 
 
 def _row(name: str, shape: TableShape, mark: SpannerResyncRequest | None, at: Nanoseconds) -> ListValue:

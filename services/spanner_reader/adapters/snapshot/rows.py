@@ -91,7 +91,7 @@ class SpannerRows:
                     async for rows in batches:
                         yield rows
 
-    async def look(
+    async def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield the rows that there are under some keys, some at a time."""

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from services.spanner_reader.core.schema.file_words import excluding
-from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
@@ -25,7 +25,13 @@ from services.spanner_reader.core.schema.shapes import (
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, googlesql_type, is_whole
 from services.spanner_reader.core.stream.records import DataChangeRecord
-from services.spanner_reader.ports import CatalogLook, DatabaseCatalog, SchemaFindings, ShapeStore, SpannerReaderMetrics
+from services.spanner_reader.ports import (
+    CatalogInspection,
+    DatabaseCatalog,
+    SchemaFindings,
+    ShapeStore,
+    SpannerReaderMetrics,
+)
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TableOptions
@@ -74,7 +80,8 @@ class SchemaWatch:
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
         self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest look
-        # Since that look, of each table: the column list seen last if it says nothing more, else from when on it may.
+        # Since that inspection, of each table: the column list seen last if it says nothing more, else from when on it
+        # may.
         self._settled: dict[tuple[str, bool], Header | None] = {}
         self._open: dict[tuple[str, bool], tuple[Header, Nanoseconds]] = {}
         self._told: dict[Header, Nanoseconds] = {}  # when the record was committed that was noted last of it
@@ -86,7 +93,7 @@ class SchemaWatch:
         self._unsure: frozenset[Nanoseconds] = frozenset()
         self._may_leave_out = False
         self._left_out: frozenset[str] = frozenset()
-        self._left_out_at = Nanoseconds(0)  # the time of the look by which everybody knows these
+        self._left_out_at = Nanoseconds(0)  # the time of the inspection by which everybody knows these
         self._something_new = asyncio.Event()
         self._looking = asyncio.Lock()
         self._log = structlog.get_logger()
@@ -95,8 +102,8 @@ class SchemaWatch:
         """Notice a column list that says something new of the schema: one that nobody has seen yet, say.
 
         In records from before the first looks, which the stream was started at, any change of the list is noticed.
-        Returns None, or what is done once a look that takes the record into account is stored: until then, the record
-        is the only one to know, and has to be read again by whoever comes after a crash.
+        Returns None, or what is done once an inspection that takes the record into account is stored: until then, the
+        record is the only one to know, and has to be read again by whoever comes after a crash.
         """
         whole = record.mod_type != "DELETE" and is_whole(record)
         place = header.table, whole
@@ -153,7 +160,7 @@ class SchemaWatch:
         """Look at a table that a record names and that is not known: the stream watches it since a moment ago."""
         async with self._looking:
             if not self._changes.knows(table):
-                await self._look()
+                await self._inspect()
                 self._changes.learn({table: ()}, unless_known=True)  # dropped again meanwhile
 
     async def leave_out(self, table: str, at: Nanoseconds) -> None:
@@ -166,52 +173,52 @@ class SchemaWatch:
         async with self._looking:
             if not self._is_known_left_out(table, at):
                 before = self._left_out_at
-                await self._look()
+                await self._inspect()
                 if self._left_out_at == before:
                     raise TransientError("another look at the schema came first")
 
     def _is_known_left_out(self, table: str, at: Nanoseconds) -> bool:
         return at <= self._left_out_at or (table in self._left_out and at <= self._left_out_at + DROPPED_UNSEEN)
 
-    async def look(self) -> None:
+    async def inspect_schema(self) -> None:
         """Announce what is new, and compare the tables with what they were; TransientError if that cannot be had.
 
         MisconfiguredError if the stream leaves changes out; what that was found to mean for tables is stored by then.
         """
         async with self._looking:
-            await self._look()
+            await self._inspect()
 
-    async def keep_looking(self, every: timedelta) -> None:
+    async def keep_inspecting(self, every: timedelta) -> None:
         """Inspect the schema again and again: so often, and whenever a record shows something new."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(every.total_seconds()):
                     await self._something_new.wait()
             try:
-                await self.look()
+                await self.inspect_schema()
             except TransientError as error:
                 self._log.warning("schema_not_looked_at", error=str(error))
                 await asyncio.sleep(1)
 
-    async def _look(self) -> None:
+    async def _inspect(self) -> None:
         self._something_new.clear()
         sightings, self._sightings = self._sightings, []
         counted = False
         try:
-            look = await self._catalog.look()
-            self.retention = look.retention
-            await self._announce(look)
-            unsure, self._unsure = self._unsure, self._unsure | {look.shapes.at}
-            seen = excluding(look.shapes, self._included, self._table_options)
+            inspection = await self._catalog.inspect()
+            self.retention = inspection.retention
+            await self._announce(inspection)
+            unsure, self._unsure = self._unsure, self._unsure | {inspection.shapes.at}
+            seen = excluding(inspection.shapes, self._included, self._table_options)
             compared = await self._shapes.compare(seen, sightings)
             counted = compared.counted
             if counted:
                 self._left_out = frozenset(name for name, table in seen.tables.items() if table.left_out)
                 self._left_out_at = seen.at
             self._remember(compared)
-            self._show(compared, unsure, look.quote)
+            self._show(compared, unsure, inspection.quote)
             self._unsure = frozenset()
-            self._show_exclusions(look)
+            self._show_exclusions(inspection)
         except TransientError:
             self._something_new.set()
             raise
@@ -220,17 +227,17 @@ class SchemaWatch:
                 self._sightings = sightings + self._sightings
                 self._something_new.set()
 
-    def _show_exclusions(self, look: CatalogLook) -> None:
+    def _show_exclusions(self, inspection: CatalogInspection) -> None:
         """Warn once of transactions that can keep out of the stream; MisconfiguredError if others are kept out."""
-        if look.may_leave_out is not None and not self._may_leave_out:
+        if inspection.may_leave_out is not None and not self._may_leave_out:
             self._log.warning(
                 "transactions_can_be_excluded",
                 why="transactions that ask to be left out of change streams never reach BigQuery",
-                fix=f"{look.may_leave_out} forbids them",
+                fix=f"{inspection.may_leave_out} forbids them",
             )
-        self._may_leave_out = look.may_leave_out is not None
-        if look.leaves_out is not None:
-            raise MisconfiguredError(look.leaves_out)
+        self._may_leave_out = inspection.may_leave_out is not None
+        if inspection.leaves_out is not None:
+            raise MisconfiguredError(inspection.leaves_out)
 
     def _remember(self, compared: SchemaFindings) -> None:
         self._compared_since = compared.compared_since
@@ -241,10 +248,10 @@ class SchemaWatch:
             self._stored.set_result(None)
             self._stored = None
 
-    async def _announce(self, look: CatalogLook) -> None:
+    async def _announce(self, inspection: CatalogInspection) -> None:
         """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""
-        self._changes.learn({table.name: table.primary_key for table in look.watched})
-        for table in look.watched:
+        self._changes.learn({table.name: table.primary_key for table in inspection.watched})
+        for table in inspection.watched:
             header = self._changes.header(table.name, table.column_types, table.value_capture_type)
             if header not in self._known and self._included(table.name):
                 self._known.add(header)
@@ -261,7 +268,7 @@ class SchemaWatch:
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
-        cures = {mark.table: cure(mark, quote) for mark in compared.marks}
+        cures = {mark.table: fix_of(mark, quote) for mark in compared.marks}
         for found in (*stored, *compared.findings):
             _tell(found, cures[found.table])
 
@@ -292,25 +299,25 @@ async def remember_start(
     included: Callable[[str], bool],
     table_options: Callable[[str], TableOptions],
     start: Nanoseconds,
-    now: CatalogLook,
+    now: CatalogInspection,
 ) -> None:
     """Remember what the tables looked like where a first start begins, so that what came after is compared with it.
 
     Where that is too long ago for Spanner to know, the records from then on are what there is to compare.
     """
-    look = now if start >= now.shapes.at else await catalog.look_back(start)
-    if look is not None:
-        await shapes.compare(excluding(look.shapes, included, table_options), ())
+    inspection = now if start >= now.shapes.at else await catalog.inspect_at(start)
+    if inspection is not None:
+        await shapes.compare(excluding(inspection.shapes, included, table_options), ())
 
 
 async def remember_refused(
     shapes: ShapeStore,
     included: Callable[[str], bool],
     table_options: Callable[[str], TableOptions],
-    look: CatalogLook,
+    inspection: CatalogInspection,
 ) -> None:
-    """Remember a look that a start is refused for, and mark what was found: the next start may see nothing of it."""
-    compared = await shapes.compare(excluding(look.shapes, included, table_options), ())
-    cures = {mark.table: cure(mark, look.quote) for mark in compared.marks}
+    """Store an inspection that refuses a start, and mark what was found: the next start may see nothing of it."""
+    compared = await shapes.compare(excluding(inspection.shapes, included, table_options), ())
+    cures = {mark.table: fix_of(mark, inspection.quote) for mark in compared.marks}
     for found in compared.findings:
         _tell(found, cures[found.table])

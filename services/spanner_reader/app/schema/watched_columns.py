@@ -62,7 +62,7 @@ class WatchedColumns:
         return at, watched.get(table)
 
     async def _look_back(self, time: Nanoseconds) -> None:
-        look = await self._catalog.look_back(time)
+        look = await self._catalog.inspect_at(time)
         if look is None:
             raise NotReadableError(f"the database does not remember its tables of {format_timestamp(time)} any more")
         watched = {one.name: one for one in look.watched}

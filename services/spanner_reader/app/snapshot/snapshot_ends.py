@@ -80,15 +80,15 @@ class SpannerSnapshotEnds:
 
     async def _announce_all(self) -> None:
         unannounced = self._unannounced
-        look = await self._tables.catalog.look()
+        inspection = await self._tables.catalog.inspect()
         self._check_losses(await self._shapes.marks())
         for one in unannounced:
-            table = next((each for each in look.watched if each.name == one.table), None)
+            table = next((each for each in inspection.watched if each.name == one.table), None)
             if table is None or not self._tables.included(one.table):
                 self._others.add((one.table, one.run))
             elif (one.table, one.run) in self._lost:
                 continue
-            elif one.may_be_announced(look.shapes.at):
+            elif one.may_be_announced(inspection.shapes.at):
                 await self._announce(one, table)
                 self._announced.add((one.table, one.run))
             else:
@@ -136,15 +136,15 @@ class SpannerSnapshotEnds:
                 left.append(mark)
                 self._unannounced_since(mark)
         if len(left) < len(marks) or (left and self._automatic):
-            look = await self._tables.catalog.look()
-            self._metrics.need_resync(left, look.quote)
+            inspection = await self._tables.catalog.inspect()
+            self._metrics.need_resync(left, inspection.quote)
             if self._automatic:
-                watched = {table.name for table in look.watched if self._tables.included(table.name)}
+                watched = {table.name for table in inspection.watched if self._tables.included(table.name)}
                 for mark in left:
                     # A snapshot of now would not heal a table that is paused.
-                    if mark.table in watched and mark.sync_after < look.shapes.at:
+                    if mark.table in watched and mark.sync_after < inspection.shapes.at:
                         since = max(mark.sync_after, self._unannounced_since(mark))
-                        await self._request(mark.table, Nanoseconds(look.shapes.at // 1_000 * 1_000), since)
+                        await self._request(mark.table, Nanoseconds(inspection.shapes.at // 1_000 * 1_000), since)
 
     def _unannounced_since(self, mark: SpannerResyncRequest) -> Nanoseconds:
         """Return when a snapshot began that would have healed a mark if its end had been announced; log it once."""

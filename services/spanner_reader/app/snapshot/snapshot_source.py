@@ -30,7 +30,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
     too_old,
 )
 from services.spanner_reader.ports import (
-    CatalogLook,
+    CatalogInspection,
     DatabaseSnapshotStore,
     NotReadableError,
     RangeProgress,
@@ -99,7 +99,7 @@ class SpannerSnapshotSource:
         self._rests = rests
         self._metrics = metrics
         self._stop = stop
-        self._inspections: dict[Nanoseconds, CatalogLook] = {}
+        self._inspections: dict[Nanoseconds, CatalogInspection] = {}
         self._inspecting = asyncio.Lock()
         self._unfinished: frozenset[str] = frozenset()
         self._free: Sequence[SnapshotRange] = ()
@@ -222,7 +222,7 @@ class SpannerSnapshotSource:
         async with self._inspecting:
             found = self._inspections.get(owned.read_at)
             if found is None:
-                found = await self._tables.catalog.look_back(owned.read_at)
+                found = await self._tables.catalog.inspect_at(owned.read_at)
                 if found is None:
                     raise NotReadableError("the database no longer remembers that time")
                 self._keep_inspection(owned.read_at, found)
@@ -238,7 +238,7 @@ class SpannerSnapshotSource:
     async def _choose_new_time(self, owned: OwnedTableRange, why: str) -> None:
         """Let what is left of a range be read as it is now."""
         async with self._inspecting:
-            found = await retried(self._stop, self._tables.catalog.look)
+            found = await retried(self._stop, self._tables.catalog.inspect)
             read_at = Nanoseconds(found.shapes.at // 1_000 * 1_000)
             self._keep_inspection(read_at, found)
         self._log.info(
@@ -246,7 +246,7 @@ class SpannerSnapshotSource:
         )
         owned.read_at = read_at
 
-    def _keep_inspection(self, at: Nanoseconds, found: CatalogLook) -> None:
+    def _keep_inspection(self, at: Nanoseconds, found: CatalogInspection) -> None:
         if len(self._inspections) >= _INSPECTIONS_KEPT:
             self._inspections.pop(next(iter(self._inspections)))
         self._inspections[at] = found

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from services.spanner_reader.app.snapshot.snapshot_status import summaries, summary_lines
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.schema.resync import cure
+from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import NEVER, SchemaInspection, SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import SnapshotSurvey
 from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartitionSurvey, low_watermark
@@ -21,7 +21,7 @@ def document(
     source: str,
     survey: SpannerPartitionSurvey,
     retention: timedelta,
-    look: SchemaInspection | None,
+    inspection: SchemaInspection | None,
     marks: Sequence[SpannerResyncRequest],
     quote: str,
     snapshots: SnapshotSurvey,
@@ -54,10 +54,12 @@ def document(
         "lag_seconds": lag if started else None,
         "retention_seconds": retention.total_seconds(),
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
-        "schema_looked_at": None if look is None else format_timestamp(look.at),
+        "schema_looked_at": None if inspection is None else format_timestamp(inspection.at),
         "needs_resync": [resync(mark, quote) for mark in marks],
         "snapshots": summaries(snapshots, marks),
-        "left": [] if look is None else [n for n, t in sorted(look.tables.items()) if t.mirrored and not t.watched],
+        "left": []
+        if inspection is None
+        else [n for n, t in sorted(inspection.tables.items()) if t.mirrored and not t.watched],
     }
 
 
@@ -111,5 +113,5 @@ def resync(mark: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
             }
             for found in mark.findings
         ],
-        "cure": cure(mark, quote),
+        "cure": fix_of(mark, quote),
     }

@@ -127,7 +127,7 @@ class Completion:
     async def read(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> tuple[Sequence[Sequence[object]], bool]:
-        """Return rows that some keys had at a time, and whether these are all; raises as `RowsAtTimestamp.look` does.
+        """Return rows that some keys had at a time, and whether these are all; raises as `RowsAtTimestamp.read_keys`.
 
         They are not all where they are large: the others are to be asked for again.
         """
@@ -135,7 +135,7 @@ class Completion:
         async with self._reading:
             began, size = time.monotonic(), 0
             try:
-                async with aclosing(self._rows.look(table, at, keys)) as batches:
+                async with aclosing(self._rows.read_keys(table, at, keys)) as batches:
                     async for rows in batches:
                         found += rows
                         size += sum(len(value) for row in rows for value in row if isinstance(value, str))

@@ -1,8 +1,8 @@
 """The first start: where the stream begins, what was there by then, and which rows have to be read for that.
 
 No table may come to be unseen. One that was there where the stream begins has a snapshot, one that came later has all
-of its changes in the stream, and one that the stream took up later is marked by the next look. So the stream begins
-where the tables are looked at, and what takes time (making the partition table, say) is done before.
+of its changes in the stream, and one that the stream took up later is marked by the next inspection. So the stream
+begins where the tables are inspected, and what takes time (making the partition table, say) is done before.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,12 +38,12 @@ async def first_start(
     ``wanted`` is where it is to begin, None for now. ``snapshots`` is None where no rows are to be read. ``check``
     refuses a beginning, given Spanner's time, before anything of it is remembered.
     """
-    look = await catalog.look()
-    start = look.shapes.at if wanted is None else wanted
-    await check(start, look.shapes.at)
-    await remember_start(catalog, shapes, included, table_options, start, look)
+    inspection = await catalog.inspect()
+    start = inspection.shapes.at if wanted is None else wanted
+    await check(start, inspection.shapes.at)
+    await remember_start(catalog, shapes, included, table_options, start, inspection)
     if snapshots is not None:  # of a table that came after the start nothing is found then: the stream has its rows
-        await _request(snapshots, [table for table in look.watched if included(table.name)], start)
+        await _request(snapshots, [table for table in inspection.watched if included(table.name)], start)
     if await partitions.add_root(start, end):
         structlog.get_logger().info("first_start", start=format_timestamp(start))
 

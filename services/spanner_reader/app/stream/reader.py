@@ -162,20 +162,20 @@ class SpannerReader:
         return {
             "subscriptions": self._topic.keep_checking(),
             "finished partitions": self._keep_tidy(),
-            "schema": self._keep_looking(),
+            "schema": self._keep_inspecting(),
             "snapshots": self._keep_reading_snapshots(),
         }
 
     async def begin(self) -> None:
         """Inspect the schema: nothing is read before."""
-        await self._schema.look()
+        await self._schema.inspect_schema()
         self._looked.set()
 
     async def survey(self) -> Round[SpannerPartition] | None:
         """Survey all partitions, show how far they are, and return what to do; None at the end asked for."""
         await self._attend()
         survey = await self._stores.partitions.survey()
-        await self._pauses.look()
+        await self._pauses.poll()
         self._partitions.now = survey.now
         self._show(survey)
         if not survey.unfinished:
@@ -239,9 +239,9 @@ class SpannerReader:
                 self._log.warning("finished_partitions_not_forgotten", error=str(error))
             await asyncio.sleep(self._options.tidy.total_seconds())
 
-    async def _keep_looking(self) -> None:
+    async def _keep_inspecting(self) -> None:
         await self._looked.wait()
-        await self._schema.keep_looking(self._options.inspect_every)
+        await self._schema.keep_inspecting(self._options.inspect_every)
 
     async def _keep_reading_snapshots(self) -> None:
         await self._looked.wait()

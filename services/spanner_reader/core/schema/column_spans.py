@@ -1,7 +1,7 @@
 """When a table had which watched columns, as far as looks at the schema have shown.
 
-Two looks one after the other that show the same say so of the time between them: a column that was dropped and added
-again has another place in the table, unless it was its last one.
+Two inspections one after the other that show the same say so of the time between them: a column that was dropped and
+added again has another place in the table, unless it was its last one.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ColumnSpans(Generic[ColumnsT]):
 
     @property
     def newest(self) -> Nanoseconds | None:
-        """Return the time of the latest look; None if there was none."""
+        """Return the time of the latest inspection; None if there was none."""
         return self._spans[-1].until if self._spans else None
 
     def covers(self, since: Nanoseconds, until: Nanoseconds) -> bool:
@@ -64,7 +64,7 @@ class ColumnSpans(Generic[ColumnsT]):
         raise LookupError("no look has shown the table at that time")
 
     def saw(self, time: Nanoseconds, table: ColumnsT | None) -> None:
-        """Take what a look has shown."""
+        """Take what an inspection has shown."""
         if self.knows(time):
             return
         place = next((number for number, span in enumerate(self._spans) if span.since > time), len(self._spans))

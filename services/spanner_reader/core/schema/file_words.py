@@ -1,4 +1,4 @@
-"""A look at the tables, with what the tables file says of them: what it leaves out counts as not watched."""
+"""An inspection of the tables, with what the tables file says of them: what it leaves out counts as not watched."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +8,12 @@ from shared.contracts.tables_file import TableOptions
 
 
 def excluding(
-    look: SchemaInspection, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None = None
+    inspection: SchemaInspection, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None = None
 ) -> SchemaInspection:
-    """Return a look in which what is not to be mirrored is not watched, with what is not written of the rest."""
-    return replace(look, tables={name: _said(name, table, included, options) for name, table in look.tables.items()})
+    """Return an inspection in which what is not to be mirrored is not watched, with what is not written of the rest."""
+    return replace(
+        inspection, tables={name: _said(name, table, included, options) for name, table in inspection.tables.items()}
+    )
 
 
 def _said(

@@ -36,7 +36,7 @@ _ROWS_MAY_BE_GONE: Final = frozenset(
 )
 
 
-def cure(mark: SpannerResyncRequest, quote: str) -> str:
+def fix_of(mark: SpannerResyncRequest, quote: str) -> str:
     """Return what fixes a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
     kinds = {found.kind for found in mark.findings}
     if SpannerResyncKind.TABLE_PAUSED in kinds:

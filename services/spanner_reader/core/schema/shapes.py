@@ -1,10 +1,11 @@
-"""What a database's tables look like, and which changes of that look change data without a change record.
+"""What a database's tables look like, and which changes of them change data without a change record.
 
 Nothing in INFORMATION_SCHEMA identifies a table or a column across a drop: it has names, an order and a state, no ids
 and no times of creation. So two inspections are compared, and what distinguishes a column that was added again from one
-that stayed is the order: a column can only ever be added last. What was dropped and made again alike between two looks,
-its order included, cannot be seen; a change record that was committed in between and lacks the column shows it all the
-same, whenever it is read: each column is remembered with the time since which all looks have had it.
+that stayed is the order: a column can only ever be added last. What was dropped and made again alike between two
+inspections, its order included, cannot be seen; a change record that was committed in between and lacks the column
+shows it all the same, whenever it is read: each column is remembered with the time since which all inspections have had
+it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,14 +18,14 @@ from typing import Final
 from shared.contracts.timestamps import Nanoseconds
 
 DROPPED_UNSEEN: Final = Nanoseconds(timedelta(minutes=3) // timedelta(microseconds=1) * 1_000)
-"""How much later than its last look the changes may be that a reader drops for its tables file: a few looks' time.
+"""How much later than its last inspection a change may be that a reader drops for its tables file: a few inspections.
 
 Two readers' files may differ, while a new one is rolled out. A reader that leaves a table out has that stored by each
 inspection of its own, and drops no change that was committed more than this after the last one
-(`SchemaWatch.leave_out`). The next look of a reader that has the table in finds what is stored, and marks the table. So
-of all that was dropped by then, or is dropped before the other has looked again, nothing was committed later than this
-after the look that marks; and if the other has looked again, the next look here marks again. A snapshot that heals such
-a mark has to be later than that.
+(`SchemaWatch.leave_out`). The next inspection of a reader that has the table in finds what is stored, and marks the
+table. So of all that was dropped by then, or is dropped before the other has looked again, nothing was committed later
+than this after the inspection that marks; and if the other has inspected again, the next inspection here marks again. A
+snapshot that heals such a mark has to be later than that.
 """
 
 
@@ -66,8 +67,8 @@ class ColumnShape:
     ignored: bool = False
     """By the tables file of the inspecting reader; then it is not written."""
     since: Nanoseconds = _NO_TIME
-    """The time of the first look from which on all have had it, watched: a record of later that lacks it shows that it
-    was away. 0 where it is not watched, and where it was not stored."""
+    """The time of the first inspection from which on all have had it, watched. A later record without it shows that
+    the column was dropped. 0 where it is not watched, and where it was not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ class SchemaInspection:
     watches_everything: bool
     tables: Mapping[str, TableShape] = field(default_factory=dict)
     compared_since: Nanoseconds | None = None
-    """The time of the first look of this kind that was compared with one before. Records that were committed earlier
-    show what no look has seen: the stream may be read from long before."""
+    """The time of the first inspection of this kind that was compared with one before. Records committed earlier show
+    what no inspection has seen: the stream may be read from long before."""
     exclusions: frozenset[str] = frozenset()
     """The stream's options that kept changes out of it."""
 
@@ -196,7 +197,7 @@ def compare(
 ) -> SchemaComparison:
     """Return what the second look says about the time since the first, and sightings about the time before.
 
-    Without a first look, what there is to say is what sightings from before the second one say.
+    Without a first inspection, what there is to say is what sightings from before the second one say.
     """
     if old is None:
         found = {name: _dated(_mirrored(table), new.at) for name, table in new.tables.items() if _matters(table)}
@@ -230,9 +231,9 @@ def compare(
     return SchemaComparison(replace(new, tables=remembered, compared_since=since), tuple(findings), tuple(left))
 
 
-def lost(look: SchemaInspection, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncCause]:
+def lost(inspection: SchemaInspection, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncCause]:
     """Return what it means for tables that changes were published and no subscription kept them."""
-    watched = sorted(name for name, table in look.tables.items() if table.watched and not table.gone)
+    watched = sorted(name for name, table in inspection.tables.items() if table.watched and not table.gone)
     return [SpannerResyncCause(name, SpannerResyncKind.TABLE_LOST, after, before) for name in watched]
 
 
@@ -348,10 +349,10 @@ def _dated(
 def _as_sighted(
     old: SchemaInspection, new: SchemaInspection, sightings: Collection[Sighting]
 ) -> tuple[SchemaInspection, Mapping[str, Nanoseconds]]:
-    """Return the first look with what is known to have been dropped by then or since, and since when at the earliest.
+    """Return the first inspection with what is known to have been dropped by then or since, and the earliest time.
 
-    That is what a record lacks from after the first look that had it, whether it was read before the next one or long
-    after; and what only records have, before one that lacks it, or before a look that does.
+    That is what a record lacks from after the first inspection that had it, whether it was read before the next one or
+    long after; and what only records have, before one that lacks it, or before an inspection that does.
     """
     tables = {name: _remembered_since(table, old.at) for name, table in old.tables.items()}
     only_shown: dict[str, set[str]] = {}
@@ -375,7 +376,7 @@ def _as_sighted(
 
 
 def _remembered_since(table: TableShape, at: Nanoseconds) -> TableShape:
-    """Return a table as it was remembered, by whom since when it has its columns was not: since that look, then."""
+    """Return a table as an older version stored it, without the times of its columns: they get that inspection's."""
     names = table.watched_names
     if all(column.since for column in table.columns if column.name in names):
         return table
@@ -388,23 +389,23 @@ def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:
     return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 
 
-def _before(look: SchemaInspection, sightings: Iterable[Sighting]) -> list[SpannerResyncCause]:
-    """Return what records from before the first looks say, each table's from one to the next and to this look."""
-    until = look.at if look.compared_since is None else look.compared_since
+def _before(inspection: SchemaInspection, sightings: Iterable[Sighting]) -> list[SpannerResyncCause]:
+    """Return what records from before the first looks say, each table's from one to the next and to this inspection."""
+    until = inspection.at if inspection.compared_since is None else inspection.compared_since
     by_table: dict[str, list[Sighting]] = {}
     for seen in sorted(sightings, key=lambda one: one.at):
         if seen.at < until:
             by_table.setdefault(seen.table, []).append(seen)
     findings = []
     for name, sighted in by_table.items():
-        now = look.tables.get(name)
+        now = inspection.tables.get(name)
         if now is None or now.gone or not now.watched:
             continue
         # Records contain no column that is not watched, so none is compared.
         now = replace(now, columns=tuple(column for column in now.columns if column.watched))
-        whole = look.watches_everything or len(now.columns) == len(look.tables[name].columns)
+        whole = inspection.watches_everything or len(now.columns) == len(inspection.tables[name].columns)
         before, at = _sighted(sighted[0], now, whole=whole), sighted[0].at
-        for shape, when in [*((_sighted(one, now, whole=whole), one.at) for one in sighted[1:]), (now, look.at)]:
+        for shape, when in [*((_sighted(one, now, whole=whole), one.at) for one in sighted[1:]), (now, inspection.at)]:
             kinds = _kinds(before, shape, vanished=(), born_watched=True)
             findings += [SpannerResyncCause(name, kind, at, when, columns) for kind, columns in kinds.items()]
             before, at = _mirrored(shape, before), when
