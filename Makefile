@@ -52,7 +52,7 @@ lint: install ## ruff: lint and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: install ## ruff: mend what it can
+format: install ## ruff: fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
