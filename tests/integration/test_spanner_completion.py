@@ -117,7 +117,7 @@ def test_some_tables_are_inspected_as_a_look_at_all_of_them_shows_them(
             client = SpannerDatabaseClient(made.path, channels)
             await client.learn_dialect()
             catalog = SpannerCatalog(client, stream)
-            watched = {table.name: table for table in (await catalog.look()).watched}
+            watched = {table.name: table for table in (await catalog.inspect()).watched}
             for names in ({"Singers"}, {"Albums", "Tags"}, {"shop.Tags"}, {"Nothing"}):
                 before = made.now()
                 at, found = await catalog.inspect_tables(names)

@@ -50,7 +50,7 @@ class WatchedColumns:
 
     async def remembered(self, time: Nanoseconds) -> bool:
         """Return whether the database remembers a time. TransientError."""
-        return await self._catalog.look_back(time) is not None
+        return await self._catalog.inspect_at(time) is not None
 
     async def _inspect(self, table: str) -> tuple[Nanoseconds, WatchedTable | None]:
         names = {table, *self._spans}
