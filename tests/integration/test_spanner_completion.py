@@ -81,6 +81,7 @@ def test_updates_of_some_columns_are_published_as_the_whole_rows_that_were_true_
     changes = [(header, change) for one in (topic, again) for header, batch in one.batches for change in batch]
 
     assert {header.value_capture_type for header, _change in changes} == {"NEW_ROW_AND_OLD_VALUES"}
+    assert len({header for header, change in changes if header.table == "Singers" and change.op == "UPSERT"}) == 1
     assert not any("reconstructed" in change.place for _header, change in changes)
     singers = {change.sequence: row_of(header, change) for header, change in changes if is_singer(header, change, 1)}
     first = {"Name": 'é " n', "Score": 0.1, "Born": None, "Notes": {"a": [1, 2.5, None]}, "Tags": ["x", "y"]}

@@ -51,6 +51,22 @@ def test_confirming_twice_and_repeating_earlier_records_move_nothing_back() -> N
     assert prefix.watermark == at(9)
 
 
+def test_what_is_given_up_moves_nothing_nor_does_what_stands_beside_it_until_it_is_read_again() -> None:
+    prefix = SpannerConfirmedPrefix(START)
+    noted, waiting, published = (prefix.add(at(n)) for n in (1, 2, 3))
+    prefix.give_up([waiting])
+    assert prefix.outstanding == 3  # the others are still to be confirmed
+    prefix.confirm(published)
+    prefix.confirm(noted)
+    assert (prefix.watermark, prefix.outstanding) == (START, 0)
+    again = [prefix.add(at(n)) for n in (1, 2)]
+    prefix.confirm(waiting)
+    prefix.confirm(again[1])
+    assert prefix.watermark == START
+    prefix.confirm(again[0])
+    assert prefix.watermark == at(2)
+
+
 @given(
     steps=st.lists(
         st.one_of(st.tuples(st.just("add"), st.integers(0, 50)), st.tuples(st.just("confirm"), st.integers(0, 40)))

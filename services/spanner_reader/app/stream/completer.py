@@ -164,6 +164,8 @@ class Completer:
         self._stop = stop
         self._queue = CompletionQueue()
         self._counted = 0
+        self._places: set[int] = set()
+        """Of records whose changes wait, or are not confirmed yet."""
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -179,7 +181,7 @@ class Completer:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             if not self._queue.is_idle:
-                self._held.prefix.give_up()
+                self._held.prefix.give_up(self._places)
             self._completion.size -= self._counted
             self._completion.freed.set()
 
@@ -221,7 +223,9 @@ class Completer:
             self._changed()
             await self._publish_now(record, header, changes)
             return
-        confirm = _Countdown(len(changes), self._held.confirming(self._held.prefix.add(record.commit_timestamp)))
+        place = self._held.prefix.add(record.commit_timestamp)
+        self._places.add(place)
+        confirm = _Countdown(len(changes), partial(self._confirm, place, self._held.confirming(place)))
         now = self._completion.clock.now()
         self._queue.add([_waiting(one, confirm, now) for one in known])
         self._idle.clear()
@@ -235,6 +239,10 @@ class Completer:
         """Wait until all that came is published; nothing more is to come."""
         self.passed(_END_OF_TIME)
         await self._idle.wait()
+
+    def _confirm(self, place: int, confirm: Callable[[], None]) -> None:
+        self._places.discard(place)
+        confirm()
 
     def _concerns(self, record: DataChangeRecord) -> bool:
         return record.value_capture_type not in WHOLE_ROW or not self._queue.is_empty

@@ -1,6 +1,7 @@
 """How far a partition has been read *and confirmed*: the longest prefix of its records that are all confirmed."""
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from shared.contracts.timestamps import Nanoseconds
@@ -52,10 +53,14 @@ class SpannerConfirmedPrefix:
         self._line[place - self._first].confirmed = True
         self._advance()
 
-    def give_up(self) -> None:
-        """Wait for nothing any more that is not confirmed: it will be read again, from the watermark on."""
-        for one in self._line:
-            one.timestamp, one.confirmed = self._watermark, True
+    def give_up(self, places: Collection[int]) -> None:
+        """Give up some places, and begin again at the watermark: all that stands in the line will be read again.
+
+        Whatever stands there moves the watermark no more. What was not given up is still waited for.
+        """
+        for number, one in enumerate(self._line, self._first):
+            one.timestamp = self._watermark
+            one.confirmed |= number in places
         self._advance()
 
     def _advance(self) -> None:
