@@ -79,6 +79,8 @@ class Partitioning:
 
     column: str
     unit: str = "DAY"
+    expiration: int | None = None
+    """After how many milliseconds a partition goes; kept and told, but partitions do not expire here."""
 
     def __post_init__(self) -> None:
         if self.unit not in ("HOUR", "DAY", "MONTH", "YEAR"):

@@ -15,6 +15,8 @@ DELETE /control/delay            it notices at once again
 POST   /control/applies/hold     start no background apply (of {"table": "p.d.t"}, or of any)
 POST   /control/applies/release  start them again
 POST   /control/applies/run      run one now, paused or not, and wait for it
+POST   /control/applies/past     {"table": "p.d.t", "seconds": 90, "slot_seconds": 60, "bytes": 1000, "ago": 3600}: let
+                                 the history of jobs have one more, that began so many seconds ago
 """
 
 import threading
@@ -105,6 +107,17 @@ class Control:
         for table in applied:
             self._warehouse.apply(table)
         return {"applied": [table.name.dotted for table in applied]}
+
+    def add_past_apply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add a background apply of ``{"table": "p.d.t"}`` to the history of jobs, as if it had been run."""
+        seconds, slot_seconds, ago = (float(body.get(name, 0)) for name in ("seconds", "slot_seconds", "ago"))
+        began = self._clock.now() - round(ago * 1e6)
+        for table in self._warehouse.all_tables():
+            if table.name.dotted == body.get("table"):
+                ended = began + round(seconds * 1e6)
+                self._warehouse.note_apply(table, began, ended, round(slot_seconds * 1e3), int(body.get("bytes", 0)))
+                return {}
+        raise invalid(f"There is no table {body.get('table')}")
 
     def set_delay(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let the write API be seconds behind: ``{"new_tables": 5, "alterations": 180, "table": "p.d.t"}``."""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from emulators.bigquery.catalog import Table
+from emulators.bigquery.catalog import Table, TableName
 from emulators.bigquery.column_types import Column
 from emulators.bigquery.errors import not_found
 from emulators.bigquery.job_history import PastJob
@@ -98,8 +98,12 @@ _JOBS: Final = pa.schema(
         ("end_time", pa.timestamp("us")),
         ("query", pa.string()),
         ("state", pa.string()),
+        ("error_result", pa.struct([("reason", pa.string()), ("location", pa.string()), ("message", pa.string())])),
+        ("total_bytes_processed", pa.int64()),
+        ("total_bytes_billed", pa.int64()),
         ("total_slot_ms", pa.int64()),
         ("destination_table", _TABLE_REFERENCE),
+        ("referenced_tables", pa.list_(_TABLE_REFERENCE)),
     ]
 )
 _JOBS_TIMELINE: Final = pa.schema(
@@ -149,10 +153,6 @@ def _described(job: PastJob) -> Sequence[object]:
 
 
 def _job(job: PastJob) -> Sequence[object]:
-    reference = None
-    if job.destination is not None:
-        name = job.destination
-        reference = {"project_id": name.project, "dataset_id": name.dataset, "table_id": name.table}
     return (
         job.created,
         *_described(job),
@@ -160,9 +160,17 @@ def _job(job: PastJob) -> Sequence[object]:
         job.ended,
         job.query,
         "DONE",
+        None,  # one that failed is not kept
+        job.processed,
+        job.billed,
         job.slot_milliseconds,
-        reference,
+        None if job.destination is None else _reference(job.destination),
+        [_reference(name) for name in job.read],
     )
+
+
+def _reference(name: TableName) -> Mapping[str, str]:
+    return {"project_id": name.project, "dataset_id": name.dataset, "table_id": name.table}
 
 
 def _timeline(job: PastJob) -> Iterator[Sequence[object]]:

@@ -17,7 +17,10 @@ _SECOND: Final = 1_000_000
 
 @dataclass(frozen=True)
 class PastJob:
-    """A job that has ended. Times are in microseconds since the epoch."""
+    """A job that has ended. Times are in microseconds since the epoch.
+
+    ``processed`` and ``billed`` are bytes, None of a job that shows none; ``read`` are the tables of its query.
+    """
 
     project: str
     job_id: str
@@ -28,6 +31,9 @@ class PastJob:
     slot_milliseconds: int
     destination: TableName | None = None
     query: str = ""
+    processed: int | None = None
+    billed: int | None = None
+    read: Sequence[TableName] = ()
 
     def periods(self) -> Iterator[tuple[int, int]]:
         """Yield the seconds that it ran in, each with its share of the slot milliseconds."""

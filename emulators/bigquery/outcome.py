@@ -1,5 +1,6 @@
 """What a statement did."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,7 +11,10 @@ from emulators.bigquery.query_costs import FREE, QueryCost
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of a query, the number of rows that were changed, or the table that DDL met and what it did to it."""
+    """The rows of a query, the number of rows that were changed, or the table that DDL met and what it did to it.
+
+    ``read``: the tables of a query.
+    """
 
     statement_type: str
     rows: pa.Table | None = None
@@ -18,3 +22,4 @@ class Outcome:
     operation: str = ""
     target: TableName | None = None
     cost: QueryCost = FREE
+    read: Sequence[TableName] = ()

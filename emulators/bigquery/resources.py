@@ -85,7 +85,12 @@ def table_resource(table: Table) -> Mapping[str, Any]:
     if table.clustering:
         resource["clustering"] = {"fields": list(table.clustering)}
     if table.partitioning is not None:
-        resource["timePartitioning"] = {"type": table.partitioning.unit, "field": table.partitioning.column}
+        kept = table.partitioning.expiration
+        resource["timePartitioning"] = {
+            "type": table.partitioning.unit,
+            "field": table.partitioning.column,
+            **({} if kept is None else {"expirationMs": str(kept)}),
+        }
     if table.query:
         resource["view"] = {"query": table.query, "useLegacySql": False}
     return resource
@@ -156,10 +161,12 @@ def _is_label(text: str) -> bool:
 def _read_partitioning(resource: Mapping[str, Any]) -> Partitioning:
     if not resource.get("field"):
         raise ApiError("notImplemented", "This stand-in does not serve partitioning by ingestion time")
-    for unserved in ("expirationMs", "requirePartitionFilter"):
-        if resource.get(unserved):
-            raise ApiError("notImplemented", f"This stand-in does not serve partitioning with {unserved}")
-    return Partitioning(resource["field"], resource.get("type") or "DAY")
+    if resource.get("requirePartitionFilter"):
+        raise ApiError("notImplemented", "This stand-in does not serve partitioning with requirePartitionFilter")
+    expiration = resource.get("expirationMs")
+    return Partitioning(
+        resource["field"], resource.get("type") or "DAY", None if expiration is None else int(expiration)
+    )
 
 
 def _read_view(resource: Mapping[str, Any]) -> str:

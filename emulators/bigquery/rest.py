@@ -121,6 +121,7 @@ def rest_app(warehouse: Warehouse, control: Control) -> Starlette:
         ("POST", "/control/applies/hold", lambda call: control.hold_applies(call.body)),
         ("POST", "/control/applies/release", lambda call: control.release_applies(call.body)),
         ("POST", "/control/applies/run", lambda call: control.apply_now(call.body)),
+        ("POST", "/control/applies/past", lambda call: control.add_past_apply(call.body)),
         ("POST", "/control/delay", lambda call: control.set_delay(call.body)),
         ("DELETE", "/control/delay", lambda _call: control.clear_delay()),
         ("POST", "/control/limits", lambda call: control.set_limits(call.body)),

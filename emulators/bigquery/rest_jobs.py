@@ -178,10 +178,20 @@ class Jobs:
 
     def _remember(self, project: str, identifier: str, outcome: Outcome, created: int, text: str) -> None:
         ended = max(created, self._warehouse.now())
-        slot_milliseconds = max(1, (ended - created) // 1_000)
-        self._warehouse.history.add(
-            PastJob(project, identifier, _USER, outcome.statement_type, created, ended, slot_milliseconds, query=text)
+        job = PastJob(
+            project,
+            identifier,
+            _USER,
+            outcome.statement_type,
+            created,
+            ended,
+            slot_milliseconds=max(1, (ended - created) // 1_000),
+            query=text,
+            processed=outcome.cost.processed,
+            billed=outcome.cost.billed,
+            read=outcome.read,
         )
+        self._warehouse.history.add(job)
 
     def _job(self, project: str, identifier: str) -> _Job:
         with self._lock:

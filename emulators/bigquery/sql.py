@@ -57,6 +57,11 @@ class Translated:
     columns: dict[int, set[str] | None] = field(default_factory=dict)
     """Which columns of each table, by its number, are named, in lower case; None: all of them."""
 
+    @property
+    def names(self) -> Sequence[TableName]:
+        """Return the names of the tables, each once."""
+        return list(dict.fromkeys(table.name for table in self.tables))
+
 
 def parse(text: str) -> exp.Expr:
     """Return the one statement in a text; ApiError for a syntax error or a script."""

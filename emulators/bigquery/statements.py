@@ -30,7 +30,7 @@ def run(
             cost = query_cost(warehouse, translated)
             cost.check(most)
             rows = warehouse.query(translated.sql, translated.tables, translated.beside)
-            return Outcome("SELECT", rows=rows, cost=cost)
+            return Outcome("SELECT", rows=rows, cost=cost, read=translated.names)
         if is_table_of_query(statement):
             return create_table_of_query(statement, warehouse, defaults, parameters, most)
         if isinstance(statement, STATEMENTS):

@@ -52,8 +52,8 @@ def create_table_of_query(
     except ApiError as error:
         if error.reason != "duplicate" or not statement.args.get("exists"):
             raise
-        return Outcome("CREATE_TABLE_AS_SELECT", operation="SKIP", target=name, cost=cost)
-    return Outcome("CREATE_TABLE_AS_SELECT", operation="CREATE", target=name, cost=cost)
+        return Outcome("CREATE_TABLE_AS_SELECT", operation="SKIP", target=name, cost=cost, read=translated.names)
+    return Outcome("CREATE_TABLE_AS_SELECT", operation="CREATE", target=name, cost=cost, read=translated.names)
 
 
 def _check_named(query: exp.Expr) -> None:

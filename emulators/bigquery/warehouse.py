@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import duckdb
 import pyarrow as pa
 
 from emulators.bigquery.append_errors import AppendRefusedError
@@ -24,6 +25,7 @@ from emulators.bigquery.errors import ApiError, duplicate, invalid_query, not_fo
 from emulators.bigquery.job_history import APPLIES_AS, JobHistory, PastJob
 from emulators.bigquery.protocol import SCHEMA_MISMATCH_EXTRA_FIELDS, TABLE_NOT_FOUND
 from emulators.bigquery.reservations import Reservations
+from emulators.bigquery.row_sizes import bytes_of
 from emulators.bigquery.rows import Rows
 from emulators.bigquery.saved import Saved, from_json, to_json
 from emulators.bigquery.staleness import Staleness
@@ -323,18 +325,35 @@ class Warehouse:
         self.staleness.finish(table, began)
         self._save()
         ended = max(began, self.now())
-        self.history.add(
-            PastJob(
-                table.name.project,
-                f"{table.name.dataset}_cdc_background_{uuid.uuid4().hex}",
-                APPLIES_AS,
-                "MERGE",
-                began,
-                ended,
-                slot_milliseconds=max(1, (ended - began) // 1_000),
-                destination=table.name,
-            )
+        # of a table without the option BigQuery applies as it likes, and documents no job: no bytes are made up of it
+        size = self._size(table) if table.max_staleness else None
+        self.note_apply(table, began, ended, max(1, (ended - began) // 1_000), size)
+
+    def note_apply(self, table: Table, began: int, ended: int, slot_milliseconds: int, size: int | None) -> None:
+        """Add a background apply to the history of jobs. ``size``: the bytes of the whole table, which each one reads.
+
+        Source: "Stream table updates with change data capture", section "Estimate BigQuery CDC ingestion costs".
+        """
+        job = PastJob(
+            table.name.project,
+            f"{table.name.dataset}_cdc_background_{uuid.uuid4().hex}",
+            APPLIES_AS,
+            "MERGE",
+            began,
+            ended,
+            slot_milliseconds,
+            destination=table.name,
+            processed=size,
+            billed=size,
         )
+        self.history.add(job)
+
+    def _size(self, table: Table) -> int | None:
+        try:
+            rows = self.storage.query(f"SELECT {bytes_of(table.columns)} FROM {view(table)}", [], {})
+        except duckdb.CatalogException:  # dropped in this moment
+            return None
+        return int(rows.column(0)[0].as_py())
 
 
 def _check_still_fits(before: Table, now: Table, rows: Rows) -> None:

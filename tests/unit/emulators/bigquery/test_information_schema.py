@@ -78,3 +78,31 @@ def test_the_recommended_staleness_is_twice_the_95th_percentile_and_seven_minute
     assert rows is not None
     found = {row["table_id"]: tuple(row.values())[-2:] for row in rows.to_pylist()}
     assert found == {"once": (90, 10), "often": (95, 11)}
+
+
+def test_an_apply_shows_the_bytes_of_the_whole_table_and_a_query_the_tables_that_it_reads() -> None:
+    warehouse = Warehouse(lambda: NOW)
+    try:
+        define = (
+            "CREATE TABLE d.t (id INT64, PRIMARY KEY (id) NOT ENFORCED) OPTIONS (max_staleness = INTERVAL 10 MINUTE)"
+        )
+        run(warehouse, "CREATE SCHEMA d", Defaults("p"), {})
+        run(warehouse, define, Defaults("p"), {})
+        run(warehouse, "INSERT INTO d.t (id) VALUES (1), (2)", Defaults("p"), {})
+        warehouse.apply(warehouse.table(TableName("p", "d", "t")))
+        read = run(warehouse, "SELECT a.id FROM d.t AS a, d.t AS b", Defaults("p"), {}).read
+        warehouse.history.add(PastJob("p", "q", "", "SELECT", NOW, NOW, 5, processed=16, billed=10_485_760, read=read))
+
+        rows = run(
+            warehouse,
+            "SELECT job_id = 'q' AS asked, total_bytes_processed, total_bytes_billed, referenced.table_id "
+            "FROM `region-us`.INFORMATION_SCHEMA.JOBS AS job LEFT JOIN UNNEST(referenced_tables) AS referenced "
+            "ORDER BY 1",
+            Defaults("p"),
+            {},
+        ).rows
+    finally:
+        warehouse.close()
+
+    assert rows is not None
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [(False, 16, 16, None), (True, 16, 10_485_760, "t")]
