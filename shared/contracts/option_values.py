@@ -123,6 +123,14 @@ def duration(value: object) -> timedelta:
     return found
 
 
+def days(value: object) -> timedelta:
+    """Take a duration of whole days."""
+    found = parse_duration(text(value))
+    if found <= timedelta(0) or found % timedelta(days=1):
+        raise ValueError("not a whole number of days above zero; leave it out to keep everything")
+    return found
+
+
 def whole_number(least: int, most: int) -> Callable[[object], int]:
     """Take a whole number between two, inclusive."""
 

@@ -2,6 +2,7 @@
 
     include = ["*"]                   # shell patterns of source table names, at the top of the file
     exclude = ["tmp_*"]
+    mask_key_file = "/etc/millrace/mask.key"  # on the consumer's machines: the key of masks by sha256
 
     [defaults]                        # for every table
     dataset = "mirror"                # else the consumer's BIGQUERY_DATASET
@@ -14,7 +15,8 @@
     json_arrays = []                  # columns written as JSON, so that arrays with NULL elements fit
     jsonb_numbers = "refuse"          # of jsonb numbers that BigQuery's JSON does not hold: refuse | text
     unfit_key = "refuse"              # of a table whose key no BigQuery key holds: refuse | history
-                                      # (and for Bigtable tables those of bigtable_options.py)
+    keep = "90d"                      # how long a history keeps a change; unset: as it is
+                                      # (those of columns: column_options.py; of Bigtable: bigtable_options.py)
 
     [tables."Orders"]                 # the same keys for one table, or for those that a pattern names
     mode = "both"
@@ -32,11 +34,14 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, get_args
 
 from shared.contracts.bigtable_options import BIGTABLE_OPTIONS, BigtableOptions, BigtableSection, bigtable_options
+from shared.contracts.column_options import Masks, Renames, masks, renames
+from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.option_values import (
     NestedMistakesError,
     boolean,
     column_names,
+    days,
     duration,
     kind_of,
     matches_any,
@@ -46,6 +51,7 @@ from shared.contracts.option_values import (
     patterns_if_any,
     shown,
     template,
+    text,
     whole_number,
 )
 from shared.contracts.toml_lines import Path, TomlDocument, TomlMistake, read_document
@@ -58,7 +64,7 @@ _NO_SCHEMA: Final = re.compile(r"[_-]*\{schema\}$|\{schema\}[_-]*")
 _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _DATASET_LETTERS: Final = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
 _MOST_BUCKETS: Final = 10_000
-_TOP: Final = ("include", "exclude", "defaults", "tables")
+_TOP: Final = ("include", "exclude", "mask_key_file", "defaults", "tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,11 @@ class TableOptions:
     """What becomes of a number that BigQuery's JSON does not hold: no change with it is applied, or it is a text."""
     unfit_key: UnfitKey = "refuse"
     """What becomes of a table whose key no BigQuery key holds: none of its changes is applied, or it has a history."""
+    masked_columns: Masks = ()
+    """By the names that columns have at the source, as `renamed_columns`."""
+    renamed_columns: Renames = ()
+    keep: timedelta | None = None
+    """How long a history keeps a change, in whole days; None: not ours to set."""
     bigtable: BigtableOptions = field(default_factory=BigtableOptions)
     """For its reader alone."""
 
@@ -99,6 +110,15 @@ class Section(BigtableSection):
     json_arrays: tuple[str, ...] | None = None
     jsonb_numbers: JsonbNumbers | None = None
     unfit_key: UnfitKey | None = None
+    masked_columns: Masks | None = None
+    renamed_columns: Renames | None = None
+    keep: timedelta | None = None
+
+    @property
+    def columns_named(self) -> tuple[str, ...]:
+        """Return the columns that it names."""
+        by_name = [name for name, _said in (*(self.masked_columns or ()), *(self.renamed_columns or ()))]
+        return (*(self.ignored_columns or ()), *(self.json_arrays or ()), *by_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,23 +130,44 @@ class TablesFile:
     defaults: Section = field(default_factory=Section)
     tables: tuple[tuple[str, Section], ...] = ()
     """By the names or patterns of source tables, in the order of the file."""
+    mask_key_file: str | None = None
+    """Where the consumer's machines have the key of masks by sha256."""
+    document: TomlDocument | None = field(default=None, compare=False, repr=False)
+    """What it was read from."""
 
     def included(self, source_table: str) -> bool:
         """Return whether a source table is mirrored at all."""
         return matches_any(self.include, source_table) and not matches_any(self.exclude, source_table)
 
+    def excluding(self, source_table: str) -> str:
+        """Return the pattern of ``exclude`` that leaves a source table out; empty: none does."""
+        return next((each for each in self.exclude if fnmatchcase(source_table, each)), "")
+
     @property
     def datasets(self) -> frozenset[str]:
         """Return the datasets that are named in full, and not by a table's schema."""
-        named = (section.dataset for section in (self.defaults, *(section for _name, section in self.tables)))
-        return frozenset(name for name in named if name is not None and "{" not in name)
+        return frozenset(name for name in self._datasets() if "{" not in name)
+
+    @property
+    def dataset_templates(self) -> frozenset[str]:
+        """Return the names of datasets that stand for one by a table's schema, such as ``mirror_{schema}``."""
+        return frozenset(name for name in self._datasets() if "{" in name)
+
+    def _datasets(self) -> Iterator[str]:
+        for section in (self.defaults, *(section for _name, section in self.tables)):
+            if section.dataset is not None:
+                yield section.dataset
 
     def columns_named_for(self, source_table: str) -> frozenset[str]:
         """Return the columns that the table's very own section names: those it should have."""
         own = [section for name, section in self.tables if name == source_table]
-        return frozenset(
-            name for section in own for name in (section.ignored_columns or ()) + (section.json_arrays or ())
-        )
+        return frozenset(name for section in own for name in section.columns_named)
+
+    @property
+    def needs_mask_key(self) -> bool:
+        """Return whether any column is masked by sha256."""
+        sections = (self.defaults, *(section for _name, section in self.tables))
+        return any(mask.kind == "sha256" for section in sections for _name, mask in section.masked_columns or ())
 
     def naming_none_of(self, source_tables: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield each name or pattern that names none of these tables, with the list or section that it is in."""
@@ -141,6 +182,31 @@ class TablesFile:
         """Return the heading of the section that a source table takes an option from."""
         saying = [name for name, section in self._sections(source_table) if getattr(section, option) is not None]
         return _heading(saying[-1]) if saying else "[defaults]"
+
+    def where(self, source_table: str, option: str, *inside: str) -> str:
+        """Return the line from which a source table takes an option, or what is ``inside`` of it."""
+        saying = [name for name, section in self._sections(source_table) if getattr(section, option) is not None]
+        return self.line((*(("tables", saying[-1]) if saying else ("defaults",)), option, *inside))
+
+    def line(self, path: Path) -> str:
+        """Return the line of what the keys of a path lead to, in words."""
+        return "the tables file" if self.document is None else f"line {self.document.line_of(path)} of the tables file"
+
+    def refuse_short_keep(self, source_tables: Iterable[str], retention: timedelta) -> None:
+        """Raise MisconfiguredError if a history of these tables keeps less than their change stream retains.
+
+        What the stream is read for again would be in partitions that BigQuery has dropped, or drops at once.
+        """
+        short = []
+        for table in source_tables:
+            options = self.options(table)
+            if self.included(table) and options.keep is not None and options.keep < retention:
+                short.append(
+                    f'{self.where(table, "keep")}: keep = "{format_duration(options.keep)}" of table {table} is '
+                    f"shorter than the {format_duration(retention)} that its change stream retains: keep at least that"
+                )
+        if short:
+            raise MisconfiguredError("; ".join(short))
 
     def _sections(self, source_table: str) -> Sequence[tuple[str, Section]]:
         """Return the sections that speak of a source table, of which the last that says something is right."""
@@ -164,6 +230,9 @@ class TablesFile:
             json_arrays=merged.json_arrays or (),
             jsonb_numbers=merged.jsonb_numbers or "refuse",
             unfit_key=merged.unfit_key or "refuse",
+            masked_columns=merged.masked_columns or (),
+            renamed_columns=merged.renamed_columns or (),
+            keep=merged.keep,
             bigtable=bigtable_options(merged),
         )
 
@@ -203,6 +272,8 @@ class _Reading:
             exclude=self._value((), content, "exclude", patterns_if_any) or (),
             defaults=self._section(("defaults",), self._table((), content, "defaults"), shared=True),
             tables=tuple((name, self._named_section(name, tables)) for name in tables),
+            mask_key_file=self._value((), content, "mask_key_file", text),
+            document=self._document,
         )
 
     def refuse_one_name_for_two(self, file: TablesFile) -> None:
@@ -234,11 +305,20 @@ class _Reading:
         section = Section(**{name: self._value(path, content, name, read) for name, read in _OPTIONS.items()})
         if shared and section.name is not None and "{table}" not in section.name:
             self._mistake((*path, "name"), f"name = {shown(section.name)} for more than one table: put {{table}} in it")
-        twice = {each.lower() for each in section.ignored_columns or ()} & {
-            each.lower() for each in section.json_arrays or ()
-        }
+        ignored = {each.lower() for each in section.ignored_columns or ()}
+        twice = ignored & {each.lower() for each in section.json_arrays or ()}
         if twice:
             self._mistake((*path, "json_arrays"), f"json_arrays names an ignored column: {', '.join(sorted(twice))}")
+        for option in ("masked_columns", "renamed_columns"):
+            for column, _said in getattr(section, option) or ():
+                if column.lower() in ignored:
+                    self._mistake((*path, option, column), f"{option} names an ignored column: {column}")
+        for column, mask in section.masked_columns or ():
+            if mask.kind == "sha256" and "mask_key_file" not in self._document.content:
+                what = (
+                    f"column {shown(column)} is masked by sha256: name the file with the key at the top, mask_key_file"
+                )
+                self._mistake((*path, "masked_columns", column), what)
         return section
 
     def _value(self, path: Path, content: Mapping[str, Any], name: str, read: Callable[[Any], Any]) -> Any:
@@ -288,6 +368,9 @@ _OPTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "json_arrays": column_names,
     "jsonb_numbers": one_of(get_args(JsonbNumbers)),
     "unfit_key": one_of(get_args(UnfitKey)),
+    "masked_columns": masks,
+    "renamed_columns": renames,
+    "keep": days,
     **BIGTABLE_OPTIONS,
 }
 

@@ -74,6 +74,8 @@ class Place:
     """Until when a table says that changes have become dead letters."""
     needs_resync: Callable[[str], str]
     """Why a table says that it needs a re-sync."""
+    keep: Callable[[str], timedelta | None]
+    """How long a history keeps its changes."""
 
 
 def on_bigquery(stand_in: StandIn, rest: str) -> Place:
@@ -100,4 +102,8 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
         labels = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels
         return str(labels.get(NEEDS_RESYNC, ""))
 
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters, needs_resync)
+    def keep(name: str) -> timedelta | None:
+        partitioning = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").time_partitioning
+        return None if partitioning.expiration_ms is None else timedelta(milliseconds=partitioning.expiration_ms)
+
+    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters, needs_resync, keep)

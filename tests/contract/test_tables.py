@@ -7,10 +7,14 @@ from datetime import timedelta
 import pytest
 from msgspec import structs
 
+from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition
-from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, TableTroubleError
+from services.cdc_consumer.core.types.masks import MaskKey
+from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, ROWS_TOO_OLD, TableTroubleError
+from shared.contracts.change_batch import Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
+from shared.contracts.tables_file import read_tables_file
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.contract.table_places import (
     COLOUR,
@@ -255,6 +259,52 @@ class TablesContract:
         place.tables.need_resync(PLANES, read)
         assert place.needs_resync("planes") == "", "a snapshot that was read later is complete"
 
+    def test_a_history_keeps_its_changes_as_long_as_was_asked_for_last(self, place: Place) -> None:
+        place.tables.ensure(replace(HISTORY, keep=timedelta(days=90)))
+        assert place.keep("planes_changelog") == timedelta(days=90)
+        place.tables.forget("planes_changelog")
+        place.tables.ensure(replace(HISTORY, keep=timedelta(days=30)))
+        assert place.keep("planes_changelog") == timedelta(days=30)
+        place.others.ensure(HISTORY)
+        assert place.keep("planes_changelog") == timedelta(days=30), "nothing is asked for"
+
+    def test_a_mirror_whose_masks_change_needs_a_resync_until_a_later_snapshot_is_complete(self, place: Place) -> None:
+        def masked(key: bytes, mask: str = "sha256", header: Header | None = None) -> TableDefinition:
+            text = f'mask_key_file = "k"\n[defaults.masked_columns]\nname = "{mask}"\ncolour = "null"\n'
+            found = destinations(header or a_header(), Plan(read_tables_file(text), "", MaskKey(key)))
+            assert found is not None
+            assert found.mirror is not None
+            return found.mirror
+
+        def needed(definition: TableDefinition) -> str:
+            place.tables.forget("planes")
+            place.tables.ensure(definition)
+            return place.needs_resync("planes")
+
+        later = iter(range(4_000_000_000_000_000, 5_000_000_000_000_000, 1_000_000))
+
+        def healed() -> str:
+            at = next(later)
+            place.tables.complete(PLANES, at, at)
+            return place.needs_resync("planes")
+
+        wide = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
+        same = [masked(b"1"), masked(b"1"), masked(b"1", header=wide), masked(b"1"), masked(b"1", header=wide)]
+        assert [needed(each) for each in same] == [""] * 5, "a column of the file that comes later is no other mask"
+        for other in (masked(b"2"), masked(b"2", "first 3"), masked(b"2", "first 4", wide), PLANES, masked(b"2")):
+            assert (needed(other), needed(other), healed(), needed(other)) == (MASKS_CHANGED, MASKS_CHANGED, "", "")
+
+    def test_the_mirror_of_another_source_table_is_left_as_it_is_whatever_the_masks(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        text = '[tables."hangar.planes"]\nname = "planes"\nmasked_columns = {name = "null"}\n'
+        found = destinations(a_header("hangar.planes"), Plan(read_tables_file(text)))
+        assert found is not None
+        assert found.mirror is not None
+        place.tables.forget("planes")
+        with pytest.raises(TableTroubleError, match="holds another source table"):
+            place.tables.ensure(found.mirror)
+        assert place.needs_resync("planes") == ""
+
     def test_jsonb_is_written_to_a_column_that_was_made_for_json(self, place: Place) -> None:
         for kind in ("JSON", "PG_JSONB", "JSON"):
             place.tables.forget("planes")
@@ -269,7 +319,7 @@ class TestFakeTables(TablesContract):
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
         two.there, two.letters, two.needs_resync = one.there, one.letters, one.needs_resync
-        two.complete_since, two.resync_after = one.complete_since, one.resync_after
+        two.complete_since, two.resync_after, two.masks = one.complete_since, one.resync_after, one.masks
 
         def drop(name: str) -> None:
             del one.there[name]
@@ -287,6 +337,7 @@ class TestFakeTables(TablesContract):
             lambda dataset: one.forbidden.add(f"{dataset}.planes"),
             lambda name: one.letters.get(name, 0),
             lambda name: one.needs_resync.get(name, ""),
+            lambda name: one.there[name].keep,
         )
 
 

@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
-from services.cdc_consumer.ports import LEFT_OUT, ROWS_TOO_OLD, DatasetRefusedError, NotLabelledError, TableTroubleError
+from services.cdc_consumer.ports import (
+    LEFT_OUT,
+    MASKS_CHANGED,
+    ROWS_TOO_OLD,
+    DatasetRefusedError,
+    NotLabelledError,
+    TableTroubleError,
+)
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
 from tests.fakes.effects import Effects
@@ -40,6 +47,10 @@ class FakeTables:
         """The end of the hour in which the latest of the snapshot rows was read that a mirror lacks."""
         self.unlabelled: set[str] = set()
         """Tables whose labels may not be written."""
+        self.masks: dict[str, str] = {}
+        """How tables say that their columns are masked and named."""
+        self.now = 0
+        """In microseconds: when masks are changed."""
         self._known: dict[str, TableDefinition] = {}
 
     def ensure(self, definition: TableDefinition) -> TableDefinition:
@@ -57,7 +68,7 @@ class FakeTables:
         if min(since, read_since) > after and since > self.complete_since.get(name, 0):
             self.effects.note(f"complete {name}")
             self.complete_since[name] = since
-            if self.needs_resync.get(name) == ROWS_TOO_OLD:
+            if self.needs_resync.get(name) in (ROWS_TOO_OLD, MASKS_CHANGED):
                 del self.needs_resync[name]
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
@@ -102,8 +113,18 @@ class FakeTables:
         else:
             definition = self._placed(definition, found)
             self._check(found, definition)
+            there = _upper([column.name for column in found.columns])
+            wanted = _upper([column.name for column in definition.columns])
+            if definition.marks.changed(there, self.masks.get(name, ""), wanted) and not definition.append_only:
+                self.effects.note(f"masks of {name} changed")
+                self.needs_resync.setdefault(name, MASKS_CHANGED)
+                self.resync_after[name] = max(self.now, self.resync_after.get(name, 0))
+                self.complete_since.pop(name, None)
             if len(found.columns) + len(self._missing(found, definition)) > COLUMN_LIMIT:
                 raise PoisonRecordError(Reason.TOO_MANY_COLUMNS, f"table {name}")
+            if definition.keep not in (None, found.keep):
+                self.effects.note(f"set keep of {name}")
+                found = self.there[name] = replace(found, keep=definition.keep)
             if definition.max_staleness not in (None, found.max_staleness):
                 self.effects.note(f"set staleness of {name}")
                 found = self.there[name] = replace(found, max_staleness=definition.max_staleness)
@@ -111,6 +132,7 @@ class FakeTables:
             if missing:
                 self.effects.note(f"widen {name}")
                 self.there[name] = replace(found, columns=(*found.columns, *missing))
+        self.masks[name] = definition.marks.label(_upper([column.name for column in self.there[name].columns]))
         self._leave_out(definition)
         return self.there[name]
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.contracts.column_options import Mask
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TableOptions, TablesFile, read_tables_file
 
@@ -141,7 +142,7 @@ def test_a_dataset_of_the_schema_is_the_consumers_own_where_there_is_no_schema()
         ("dataset = 1979-05-27", "dataset: not a text in quotes, but a date or time"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_an_option_is_named_with_its_line_and_cure(line: str, what: str) -> None:
+def test_a_mistake_in_an_option_is_named_with_its_line_and_fix(line: str, what: str) -> None:
     found = mistakes(f"# first\n[tables.T]\n# second\n\n{line}\n")
 
     assert list(found) == [5]
@@ -246,3 +247,61 @@ def test_the_section_that_a_table_takes_an_option_from_is_named() -> None:
     assert file.section_of("sales.Items", "max_staleness") == '[tables."sales.Items"]'
     assert file.section_of("sales.Items", "buckets") == '[tables."sales.*"]'
     assert file.section_of("Orders", "max_staleness") == "[defaults]"
+
+
+def test_masks_names_and_how_long_a_history_keeps_are_read() -> None:
+    file = read_tables_file(
+        'mask_key_file = "/k"\n[tables.T]\nkeep = "90d"\n[tables.T.masked_columns]\nEmail = "sha256"\n'
+        'Phone = "first 4"\nNotes = "null"\n[tables.T.renamed_columns]\nCustName = "name"\n'
+    )
+    options = file.options("T")
+
+    assert options.masked_columns == (("Email", Mask("sha256")), ("Phone", Mask("first", 4)), ("Notes", Mask("null")))
+    assert (options.renamed_columns, options.keep) == ((("CustName", "name"),), timedelta(days=90))
+    assert (file.mask_key_file, file.needs_mask_key) == ("/k", True)
+    assert file.columns_named_for("T") == {"Email", "Phone", "Notes", "CustName"}
+    assert file.where("T", "masked_columns", "Phone") == "line 6 of the tables file"
+
+
+def test_mistakes_of_masks_and_names_are_found_with_their_lines() -> None:
+    found = mistakes(
+        "[tables.T]\n"
+        'ignored_columns = ["Card"]\n'
+        'keep = "36h"\n'
+        "[tables.T.masked_columns]\n"
+        'Email = "sha256"\n'
+        'Phone = "first 0"\n'
+        "Notes = 3\n"
+        'card = "null"\n'
+        "[tables.T.renamed_columns]\n"
+        'A = "same"\n'
+        'B = "SAME"\n'
+        "[tables.U]\n"
+        'renamed_columns = { C = "no name" }\n'
+        'masked_columns = ["x"]\n'
+        'keep = "0d"\n'
+    )
+
+    assert found.keys() == {3, 6, 7, 11, 13, 14, 15}
+    assert "column 'Phone': 'first 0' is no mask" in found[6]
+    assert "'B' would be column SAME, and so would 'A'" in found[11]
+
+
+def test_a_mask_by_a_digest_needs_a_key_and_no_ignored_column_is_masked_or_renamed() -> None:
+    found = mistakes(
+        '[tables.T]\nignored_columns = ["Card", "Old"]\n[tables.T.masked_columns]\nEmail = "sha256"\ncard = "null"\n'
+        '[tables.T.renamed_columns]\nOld = "new"\n'
+    )
+
+    assert "mask_key_file" in found[4]
+    assert found[5] == "masked_columns names an ignored column: card"
+    assert found[7] == "renamed_columns names an ignored column: Old"
+
+
+def test_a_history_that_keeps_less_than_its_stream_retains_is_refused_with_its_line() -> None:
+    file = read_tables_file('exclude = ["X"]\n[defaults]\nkeep = "1d"\n[tables.T]\nkeep = "7d"\n')
+    file.refuse_short_keep(["T", "X"], timedelta(days=7))
+    with pytest.raises(
+        MisconfiguredError, match=r'^line 3 of the tables file: keep = "1d" of table U is shorter .* 7d'
+    ):
+        file.refuse_short_keep(["T", "U"], timedelta(days=7))
