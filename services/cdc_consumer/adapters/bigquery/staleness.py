@@ -17,7 +17,12 @@ def interval_text(duration: timedelta) -> str:
 
 def staleness_of(found: bigquery.Table) -> timedelta:
     """Return of how long ago a table's answers may be."""
-    match = _INTERVAL.fullmatch(found.max_staleness or "")
+    return interval_of(found.max_staleness or "")
+
+
+def interval_of(text: str) -> timedelta:
+    """Return the duration of an INTERVAL of days and less; nothing of any other text."""
+    match = _INTERVAL.fullmatch(text)
     days, hours, minutes, seconds = (int(part) for part in match.groups()) if match else (0, 0, 0, 0)
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 

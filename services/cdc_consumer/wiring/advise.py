@@ -1,0 +1,101 @@
+"""The command `advise`, and its summary in `doctor`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TextIO
+
+from services.cdc_consumer.adapters.advice.figures import AdviceFigures
+from services.cdc_consumer.adapters.schema.tables import open_client
+from services.cdc_consumer.commands.advise import consumer_figures, print_advice
+from services.cdc_consumer.commands.command_line import AdviseCommand
+from services.cdc_consumer.commands.status import Address
+from services.cdc_consumer.core.advice.advice import Advice, Question, advise
+from services.cdc_consumer.core.advice.capacity import ReservationNames
+from services.cdc_consumer.core.advice.pipeline import stream_storage
+from services.cdc_consumer.core.advice.prices import Prices
+from services.cdc_consumer.settings import Settings
+from shared.contracts.durations import format_duration
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import TablesFile
+from shared.contracts.timestamps import microseconds, parse_timestamp
+from shared.runtime.findings import Finding, Level
+from shared.runtime.logs import configure_logs
+from shared.runtime.service import command_settings
+from shared.runtime.tables_file import load_tables_file
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def advise_command(told: AdviseCommand, environ: Mapping[str, str], out: TextIO) -> int:
+    """Ask, print and return the exit code: 1 where something should be changed, or cannot be read."""
+    settings = command_settings(Settings, environ)
+    configure_logs(service="cdc_consumer", level="WARNING", log_format=settings.log_format)
+    prices = Prices().changed(told.price)
+    if not told.per:
+        raise MisconfiguredError("--per 0s: name the time in which --changes are expected, such as 1s or 60s")
+    written = told.written_per_day
+    question = Question(
+        project=settings.dataset_project,
+        at=datetime.now(UTC),
+        names=ReservationNames(
+            admin_project=told.admin_project or settings.dataset_project,
+            reservation=told.reservation,
+            assignment=told.assignment,
+            edition=told.edition,
+        ),
+        prices=prices,
+        tolerable=told.tolerable,
+        streamed=None if told.deleted_at is None else _datetime(told.deleted_at),
+        kept=settings.keep_messages_for,
+        source_kept=told.source_retention,
+        changes_per_second=None if told.changes is None else told.changes / told.per.total_seconds(),
+        change_bytes=told.change_bytes,
+        stream_storage=None
+        if written is None
+        else stream_storage(written, told.source_retention, told.clusters, prices),
+    )
+    _text, file = load_tables_file(settings.tables_file)
+    client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
+    advice = _advice(client, settings, file, question, told.tables, told.address)
+    print_advice(advice, out, as_json=told.json)
+    return int(bool(advice.problems))
+
+
+def summary(client: Any, settings: Settings, file: TablesFile) -> Iterator[Finding]:
+    """Yield what `doctor` says of it: one line, and what should be changed. What may not be read is no finding."""
+    project = settings.dataset_project
+    question = Question(project=project, at=datetime.now(UTC), names=ReservationNames(admin_project=project))
+    advice = _advice(client, settings, file, question)
+    if not advice.mirrors:
+        return
+    best = [
+        f"{one.mirror.name} {format_duration(one.recommended)}" for one in advice.mirrors if one.recommended is not None
+    ]
+    unread = [f"{one.check}: {one.detail}" for one in advice.problems if one.unread]
+    said = f"recommended max_staleness: {', '.join(best) or 'unknown'}"
+    yield Finding(
+        Level.OK, "advice", "\n".join([f"{said}; the command `advise` says why, and what applies cost", *unread])
+    )
+    for problem in advice.problems:
+        if not problem.unread:
+            yield Finding(Level.WARNING, f"advice: {problem.check}", problem.detail, problem.fix)
+
+
+def _advice(
+    client: Any,
+    settings: Settings,
+    file: TablesFile,
+    question: Question,
+    tables: Sequence[str] = (),
+    address: str | None = None,
+) -> Advice:
+    dataset = settings.bigquery_dataset
+    address = address or str(Address(host=settings.host, port=settings.port))
+    consumer = consumer_figures(address, dataset, question.at)
+    asked = AdviceFigures(client, question.project, question.names.admin_project)
+    regions = asked.regions([dataset, *file.datasets], file.dataset_templates, tables)
+    return advise(regions, consumer, question, asked.unread)
+
+
+def _datetime(text: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds(parse_timestamp(text)))
