@@ -4,8 +4,8 @@ Raw stubs with the plain protobuf classes are used where messages flow: a messag
 them. On the service the channel is made by the client library, so Application Default Credentials work as anywhere.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import google.auth.exceptions
@@ -21,6 +21,9 @@ _SERVICE: Final = "pubsub.googleapis.com:443"
 _SENT: Final = ("grpc.max_send_message_length", -1)
 _RECEIVED: Final = "grpc.max_receive_message_length"
 _OPTIONS: Final = [_SENT, (_RECEIVED, -1)]
+_OWN_CONNECTION: Final = ("grpc.use_local_subchannel_pool", 1)  # channels with the same options share one otherwise
+_CALLS_PER_CONNECTION: Final = 100
+"""A connection to Google's front ends carries so many calls at once; one more waits until another is over."""
 # A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
@@ -55,9 +58,18 @@ def stoppable_channel(emulator_host: str | None, stop: Stop) -> Iterator[grpc.Ch
 def open_async_channel(emulator_host: str | None) -> grpc.aio.Channel:
     """Do the same for an event loop."""
     if emulator_host:
-        return grpc.aio.insecure_channel(emulator_host, options=_OPTIONS)
-    channel: grpc.aio.Channel = _authenticated(PublisherGrpcAsyncIOTransport.create_channel, _OPTIONS)
+        return grpc.aio.insecure_channel(emulator_host, options=[*_OPTIONS, _OWN_CONNECTION])
+    options = [*_OPTIONS, _OWN_CONNECTION]
+    channel: grpc.aio.Channel = _authenticated(PublisherGrpcAsyncIOTransport.create_channel, options)
     return channel
+
+
+@asynccontextmanager
+async def open_async_channels(emulator_host: str | None, calls: int) -> AsyncIterator[Sequence[grpc.aio.Channel]]:
+    """Open as many channels, each a connection of its own, as so many calls at once need."""
+    several = -(-calls // _CALLS_PER_CONNECTION)
+    async with AsyncExitStack() as opened:
+        yield [await opened.enter_async_context(open_async_channel(emulator_host)) for _ in range(several)]
 
 
 def _authenticated(create_channel: Any, options: Sequence[tuple[str, int]]) -> Any:

@@ -77,7 +77,7 @@ class Inspection:
         wrong = mistakes_of(found, name, dead_letter_topic, keep_messages_for, topic)
         yield from _settings(what, found, wrong)
         deadline = timedelta(seconds=found.ack_deadline_seconds or 10)
-        cure = f"gcloud pubsub subscriptions update {short_name(name)} --project={project_of(name)} --ack-deadline="
+        fix = f"gcloud pubsub subscriptions update {short_name(name)} --project={project_of(name)} --ack-deadline="
         yield (
             Finding(Level.OK, f"{what}: ack deadline", f"{deadline.seconds}s")
             if deadline >= _SHORT_DEADLINE
@@ -85,7 +85,7 @@ class Inspection:
                 Level.WARNING,
                 f"{what}: ack deadline",
                 f"{deadline.seconds}s: a busy moment of Spark's outlasts it, and messages come twice",
-                f"{cure}{ACK_DEADLINE.seconds}",
+                f"{fix}{ACK_DEADLINE.seconds}",
             )
         )
 
@@ -140,9 +140,9 @@ class Inspection:
         """Look whether Pub/Sub's own agent may forward what was delivered too often: nothing says so if it may not."""
         for right in forwarding_rights(subscription, dead_letter_topic):
             what = f"Pub/Sub's right on {right.kind[:-1]} {short_name(right.resource)}"
-            found, role, cure = self._asked(what, self._bindings, right.resource), right.role, right.grant
+            found, role, fix = self._asked(what, self._bindings, right.resource), right.role, right.grant
             if isinstance(found, Finding):
-                yield Finding(found.level, found.check, found.detail, cure if found.level is not Level.OK else "")
+                yield Finding(found.level, found.check, found.detail, fix if found.level is not Level.OK else "")
             elif any(one.role == role and any(AGENT in each for each in one.members) for one in found):
                 yield Finding(Level.OK, what, role)
             else:
@@ -151,7 +151,7 @@ class Inspection:
                     what,
                     f"Pub/Sub's service agent does not have {role} here (it may have it from the project): without it "
                     f"a message delivered {MAX_DELIVERY_ATTEMPTS} times is delivered on and on",
-                    cure,
+                    fix,
                 )
 
     def _get_subscription(self, name: str) -> Any:
@@ -220,4 +220,4 @@ def _settings(what: str, found: Any, wrong: Sequence[SubscriptionMistake]) -> It
         if mistake is None:
             yield Finding(Level.OK, f"{what}: {setting}", detail)
         else:
-            yield Finding(Level.ERROR, f"{what}: {setting}", mistake.what, mistake.cure)
+            yield Finding(Level.ERROR, f"{what}: {setting}", mistake.what, mistake.fix)

@@ -5,10 +5,13 @@ behind. A key may rest after a request, so that one that is busy makes fewer and
 waits until it has rested, or until a message is full; what comes to any other goes at once. A request carries one
 ordering key (Pub/Sub refuses a mix, its emulator does not), so a key's order is the order of its requests, and a
 request that fails is sent again before anything later of its key.
+
+Where messages have no ordering key, the same keys still say which changes make a message together. A request then takes
+the messages of all keys that are due.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -37,7 +40,7 @@ class PackerLimits:
     bytes_per_message: int = 1_000_000
     messages_per_request: int = 1_000
     bytes_per_request: int = REQUEST_BYTES
-    requests: int = 32
+    requests: int = 200
 
     def __post_init__(self) -> None:
         if min(self.changes_per_message, self.bytes_per_message, self.messages_per_request, self.requests) < 1:
@@ -64,12 +67,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PackedRequest:
-    """One publish: messages of one ordering key, in order."""
+    """One publish: the messages of each of its keys, in order; of one key, unless messages have no ordering key."""
 
-    ordering_key: str
-    messages: Sequence[Message]
+    of_keys: Mapping[str, Sequence[Message]]
     taken_at: Nanoseconds
     """Of its oldest change."""
+
+    @property
+    def ordering_key(self) -> str:
+        """Return its first key."""
+        return next(iter(self.of_keys))
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Return all its messages."""
+        return [message for messages in self.of_keys.values() for message in messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,7 @@ class _Lane:
     waiting: deque[_Entry] = field(default_factory=deque)
     under_way: list[_Entry] = field(default_factory=list)
     waiting_bytes: int = 0
+    under_way_bytes: int = 0
     resting: bool = False
     due: bool = False
 
@@ -116,8 +129,12 @@ class _Lane:
 class Packer:
     """Collects changes per ordering key and cuts them into requests."""
 
-    def __init__(self, limits: PackerLimits | None = None, *, resting: bool = False) -> None:
-        """With ``resting`` a key rests from each request that is cut for it until `rested` says that it has."""
+    def __init__(self, limits: PackerLimits | None = None, *, resting: bool = False, ordered: bool = True) -> None:
+        """With ``resting`` a key rests from each request that is cut for it until `rested` says that it has.
+
+        ``ordered``: whether messages have ordering keys.
+        """
+        self._ordered = ordered
         self._limits = limits or PackerLimits()
         self._resting = resting
         self._lanes: dict[str, _Lane] = {}
@@ -180,26 +197,31 @@ class Packer:
         self.outstanding_bytes += receipt.size
         return receipt, oversized
 
-    def requests(self) -> Iterator[PackedRequest]:
-        """Cut a request for every key that may publish now; each is then under way until it is confirmed."""
-        while self._due and self._under_way < self._limits.requests:
-            key = self._due.popleft()
-            yield self._cut(key, self._lanes[key])
+    def bytes_of(self, key: str) -> int:
+        """Return how many bytes of a key are added and not confirmed yet."""
+        lane = self._lanes.get(key)
+        return 0 if lane is None else lane.waiting_bytes + lane.under_way_bytes
 
-    def confirm(self, ordering_key: str) -> Sequence[Receipt]:
-        """Note that the key's request is confirmed; return the receipts that wait for nothing more."""
-        lane = self._lanes[ordering_key]
-        confirmed, lane.under_way = lane.under_way, []
+    def requests(self) -> Iterator[PackedRequest]:
+        """Cut requests of all keys that may publish now; each is then under way until it is confirmed."""
+        while self._due and self._under_way < self._limits.requests:
+            yield self._cut()
+
+    def confirm(self, *keys: str) -> Sequence[Receipt]:
+        """Note that the request of the keys is confirmed; return the receipts that wait for nothing more."""
         self._under_way -= 1
-        self._settle(ordering_key, lane)
         done: list[Receipt] = []
         size = 0
-        for entry in confirmed:
-            size += entry.size
-            receipt = entry.receipt
-            receipt.waiting -= 1
-            if receipt.waiting == 0:
-                self._close(receipt, done)
+        for key in keys:
+            lane = self._lanes[key]
+            confirmed, lane.under_way, lane.under_way_bytes = lane.under_way, [], 0
+            self._settle(key, lane)
+            for entry in confirmed:
+                size += entry.size
+                receipt = entry.receipt
+                receipt.waiting -= 1
+                if receipt.waiting == 0:
+                    self._close(receipt, done)
         self.outstanding_bytes -= size
         return done
 
@@ -267,22 +289,43 @@ class Packer:
         limits = self._limits
         return len(lane.waiting) >= limits.changes_per_message or lane.waiting_bytes >= limits.bytes_per_message
 
-    def _cut(self, key: str, lane: _Lane) -> PackedRequest:
-        lane.due, lane.resting = False, self._resting
-        taken_at = lane.waiting[0].receipt.taken_at
-        messages: list[Message] = []
+    def _cut(self) -> PackedRequest:
+        of_keys: dict[str, Sequence[Message]] = {}
+        taken_at: list[Nanoseconds] = []
         room = self._limits.bytes_per_request - _REQUEST_OVERHEAD
+        most = self._limits.messages_per_request
+        while self._due and most > 0:
+            key = self._due[0]
+            lane = self._lanes[key]
+            first = lane.waiting[0]
+            messages, room = self._cut_messages(key, lane, room, most)
+            if not messages:  # another request's
+                break
+            self._due.popleft()
+            lane.due, lane.resting = False, self._resting
+            of_keys[key] = messages
+            taken_at.append(first.receipt.taken_at)
+            most -= len(messages)
+            if self._ordered:
+                break
+        self._under_way += 1
+        return PackedRequest(of_keys, min(taken_at))
+
+    def _cut_messages(self, key: str, lane: _Lane, room: int, most: int) -> tuple[Sequence[Message], int]:
+        """Take so many messages of a key while there is room; return them and the room that is left."""
+        messages: list[Message] = []
         overhead = _MESSAGE_OVERHEAD + len(key.encode())
-        while lane.waiting and len(messages) < self._limits.messages_per_request:
+        while lane.waiting and len(messages) < most:
             cut, size = self._cut_message(lane.waiting, room, overhead)
             if not cut:
                 break
             room -= size
             lane.under_way += cut
-            lane.waiting_bytes -= size - overhead - cut[0].header_size  # what is left is the changes'
+            of_changes = size - overhead - cut[0].header_size
+            lane.waiting_bytes -= of_changes
+            lane.under_way_bytes += of_changes
             messages.append(Message(cut[0].header, [entry.change for entry in cut if entry.change is not None]))
-        self._under_way += 1
-        return PackedRequest(key, messages, taken_at)
+        return messages, room
 
     def _cut_message(self, waiting: deque[_Entry], room: int, overhead: int) -> tuple[list[_Entry], int]:
         """Take one message's entries from the front: one header, at most N and S, and no more than there is room."""

@@ -7,16 +7,17 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import cycle
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
 import structlog
 
-from shared.contracts.change_batch import Change, Header, encode_batch
+from shared.contracts.change_batch import BUCKET, Change, Header, encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
@@ -41,6 +42,8 @@ A message costs both of its ends more than the changes in it do, and Pub/Sub cou
 _LONGEST_REST: Final = timedelta(milliseconds=500)
 """Of a key whose changes are old already: who catches up makes fuller messages, and is a tenth later at most."""
 _AGE_FOR_REST: Final = 10
+_BETWEEN_REQUESTS: Final = 0.01
+"""Seconds from one request to the next where messages have no ordering keys: what comes meanwhile goes together."""
 _LOOK_AT_CLOCK: Final = timedelta(minutes=1)
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 _TIMEOUT: Final = 30.0
@@ -59,6 +62,8 @@ class PublisherOptions:
     last_chance: timedelta = _LAST_CHANCE
     """For what is left when the publisher is closed."""
     rest: timedelta = REST
+    ordered: bool = True
+    """Whether messages have ordering keys. If not, they say in an attribute which of them are of the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +80,37 @@ class BatchPublisher:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        channels: grpc.aio.Channel | Sequence[grpc.aio.Channel],
         topic: str,
         letters: AsyncDeadLetterPublisher,
         stop: Stop,
         options: PublisherOptions,
         hooks: PublisherHooks | None = None,
     ) -> None:
+        """Take channels that have room for all requests under way, which they share."""
         hooks = hooks or PublisherHooks()
-        self._stub = publish_stub(channel)
+        several = channels if isinstance(channels, Sequence) else [channels]
+        self._stubs = cycle([publish_stub(channel) for channel in several])
         self._topic = topic
         self._letters = letters
         self._stop = stop
         self._failed_in = options.failed_in
         self._confirmed = hooks.confirmed
         self._clock = hooks.clock
-        self._packer = Packer(options.limits, resting=options.rest > timedelta())
+        self._ordered = options.ordered
+        self._packer = Packer(options.limits, resting=options.rest > timedelta(), ordered=options.ordered)
         self._rest = options.rest.total_seconds()
         self._longest_rest = max(self._rest, _LONGEST_REST.total_seconds())
         self._most_outstanding = options.outstanding_bytes
         self._last_chance = options.last_chance
         self._gate = asyncio.Lock()  # hands out room in the order in which it was asked for
         self._room = asyncio.Event()
+        self._confirmed_of: dict[str, asyncio.Event] = {}
+        """Of keys that some wait for."""
+        self._next_request = 0.0
+        """By the event loop's clock, where messages have no ordering keys."""
+        self._is_pump_timed = False
+        """Whether a timer is set for the next request: there is one at most, whoever waits for it."""
         self._futures: dict[Receipt, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._oversized: deque[Oversized] = deque()
@@ -127,15 +141,21 @@ class BatchPublisher:
         `MOST_HELD`, or this process has stood still for as long; or with MisconfiguredError.
         """
         taken_at = self._clock.now()
-        async with self._gate:
-            while self._packer.outstanding_bytes >= self._most_outstanding and self._error is None:
-                self._room.clear()
-                await self._room.wait()
-            self._refuse_if_over()
-            announce_under = ordering_key(header.table, 0)
-            omitted_before = self._packer.old_values_omitted
-            receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
-            omitted = self._packer.old_values_omitted - omitted_before
+        keys = {key for key, _change in changes}
+        while True:
+            await self._share(keys)
+            async with self._gate:
+                while self._packer.outstanding_bytes >= self._most_outstanding and self._error is None:
+                    self._room.clear()
+                    await self._room.wait()
+                self._refuse_if_over()
+                if self._over_share(keys) is not None:
+                    continue
+                announce_under = ordering_key(header.table, 0)
+                omitted_before = self._packer.old_values_omitted
+                receipt, oversized = self._packer.add(header, changes, announce_under, taken_at)
+                omitted = self._packer.old_values_omitted - omitted_before
+                break
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:
@@ -177,13 +197,48 @@ class BatchPublisher:
     ) -> None:
         await self.close()
 
+    async def _share(self, keys: Collection[str]) -> None:
+        """Wait while one of the keys has more than its share of the room, and nobody else for it.
+
+        A key may take as much as is free. So one whose requests are slow takes half of the room at most, two a third
+        each, and what is of other keys goes on.
+        """
+        while self._error is None and (key := self._over_share(keys)) is not None:
+            await self._confirmed_of.setdefault(key, asyncio.Event()).wait()
+
+    def _over_share(self, keys: Collection[str]) -> str | None:
+        free = self._most_outstanding - self._packer.outstanding_bytes
+        bytes_of = self._packer.bytes_of
+        return next((key for key in keys if 0 < bytes_of(key) >= free), None) if free > 0 else None
+
     def _pump(self) -> None:
         self._pump_is_due = False
-        if self._error is None:
-            for request in self._packer.requests():
-                self._start(self._publish(request))
-                if self._rest and not self._closed:
-                    asyncio.get_running_loop().call_later(self._rest_after(request), self._rested, request.ordering_key)
+        if self._error is not None or self._waits_for_others():
+            return
+        for request in self._packer.requests():
+            self._start(self._publish(request))
+            if self._rest and not self._closed:
+                rest = self._rest_after(request)
+                asyncio.get_running_loop().call_later(rest, self._rested, request.of_keys.keys())
+
+    def _waits_for_others(self) -> bool:
+        """Return whether the last request was a moment ago, so that the next waits for what comes until then."""
+        if self._ordered or self._closed:
+            return False
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now < self._next_request:
+            self._pump_is_due = True
+            if not self._is_pump_timed:
+                self._is_pump_timed = True
+                loop.call_at(self._next_request, self._timed_pump)
+            return True
+        self._next_request = now + _BETWEEN_REQUESTS
+        return False
+
+    def _timed_pump(self) -> None:
+        self._is_pump_timed = False
+        self._pump()
 
     def _rest_after(self, request: PackedRequest) -> float:
         """Return how many seconds a key rests: a tenth of its last change's age, within bounds.
@@ -196,8 +251,9 @@ class BatchPublisher:
         age = (self._clock.now() - parse_timestamp(changes[-1].commit_timestamp)) / _SECOND
         return min(max(self._rest, age / _AGE_FOR_REST), self._longest_rest)
 
-    def _rested(self, key: str) -> None:
-        self._packer.rested(key)
+    def _rested(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self._packer.rested(key)
         self._pump()
 
     def _start(self, work: Any) -> None:
@@ -207,24 +263,50 @@ class BatchPublisher:
 
     async def _publish(self, request: PackedRequest) -> None:
         try:
-            messages = [batch_message(message, request.ordering_key) for message in request.messages]
-            wire = PublishRequest(topic=self._topic, messages=messages)
-            async for attempt in retrying_async(self._stop):
-                if self._is_held_too_long(request.taken_at):
-                    since = format_timestamp(request.taken_at)
-                    raise _stale(f"changes have waited for {self._topic} since {since}")
-                with attempt, self._outage.attempt(), pubsub_errors(f"publish to {self._topic}"):
-                    await self._stub(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+            messages = [
+                batch_message(message, key, ordered=self._ordered)
+                for key, some in request.of_keys.items()
+                for message in some
+            ]
+            await self._send(PublishRequest(topic=self._topic, messages=messages), request.taken_at)
         except Exception as error:  # noqa: BLE001  whatever it is, those who wait must learn of it
             self._break(error)
             return
         if self._error is None:
-            self._confirmed(len(request.messages))
-            self.published_messages += len(request.messages)
+            self._confirmed(len(messages))
+            self.published_messages += len(messages)
             self.published_changes += sum(len(message.changes) for message in request.messages)
-            self._resolve(self._packer.confirm(request.ordering_key))
+            self._resolve(self._packer.confirm(*request.of_keys))
+            for key in request.of_keys if self._confirmed_of else ():
+                if (waited_for := self._confirmed_of.pop(key, None)) is not None:
+                    waited_for.set()
             self._room.set()
             self._pump()
+
+    async def _send(self, wire: Any, taken_at: Nanoseconds) -> None:
+        """Make a request until Pub/Sub confirms it; TransientError where its changes have waited for too long."""
+        self._refuse_stale(taken_at)
+        failed: list[TransientError] = []
+        try:
+            await self._attempt(wire)
+        except TransientError as error:
+            failed.append(error)
+        else:  # nearly always: nothing that makes attempts is needed
+            return
+        async for attempt in retrying_async(self._stop, name="BatchPublisher._publish"):
+            self._refuse_stale(taken_at)
+            with attempt:
+                if failed:
+                    raise failed.pop()
+                await self._attempt(wire)
+
+    async def _attempt(self, wire: Any) -> None:
+        with self._outage.attempt(), pubsub_errors(f"publish to {self._topic}"):
+            await next(self._stubs)(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
+
+    def _refuse_stale(self, taken_at: Nanoseconds) -> None:
+        if self._is_held_too_long(taken_at):
+            raise _stale(f"changes have waited for {self._topic} since {format_timestamp(taken_at)}")
 
     def _is_held_too_long(self, taken_at: Nanoseconds) -> bool:
         """Return whether what was taken then may be of a reader that is long replaced.
@@ -298,6 +380,8 @@ class BatchPublisher:
                 future.set_exception(error)
                 future.exception()  # seen: a caller that was itself cancelled will not come back for it
         self._room.set()
+        for waited_for in self._confirmed_of.values():
+            waited_for.set()
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
@@ -319,12 +403,15 @@ def _stale(why: str) -> TransientError:
     )
 
 
-def batch_message(message: Message, ordering_key: str) -> Any:
-    """Return a change batch as a Pub/Sub message."""
+def batch_message(message: Message, ordering_key: str, *, ordered: bool = True) -> Any:
+    """Return a change batch as a Pub/Sub message; not ``ordered``, its key is an attribute (`BUCKET`)."""
+    attributes = _attributes(message.header, [change.commit_timestamp for change in message.changes])
+    if not ordered:
+        attributes[BUCKET] = ordering_key
     return PubsubMessage(
         data=encode_batch(message.header, message.changes),
-        attributes=_attributes(message.header, [change.commit_timestamp for change in message.changes]),
-        ordering_key=ordering_key,
+        attributes=attributes,
+        ordering_key=ordering_key if ordered else "",
     )
 
 

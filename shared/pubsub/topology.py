@@ -56,14 +56,14 @@ class SubscriptionMistake:
 
     setting: str
     what: str
-    cure: str
+    fix: str
     anew: bool = False
     """Whether it cannot be fixed in place."""
 
     @property
     def told(self) -> str:
         """Return both in one line."""
-        return f"{self.what}: {self.cure}" if self.anew else f"{self.what}; fix it with `{self.cure}`"
+        return f"{self.what}: {self.fix}" if self.anew else f"{self.what}; fix it with `{self.fix}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +208,17 @@ def check_letters_subscription(
             "or grant roles/pubsub.viewer on it"
         )
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
-    mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
+    mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
     if topic_of_changes is not None and found.topic == topic_of_changes:
-        cure = "name the dead-letter topic's with DEAD_LETTER_SUBSCRIPTION"
+        fix = "name the dead-letter topic's with DEAD_LETTER_SUBSCRIPTION"
         mistakes.append(
-            SubscriptionMistake("topic", f"it is of the topic of change batches, {topic_of_changes}", cure, anew=True)
+            SubscriptionMistake("topic", f"it is of the topic of change batches, {topic_of_changes}", fix, anew=True)
         )
     if found.dead_letter_policy.dead_letter_topic:
         what = "it has a dead-letter policy of its own, which would take letters away that the store cannot take yet"
         mistakes.append(SubscriptionMistake("dead-letter policy", what, f"{update} --clear-dead-letter-policy"))
-    cure = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
-    mistakes += [replace(one, cure=cure) for one in _fixed(found, None)]
+    fix = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
+    mistakes += [replace(one, fix=fix) for one in _fixed(found, None)]
     if mistakes:
         told = "\n  ".join(one.told for one in mistakes)
         raise MisconfiguredError(f"subscription {subscription} cannot be used for dead letters:\n  {told}")
@@ -235,7 +235,7 @@ def mistakes_of(
         what = f"it is a subscription of the dead-letter topic, {dead_letter_topic}"
         return [SubscriptionMistake("topic", what, "name that of the change batches with SUBSCRIPTION", anew=True)]
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
-    mistakes = [replace(one, cure=f"{update} {one.cure}") for one in _mendable(found, keep_messages_for)]
+    mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
     policy = found.dead_letter_policy
     if policy.dead_letter_topic != dead_letter_topic:
         mistakes.append(
@@ -258,9 +258,7 @@ def mistakes_of(
 
 def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     """Return by what a subscription (its plain protobuf message) loses some of its topic's messages."""
-    mistakes = [
-        one.what for one in _mendable(subscription, keep_messages_for) if one.setting in ("expiry", "retention")
-    ]
+    mistakes = [one.what for one in _fixable(subscription, keep_messages_for) if one.setting in ("expiry", "retention")]
     if subscription.filter:
         mistakes.append("has a filter, which drops what it leaves out")
     if subscription.detached:
@@ -268,7 +266,7 @@ def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     return mistakes
 
 
-def _mendable(subscription: Any, keep_messages_for: timedelta) -> list[SubscriptionMistake]:
+def _fixable(subscription: Any, keep_messages_for: timedelta) -> list[SubscriptionMistake]:
     """Return what can be fixed in place, each with gcloud's option for it as its fix."""
     mistakes = []
     if not subscription.HasField("expiration_policy") or subscription.expiration_policy.HasField("ttl"):
@@ -308,11 +306,11 @@ def _fixed(subscription: Any, topic: str | None) -> list[SubscriptionMistake]:
         or subscription.cloud_storage_config.bucket
     ):
         mistakes["delivery"] = "its messages are pushed or exported, so they cannot be pulled"
-    cure = (
+    fix = (
         f"make another with `{SETUP}` under a new SUBSCRIPTION; what this one still holds is in it alone, so keep it "
         "until a reader has been started from before its oldest message (START_TIMESTAMP, another PARTITION_TABLE)"
     )
-    return [SubscriptionMistake(setting, what, cure, anew=True) for setting, what in mistakes.items()]
+    return [SubscriptionMistake(setting, what, fix, anew=True) for setting, what in mistakes.items()]
 
 
 class _Pubsub:

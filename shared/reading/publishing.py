@@ -61,3 +61,17 @@ class ConfirmedPublishing:
         if changes:
             self._metrics.published(changes)
         confirm()
+
+
+class Countdown:
+    """Calls something once it is called so often itself: by the last of several publications, say."""
+
+    def __init__(self, left: int, call: Callable[[], None]) -> None:
+        self._left = left
+        self._call = call
+
+    def __call__(self) -> None:
+        """Count."""
+        self._left -= 1
+        if not self._left:
+            self._call()

@@ -265,9 +265,9 @@ class TestTables:
 
         refuse(stand_in, reason, method)
         told = [one for one in found() if "no more calls" in one.detail]
-        assert [one.cure for one in told] == ["ask again in a minute"]
+        assert [one.fix for one in told] == ["ask again in a minute"]
         refuse(stand_in, "accessDenied", method)
-        assert any("roles/bigquery.dataEditor" in one.cure for one in found())
+        assert any("roles/bigquery.dataEditor" in one.fix for one in found())
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -1,4 +1,4 @@
-"""What a doctor sees in Pub/Sub: on the emulator each setting that is wrong is named, alone, with the cure of it.
+"""What a doctor sees in Pub/Sub: on the emulator each setting that is wrong is named, alone, with the fix of it.
 
 The emulator knows no rights; those are asked of a server that speaks the same protocol and has them.
 """
@@ -69,7 +69,7 @@ def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topo
 
 
 @pytest.mark.parametrize(
-    ("setting", "settings", "cure"),
+    ("setting", "settings", "fix"),
     [
         ("expiry", {"expiration_policy": {"ttl": timedelta(days=31)}}, "--expiration-period=never"),
         (
@@ -86,13 +86,13 @@ def test_what_set_up_makes_is_right_in_every_setting(channel: grpc.Channel, topo
     ],
 )
 def test_a_wrong_setting_is_reported_alone_with_its_fix(
-    channel: grpc.Channel, topology: PubsubTopology, setting: str, settings: dict[str, Any], cure: str
+    channel: grpc.Channel, topology: PubsubTopology, setting: str, settings: dict[str, Any], fix: str
 ) -> None:
     settings = {"ack_deadline_seconds": 60} | settings
     found = wrong(looked_at(channel, topology, subscribe(channel, topology, **settings)))
 
     assert list(found) == [setting]
-    assert cure in found[setting].cure
+    assert fix in found[setting].fix
 
 
 def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topology: PubsubTopology) -> None:
@@ -107,7 +107,7 @@ def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topolo
 def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, topology: PubsubTopology) -> None:
     (finding,) = looked_at(channel, topology, f"{topology.subscription}-gone")
 
-    assert (finding.level, finding.cure) == (Level.ERROR, "python -m services.cdc_consumer setup")
+    assert (finding.level, finding.fix) == (Level.ERROR, "python -m services.cdc_consumer setup")
     assert "does not exist" in finding.detail
 
 
@@ -124,7 +124,7 @@ def test_a_topic_that_would_lose_messages_is_reported_with_the_subscription_that
     subscriber.delete_subscription(request={"subscription": topology.subscription})
     (finding,) = inspection.topic(topology.topic, WEEK)
     assert finding.level is Level.ERROR
-    assert "--expiration-period=never" in finding.cure
+    assert "--expiration-period=never" in finding.fix
 
     subscribe(channel, topology, expiration_policy=None)
     (finding,) = inspection.topic(topology.topic, WEEK)
@@ -213,8 +213,8 @@ def test_rights_that_are_missing_are_named_with_the_role_that_has_them(rights: t
     (finding,) = inspection.rights(READ, "consume", "get")
     assert finding.level is Level.ERROR
     assert finding.detail == "this identity lacks pubsub.subscriptions.consume"
-    assert "add-iam-policy-binding read" in finding.cure
-    assert "--role=roles/pubsub.subscriber" in finding.cure
+    assert "add-iam-policy-binding read" in finding.fix
+    assert "--role=roles/pubsub.subscriber" in finding.fix
 
     held.granted.add("pubsub.subscriptions.consume")
     (finding,) = inspection.rights(READ, "consume", "get")
@@ -227,7 +227,7 @@ def test_pubsubs_own_agent_needs_rights_to_forward(rights: tuple[Rights, Inspect
     held.roles = {"roles/pubsub.publisher": [agent]}
     publishes, subscribes = inspection.forwarding(READ, DEAD)
     assert (publishes.level, subscribes.level) == (Level.OK, Level.WARNING)
-    assert "--role=roles/pubsub.subscriber" in subscribes.cure
+    assert "--role=roles/pubsub.subscriber" in subscribes.fix
 
     held.roles["roles/pubsub.subscriber"] = ["user:a@b", agent]
     assert wrong(list(inspection.forwarding(READ, DEAD))) == {}

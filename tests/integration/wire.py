@@ -34,7 +34,7 @@ class Wire:
             for one in self._open:
                 _shut(one)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Let connections through again."""
         with self._lock:
             self._is_cut = False

@@ -27,7 +27,7 @@ def test_what_may_succeed_later_is_transient(code: grpc.StatusCode) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(REFUSED, key=str))
-def test_what_someone_must_mend_is_misconfigured(code: grpc.StatusCode) -> None:
+def test_what_someone_must_fix_is_misconfigured(code: grpc.StatusCode) -> None:
     with pytest.raises(MisconfiguredError, match=f"publish to t: {code.name}"), pubsub_errors("publish to t"):
         raise FakeRpcError(code)
 

@@ -1,6 +1,7 @@
 """The packer: whatever is added in whatever order, each key's changes leave once, in order, within the limits."""
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.packer import REQUEST_BYTES, Oversized, PackedRequest, Packer, PackerLimits, Receipt
+from shared.pubsub.packer import REQUEST_BYTES, Message, Oversized, PackedRequest, Packer, PackerLimits, Receipt
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PublishRequest
 from tests.builders import a_change, a_header
@@ -35,10 +36,11 @@ class Packing(RuleBasedStateMachine):
     oversized = Bundle("oversized")
 
     resting = False
+    ordered = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.packer = Packer(SMALL, resting=self.resting)
+        self.packer = Packer(SMALL, resting=self.resting, ordered=self.ordered)
         self.numbers = iter(range(1, 1_000_000))
         self.added: dict[str, list[str]] = defaultdict(list)
         self.published: dict[str, list[str]] = defaultdict(list)
@@ -84,7 +86,9 @@ class Packing(RuleBasedStateMachine):
     @rule()
     def publish(self) -> None:
         for request in self.packer.requests():
-            assert request.ordering_key not in self.under_way, "two publishes of one key at once"
+            for other in self.under_way.values():
+                assert not request.of_keys.keys() & other.of_keys.keys(), "two publishes of one key at once"
+            assert len(request.of_keys) == 1 or not self.ordered
             self.under_way[request.ordering_key] = request
             self.check_limits(request)
         assert len(self.under_way) <= SMALL.requests
@@ -94,18 +98,20 @@ class Packing(RuleBasedStateMachine):
         if self.under_way:
             self.confirm_key(data.draw(st.sampled_from(sorted(self.under_way))))
 
-    def confirm_key(self, key: str) -> None:
-        for message in self.under_way.pop(key).messages:
-            for change in message.changes:
-                self.check_values(change)
-            names = [change.sequence for change in message.changes]
-            if not names:
-                self.announced += 1
-                names = [f"announcement {self.announced}"]
-            self.published[key] += names
-            for name in names:
-                self.note(name)
-        self.check_done(self.packer.confirm(key))
+    def confirm_key(self, first: str) -> None:
+        request = self.under_way.pop(first)
+        for key, messages in request.of_keys.items():
+            for message in messages:
+                for change in message.changes:
+                    self.check_values(change)
+                names = [change.sequence for change in message.changes]
+                if not names:
+                    self.announced += 1
+                    names = [f"announcement {self.announced}"]
+                self.published[key] += names
+                for name in names:
+                    self.note(name)
+        self.check_done(self.packer.confirm(*request.of_keys))
 
     def check_values(self, published: Change) -> None:
         made = self.made[published.sequence]
@@ -137,9 +143,17 @@ class Packing(RuleBasedStateMachine):
         for message in request.messages:
             assert len(message.changes) <= SMALL.changes_per_message
             if len(message.changes) > 1:
-                assert batch_message(message, request.ordering_key).ByteSize() <= SMALL.bytes_per_message
-        messages = [batch_message(message, request.ordering_key) for message in request.messages]
+                assert self.sent(message, request.ordering_key).ByteSize() <= SMALL.bytes_per_message
+        messages = [self.sent(message, key) for key, some in request.of_keys.items() for message in some]
         assert PublishRequest(topic=TOPIC, messages=messages).ByteSize() <= SMALL.bytes_per_request
+
+    def sent(self, message: Message, key: str) -> Any:
+        return batch_message(message, key, ordered=self.ordered)
+
+    @invariant()
+    def every_byte_is_of_a_key_or_of_an_oversized_change(self) -> None:
+        of_oversized = sum(one.outstanding_bytes for one in self.unsettled.values())
+        assert sum(map(self.packer.bytes_of, KEYS)) + of_oversized == self.packer.outstanding_bytes
 
     @invariant()
     def what_left_is_a_prefix_of_what_came(self) -> None:
@@ -169,10 +183,18 @@ class PackingWithRests(Packing):
         self.packer.rested(key)
 
 
+class PackingWithoutOrderingKeys(PackingWithRests):
+    """The same where a request may carry messages of several keys."""
+
+    ordered = False
+
+
 TestPacking = Packing.TestCase
 TestPacking.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestPackingWithRests = PackingWithRests.TestCase
 TestPackingWithRests.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPackingWithoutOrderingKeys = PackingWithoutOrderingKeys.TestCase
+TestPackingWithoutOrderingKeys.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_a_request_carries_one_ordering_key_only() -> None:
@@ -185,6 +207,16 @@ def test_a_request_carries_one_ordering_key_only() -> None:
     for request in requests:
         keys = {int(change.key.split('"')[3]) % 7 for message in request.messages for change in message.changes}
         assert keys == {int(request.ordering_key[-1])}
+
+
+def test_a_request_without_ordering_keys_takes_what_is_due_of_every_key() -> None:
+    packer = Packer(ordered=False)
+    packer.add(a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(100)])
+
+    (request,) = packer.requests()
+
+    assert request.of_keys.keys() == {f"planes/{number}" for number in range(7)}
+    assert [len(message.changes) for message in request.messages] == [15, 15, 14, 14, 14, 14, 14]
 
 
 def test_what_arrives_while_a_publish_is_outstanding_is_the_next_batch() -> None:

@@ -1,11 +1,13 @@
 """The publisher: a future says what became of its changes, and nothing of a key overtakes what failed before it."""
 
 import asyncio
+import random
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -473,3 +475,159 @@ async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
         future = await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
         with pytest.raises(MisconfiguredError):
             await future
+
+
+LATENCY = 0.03
+
+
+class SlowChannel(FakeAsyncChannel):
+    """A Pub/Sub that takes thirty milliseconds for a request, and does not answer those of some ordering keys."""
+
+    def __init__(self, stuck: str = "") -> None:
+        super().__init__()
+        self.stuck = stuck
+        self.most_under_way = self.under_way = 0
+
+    def unary_unary(self, _path: str, **_serializers: Any) -> Any:
+        stub = super().unary_unary(_path, **_serializers)
+
+        async def publish(request: Any, **options: Any) -> Any:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            await asyncio.sleep(LATENCY)
+            if self.stuck and request.messages[0].ordering_key == self.stuck:
+                await asyncio.Event().wait()
+            self.under_way -= 1
+            return await stub(request, **options)
+
+        return publish
+
+
+class CommitClock:
+    """A clock by which changes were committed as the event loop began."""
+
+    def now(self) -> Nanoseconds:
+        began = parse_timestamp(a_change().commit_timestamp)
+        return Nanoseconds(began + int(asyncio.get_running_loop().time() * 1e9))
+
+
+def published_in(seconds: float, keys: int, *, ordered: bool, **limits: Any) -> tuple[list[float], SlowChannel]:
+    """Publish 2,000 changes a second, each alone and of any key; return how long each took to be confirmed."""
+    latencies: list[float] = []
+    channel, stop = SlowChannel(), Stop()
+    chosen = random.Random(keys)
+
+    def confirmed(began: float, done: "asyncio.Future[None]") -> None:
+        latencies.append(done.get_loop().time() - began)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        channels: Any = [channel, channel]
+        letters: Any = AsyncDeadLetterPublisher(channels[0], "projects/p/topics/dead", stop)
+        options = PublisherOptions(failed_in="a test", ordered=ordered, limits=PackerLimits(**limits))
+        hooks = PublisherHooks(clock=CommitClock())
+        async with BatchPublisher(channels, "projects/p/topics/t", letters, stop, options, hooks) as publisher:
+            futures = []
+            for number in range(int(seconds * 2_000)):
+                await asyncio.sleep(number / 2_000 - loop.time())
+                change = a_change(number)
+                future = await publisher.publish(a_header(), [(f"planes/{chosen.randrange(keys)}", change)])
+                future.add_done_callback(partial(confirmed, loop.time()))
+                futures.append(future)
+            await asyncio.gather(*futures)
+
+    run_in_virtual_time(scenario())
+    return latencies, channel
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("keys", [80, 1_600, 16_000, 160_000])
+def test_half_of_all_changes_are_confirmed_within_150_ms_whatever_the_number_of_keys(keys: int, ordered: bool) -> None:
+    latencies, channel = published_in(1.5, keys, ordered=ordered)
+
+    assert len(latencies) == 3_000
+    assert sorted(latencies)[1_500] < 0.15
+    assert sorted(latencies)[2_970] < 0.3
+    if not ordered:
+        assert len(channel.requests) <= 1.7 / 0.01
+        assert {message.ordering_key for request in channel.requests for message in request.messages} == {""}
+
+
+def test_no_more_requests_are_under_way_than_the_limits_say() -> None:
+    _latencies, channel = published_in(0.2, 16_000, ordered=True, requests=7)
+
+    assert channel.most_under_way == 7
+
+
+def test_messages_without_ordering_keys_say_which_are_of_the_same_rows() -> None:
+    async def scenario() -> list[Any]:
+        world = World(ordered=False)
+        async with world.publisher as publisher:
+            changes = [(f"planes/{number % 3}", a_change(number)) for number in range(6)]
+            await (await publisher.publish(a_header(), changes))
+        (request,) = world.channel.confirmed
+        return list(request.messages)
+
+    messages = run_in_virtual_time(scenario())
+    assert {(message.ordering_key, message.attributes["bucket"]) for message in messages} == {
+        ("", f"planes/{bucket}") for bucket in range(3)
+    }
+    assert [len(decode_batch(message.data).keys) for message in messages] == [2, 2, 2]
+
+
+def test_without_ordering_keys_a_publisher_sets_as_many_timers_however_long_it_publishes_and_none_when_idle() -> None:
+    async def scenario() -> tuple[list[int], int]:
+        loop, timers = asyncio.get_running_loop(), [0]
+        set_timer = loop.call_at
+
+        def counted(*args: Any, **options: Any) -> asyncio.TimerHandle:
+            timers[0] += 1
+            return set_timer(*args, **options)
+
+        loop.call_at = counted  # type: ignore[assignment]
+        channel: Any = SlowChannel()
+        stop = Stop()
+        letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
+        options, hooks = PublisherOptions(failed_in="a test", ordered=False), PublisherHooks(clock=CommitClock())
+        of_seconds = []
+        async with BatchPublisher(channel, "projects/p/topics/t", letters, stop, options, hooks) as publisher:
+            for second in range(3):
+                before = timers[0]
+                for number in range(200):
+                    await asyncio.sleep(second + number / 200 - loop.time())
+                    await publisher.publish(a_header(), [(f"planes/{number}", a_change(number))])
+                of_seconds.append(timers[0] - before)
+            await asyncio.sleep(0.5)  # all is confirmed, and the keys have rested
+            before = timers[0]
+            await asyncio.sleep(1)
+            return of_seconds, timers[0] - before - 1  # this sleep's
+
+    of_seconds, idle = run_in_virtual_time(scenario())
+    assert of_seconds[-1] < 1.5 * of_seconds[0] < 3_000
+    assert idle == 0
+
+
+def test_a_key_whose_requests_are_not_answered_takes_half_of_the_room_and_blocks_no_other() -> None:
+    async def scenario() -> None:
+        stop = Stop()
+        channel: Any = SlowChannel(stuck="planes/0")
+        letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
+        options = PublisherOptions(failed_in="a test", outstanding_bytes=100_000, last_chance=timedelta(seconds=1))
+        async with BatchPublisher(channel, "projects/p/topics/t", letters, stop, options) as publisher:
+
+            async def fill() -> None:
+                while True:
+                    future = await publisher.publish(a_header(), [("planes/0", a_change())])
+                    future.add_done_callback(lambda done: done.exception())
+
+            filling = asyncio.create_task(fill())
+            await asyncio.sleep(1)
+            assert 45_000 < publisher.outstanding_bytes < 55_000
+            for number in range(100):
+                async with asyncio.timeout(1):
+                    await (await publisher.publish(a_header(), [("planes/1", a_change(number))]))
+            assert not filling.done()
+            filling.cancel()
+            channel.stuck = ""
+
+    run_in_virtual_time(scenario())
