@@ -2,6 +2,7 @@
 
 import re
 from datetime import date
+from functools import lru_cache
 from typing import Final, NewType
 
 Nanoseconds = NewType("Nanoseconds", int)
@@ -12,6 +13,9 @@ _SECOND: Final = 1_000_000_000
 _RFC_3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)", re.ASCII
 )
+_SECONDS_END: Final = len("2026-11-22T08:00:00")
+_BEFORE_FRACTION: Final = _SECONDS_END + 1
+_TENS: Final = [_SECOND // 10**digits for digits in range(10)]
 
 
 def parse_timestamp(text: str) -> Nanoseconds:
@@ -19,6 +23,20 @@ def parse_timestamp(text: str) -> Nanoseconds:
 
     Takes what Spanner and its documents write: ``Z``, ``+00:00`` and ``-00`` as zones, a space for the ``T``.
     """
+    digits = len(text) - _BEFORE_FRACTION - 1
+    if 1 <= digits <= 9 and text[-1] == "Z" and text[_SECONDS_END] == ".":  # as nearly all are
+        fraction = text[_BEFORE_FRACTION:-1]
+        if fraction.isascii() and fraction.isdigit():
+            return Nanoseconds(_second_of(text[:_SECONDS_END]) + int(fraction) * _TENS[digits])
+    return _parse(text)
+
+
+@lru_cache(maxsize=4096)  # what comes together is of few seconds
+def _second_of(text: str) -> Nanoseconds:
+    return _parse(f"{text}Z")
+
+
+def _parse(text: str) -> Nanoseconds:
     match = _RFC_3339.fullmatch(text)
     if match is None:
         raise ValueError(f"not an RFC 3339 timestamp with a zone (such as 2026-11-22T08:00:00Z): {text!r}")
@@ -36,11 +54,17 @@ def parse_timestamp(text: str) -> Nanoseconds:
 def format_timestamp(instant: Nanoseconds) -> str:
     """Return the one canonical text of an instant: UTC, ``Z``, no trailing zeros in the fraction."""
     seconds, fraction = divmod(instant, _SECOND)
+    if not fraction:
+        return f"{_text_of(seconds)}Z"
+    return f"{_text_of(seconds)}.{fraction:09d}".rstrip("0") + "Z"
+
+
+@lru_cache(maxsize=4096)
+def _text_of(seconds: int) -> str:
     days, second_of_day = divmod(seconds, 86_400)
     day = date.fromordinal(days + _EPOCH_DAY).isoformat()
     hour, rest = divmod(second_of_day, 3_600)
-    digits = f".{fraction:09d}".rstrip("0") if fraction else ""
-    return f"{day}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}{digits}Z"
+    return f"{day}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}"
 
 
 def microseconds(instant: Nanoseconds) -> int:

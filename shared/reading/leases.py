@@ -116,11 +116,12 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
         """Own a partition no more."""
         self.owned.pop(owned.key, None)
 
-    async def release(self, owned: OwnedT) -> None:
-        """Save how far a partition is, and let other readers have it."""
-        async with self._saving:  # or a renewal that is on its way would come after, and keep it from everybody
-            owned.over = True
-            await self._release([owned])
+    async def release(self, some: Collection[OwnedT]) -> None:
+        """Save how far partitions are, and let other readers have them."""
+        async with self._saving:  # or a renewal that is on its way would come after, and keep them from everybody
+            for owned in some:
+                owned.over = True
+            await self._release(some)
 
     async def release_all(self) -> None:
         """Save how far all partitions are, and let other readers have them. No renewal may be on its way."""
@@ -136,6 +137,8 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
             if not owned or not self._is_durable():
                 return
             asked_at = asyncio.get_running_loop().time()
+            for one in owned:
+                one.measure(asked_at)
             progress = self._to_save(owned)
             try:
                 lost = await self._store.advance(progress)

@@ -12,6 +12,8 @@ from shared.contracts.errors import TransientError
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
+_LOAD_OVER: Final = 300.0
+"""Seconds over which a load is averaged: what is busier for a moment only is not worth a handover."""
 _UNCONFIRMED: Final = 20_000
 """Records of one partition that may wait for Pub/Sub; the publisher bounds their bytes, this bounds their number."""
 
@@ -32,6 +34,10 @@ class OwnedPartition(ABC):
         """Whether this reader has no more part in it: the lease is lost or released, or the partition has ended."""
         self.leaving = False
         """Whether it is on its way to another reader."""
+        self.load = 0.0
+        """Records read per second."""
+        self._measured: tuple[float, int] | None = None
+        """When it was, by the event loop's clock, and how many records had been read."""
 
     @property
     @abstractmethod
@@ -42,6 +48,11 @@ class OwnedPartition(ABC):
     @abstractmethod
     def outstanding(self) -> int:
         """Return how many of its records wait for Pub/Sub."""
+
+    @property
+    @abstractmethod
+    def taken(self) -> int:
+        """Return how many records have been read of it."""
 
     @property
     @abstractmethod
@@ -57,6 +68,16 @@ class OwnedPartition(ABC):
     def ours(self) -> bool:
         """Return whether its lease may still be extended."""
         return not self.over
+
+    def measure(self, now: float) -> None:
+        """Take into its load what was read since this was called last; ``now``: by the event loop's clock."""
+        before, taken = self._measured, self.taken
+        self._measured = now, taken
+        if before is None or now <= before[0]:
+            return
+        seconds = now - before[0]
+        rate = max(0, taken - before[1]) / seconds  # less, where it is read again from an earlier position
+        self.load += (rate - self.load) * -math.expm1(-seconds / _LOAD_OVER)
 
     async def confirmed(self, *, all_but: int = 0) -> None:
         """Wait until no more than so many of its records wait for Pub/Sub."""

@@ -54,6 +54,14 @@ class ReaderSettings:
     outstanding_bytes: int = setting(
         "bytes that wait for Pub/Sub, at most", unit="bytes", default=64 << 20, least=1_000_000
     )
+    ordering: Literal["key", "none"] = setting(
+        "whether messages have ordering keys; without them one request takes messages of many keys, and no subscriber "
+        "gets the changes of a row in order",
+        default="key",
+    )
+    publish_requests: int = setting(
+        "requests to Pub/Sub under way at once, at most", unit="requests", default=200, least=1, most=2_000
+    )
     keep_messages_for: timedelta = setting(
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
@@ -89,5 +97,8 @@ class ReaderSettings:
 
 
 def owner_name(unique: str) -> str:
-    """Return a name for this process as the owner of leases: unique by ``unique``, found by host and process."""
-    return f"{socket.gethostname()}/{os.getpid()}/{unique}"
+    """Return a name for this process as the owner of leases: unique by ``unique``, found by host and process.
+
+    Its end tells other readers that this one shares partitions by load (`shared.reading.shares`).
+    """
+    return f"{socket.gethostname()}/{os.getpid()}/{unique}/by-load"

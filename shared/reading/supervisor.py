@@ -17,6 +17,7 @@ import structlog
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition, read_to_the_end
+from shared.reading.shares import Shares
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop, unless_stopped, until_stopped
@@ -27,8 +28,15 @@ _GONE: Final = timedelta(seconds=7.5)
 _FLUSH: Final = timedelta(seconds=4)
 _SAVE: Final = timedelta(seconds=3)
 """The least time that is kept for saving at the end."""
+_CONFIRM: Final = timedelta(seconds=2)
+"""For what is under way when a partition is handed over; what is not confirmed by then is published again."""
 _CROWDED: Final = 3
 """Surveys in a row that show more than a fair share here, before the reader releases some of it."""
+_AT_ONCE: Final = 100
+"""Partitions that are claimed or released together. Between two such steps leases are renewed, and a partition is not
+read only while its own step lasts."""
+_SURVEYED_TOGETHER: Final = 10
+"""Readers that survey at the full pace; more of them survey as often as these, all together."""
 
 DueT = TypeVar("DueT")
 OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
@@ -38,10 +46,10 @@ OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
 class Round(Generic[DueT]):
     """What one survey of all partitions asks of this reader."""
 
-    share: int
-    """How many partitions it may own."""
-    due: Sequence[DueT]
-    """The partitions that it may claim, the most urgent first."""
+    shares: Shares
+    """Who owns what."""
+    due: Mapping[str, DueT]
+    """The partitions that it may claim, by their keys, the most urgent first."""
     paused: bool = False
     """Whether the stream is paused, so that no reader owns any partition."""
 
@@ -106,7 +114,9 @@ class Supervisor(Generic[DueT, OwnedT]):
         self._publisher = publisher
         self._health = health
         self._options = options
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._found: Round[DueT] = Round(Shares({}, {}, ()), {})
+        """By the last survey."""
+        self._handing_over: asyncio.Task[None] | None = None
         self._crowded = 0
         self._stopped_at: float | None = None
         """By the event loop's clock."""
@@ -179,45 +189,45 @@ class Supervisor(Generic[DueT, OwnedT]):
             if found is None:
                 self._log.info("end_timestamp_reached")
                 return
-            if found.paused:
-                # Any reader may go on with it, from the progress that is saved.
-                for owned in self._reading():
-                    self._release(owned)
-            else:
-                await self._claim_and_share(found)
+            self._found = found
+            if not found.paused:
+                await self._claim(found)
+            self._share()
             self._health.progressed()
             self._health.ready = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.poll.total_seconds()):
+                async with asyncio.timeout(self._until_next_survey()):
                     await self._wake.wait()
+
+    def _until_next_survey(self) -> float:
+        """Return how long the reader waits, in seconds: many readers together survey no more often than a few do.
+
+        One that is to get more does not wait longer: what others release for it is read by nobody meanwhile.
+        """
+        poll, shares = self._options.poll.total_seconds(), self._found.shares
+        if self._found.paused or shares.is_short(owned.key for owned in self._reading()):
+            return poll
+        longest = max(poll, self._options.tick.total_seconds())
+        return min(longest, poll * max(1.0, len(shares.readers) / _SURVEYED_TOGETHER))
 
     # Sharing
 
     def _reading(self) -> list[OwnedT]:
         return [owned for owned in self._leases.owned.values() if not owned.over and not owned.leaving]
 
-    async def _claim_and_share(self, found: Round[DueT]) -> None:
-        """Claim free partitions up to a fair share; release what is more, if it stays more."""
-        reading = self._reading()
-        await self._claim(found.due[: max(0, found.share - len(reading))])
-        self._crowded = self._crowded + 1 if len(reading) > found.share else 0
-        if self._crowded >= _CROWDED:
-            self._crowded = 0
-            # Those with the fewest records outstanding: the handover waits for them.
-            reading.sort(key=lambda owned: (owned.outstanding, owned.key))
-            for owned in reading[: len(reading) - found.share]:
-                self._release(owned)
-
-    async def _claim(self, due: Sequence[DueT]) -> None:
-        if not due:
-            return
-        asked_at = asyncio.get_running_loop().time()
-        claim = self._health.attempting(lambda: self._source.claim(due))
-        for owned in await retried(self._stop, claim):
-            self._leases.take(owned, asked_at)
-            reading = partial(self._source.read, owned, self._stop)
-            owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=f"partition {owned.key}")
-            owned.task.add_done_callback(partial(self._on_over, owned))
+    async def _claim(self, found: Round[DueT]) -> None:
+        """Claim free partitions up to a fair share."""
+        keys = found.shares.to_claim((owned.key for owned in self._reading()), found.due)
+        for first in range(0, len(keys), _AT_ONCE):
+            asked_at = asyncio.get_running_loop().time()
+            due = [found.due[key] for key in keys[first : first + _AT_ONCE]]
+            claim = self._health.attempting(partial(self._source.claim, due))
+            for owned in await retried(self._stop, claim):
+                self._leases.take(owned, asked_at)
+                reading = partial(self._source.read, owned, self._stop)
+                name = f"partition {owned.key}"
+                owned.task = asyncio.create_task(read_to_the_end(owned, reading, self._stop), name=name)
+                owned.task.add_done_callback(partial(self._on_over, owned))
 
     def _on_over(self, owned: OwnedT, task: asyncio.Task[None]) -> None:
         owned.end_timer()
@@ -227,26 +237,46 @@ class Supervisor(Generic[DueT, OwnedT]):
         self.note(task)
         self._wake.set()
 
-    def _release(self, owned: OwnedT) -> None:
-        owned.leaving = True
-        task = asyncio.create_task(self._leave(owned), name=f"leave {owned.key}")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-        task.add_done_callback(self.note)
+    def _share(self) -> None:
+        """Release what is more than a fair share, if it stays more; everything while the stream is paused."""
+        self._crowded = self._crowded + 1 if self._to_release() else 0
+        is_running = self._handing_over is not None and not self._handing_over.done()
+        if self._crowded >= (1 if self._found.paused else _CROWDED) and not is_running:
+            self._crowded = 0
+            self._handing_over = asyncio.create_task(self._hand_over(), name="hand over")
+            self._handing_over.add_done_callback(self.note)
 
-    async def _leave(self, owned: OwnedT) -> None:
-        """Stop reading a partition, let Pub/Sub confirm what is under way, and let another reader have it."""
-        if owned.task is not None:
-            owned.task.cancel()
-            await asyncio.gather(owned.task, return_exceptions=True)
-        if owned.over:  # it came to its end just now
-            return
+    def _to_release(self) -> Sequence[OwnedT]:
+        # Those with the fewest records outstanding first: the handover waits for them.
+        reading = {
+            owned.key: owned for owned in sorted(self._reading(), key=lambda owned: (owned.outstanding, owned.key))
+        }
+        if self._found.paused:  # any reader may go on with it, from the progress that is saved
+            return list(reading.values())
+        if not self._found.shares.are_uneven:
+            return ()
+        return [reading[key] for key in self._found.shares.to_release(list(reading))]
+
+    async def _hand_over(self) -> None:
+        while some := self._to_release()[:_AT_ONCE]:
+            await self._leave(some)
+
+    async def _leave(self, some: Sequence[OwnedT]) -> None:
+        """Stop reading partitions, let Pub/Sub confirm what is under way, and let other readers have them."""
+        for owned in some:
+            owned.leaving = True
+            if owned.task is not None:
+                owned.task.cancel()
+        await asyncio.gather(*(owned.task for owned in some if owned.task is not None), return_exceptions=True)
+        left = [owned for owned in some if not owned.over]  # the others came to their end just now
         with contextlib.suppress(TimeoutError):  # what is not confirmed by then is published again
-            async with asyncio.timeout(_FLUSH.total_seconds()):
-                await owned.confirmed()
-        await retried(self._stop, partial(self._leases.release, owned))
-        self._leases.drop(owned)
-        self._log.info("partition_given_back", **owned.log_fields)
+            async with asyncio.timeout(_CONFIRM.total_seconds()):
+                for owned in left:
+                    await owned.confirmed()
+        await retried(self._stop, partial(self._leases.release, left))
+        for owned in left:
+            self._leases.drop(owned)
+        self._log.info("partitions_released", partitions=len(left), readers=len(self._found.shares.readers))
 
     # The end
 
@@ -259,7 +289,8 @@ class Supervisor(Generic[DueT, OwnedT]):
         loop = asyncio.get_running_loop()
         gone_at = (loop.time() if self._stopped_at is None else self._stopped_at) + _GONE.total_seconds()
         save_at = gone_at - _SAVE.total_seconds()
-        tasks = [owned.task for owned in self._leases.owned.values() if owned.task is not None] + list(self._leaving)
+        tasks = [owned.task for owned in self._leases.owned.values() if owned.task is not None]
+        tasks += [] if self._handing_over is None else [self._handing_over]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

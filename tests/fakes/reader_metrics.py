@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
-from services.spanner_reader.core.stream.records import StreamRecord
+from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds
 
 
@@ -35,8 +35,8 @@ class FakeMetrics:
     low_watermark: Nanoseconds | None = None
     now: Nanoseconds | None = None
 
-    def read(self, record: StreamRecord, changes: int) -> None:
-        """Count a record that was read, and the changes in it."""
+    def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
+        """Count records that were read, and the changes in them."""
         self.read_changes += changes
 
     def published(self, changes: int) -> None:

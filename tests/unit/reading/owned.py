@@ -29,6 +29,11 @@ class Owned(OwnedPartition):
         return 0
 
     @property
+    def taken(self) -> int:
+        """Return that nothing was read of it."""
+        return 0
+
+    @property
     def position(self) -> None:
         """Return that nothing is known of where it is read."""
 

@@ -55,7 +55,7 @@ def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:
     async def scenario() -> None:
         world = World()
         owned = world.own("p")
-        await world.leases.release(owned)
+        await world.leases.release([owned])
         keeper = asyncio.create_task(world.leases.keep())
         await asyncio.sleep(20)
         keeper.cancel()

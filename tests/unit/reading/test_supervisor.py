@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -57,7 +58,8 @@ class World:
         if self._surveys < 0:
             raise TransientError("UNAVAILABLE")
         await asyncio.sleep(self._survey_takes)
-        return Round(len(self._reading), [key for key in self._reading if key not in self._leases.owned], self.paused)
+        shares = Shares(dict.fromkeys(self._reading, 0), dict.fromkeys(self._leases.owned, "reader"), {"reader"})
+        return Round(shares, {key: key for key in self._reading if key not in self._leases.owned}, self.paused)
 
     async def claim(self, due: Sequence[str]) -> Iterable[Owned]:
         """Take all."""

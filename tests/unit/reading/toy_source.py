@@ -11,6 +11,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -31,6 +32,7 @@ class ToyRow:
     fence: int = 0
     free_at: float = 0.0
     finished: bool = False
+    load: int = 0
 
 
 @dataclass
@@ -55,6 +57,7 @@ class ToyPartition(OwnedPartition):
 
     key = property(lambda self: self.name)
     position = property(lambda self: self.read)
+    taken = property(lambda self: self.read)
     outstanding = property(lambda self: len(self._unconfirmed))
     log_fields = property(lambda self: {"partition": self.name})
 
@@ -115,9 +118,13 @@ class ToyReader:
         self._life.step()
         now, rows = self._now(), {name: row for name, row in self._stream.rows.items() if not row.finished}
         self._stream.readers[self._options.owner] = now + self._options.lease.total_seconds()
-        present = sum(until >= now for until in self._stream.readers.values())
+        shares = Shares(
+            loads={name: row.load for name, row in rows.items()},
+            owners={name: row.owner for name, row in rows.items() if row.owner and row.free_at > now},
+            readers={owner for owner, until in self._stream.readers.items() if until >= now},
+        )
         due = [name for name, row in rows.items() if row.free_at <= now and name not in self._leases.owned]
-        return Round(-(-len(rows) // present), due)
+        return Round(shares, dict(zip(due, due, strict=True)))
 
     async def claim(self, due: Sequence[str]) -> Iterable[ToyPartition]:
         """Take those that are still free; each claim has a fence of its own."""
