@@ -14,8 +14,8 @@ from services.bigtable_reader.core.stream.partitions import (
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
-    Piece,
-    PieceId,
+    StreamRange,
+    StreamRangeId,
 )
 from services.bigtable_reader.core.stream.records import (
     BigtableStreamQuery,
@@ -66,15 +66,15 @@ class TableChangeStream(Protocol):
 
 
 class KeyRangePartitionStore(Protocol):
-    """Which pieces the key space is in, how far each has been read, and who reads it. One owner's view of it.
+    """Which key ranges the key space is in, how far each has been read, and who reads it. One owner's view of it.
 
-    Pieces are disjoint and cover the key space, at all times. A claim raises a partition's fence, and a write in the
-    name of an older one changes nothing. TransientError: nothing is known of the outcome, and the call may be made
+    Key ranges are disjoint and cover the key space, at all times. A claim raises a partition's fence, and a write in
+    the name of an older one changes nothing. TransientError: nothing is known of the outcome, and the call may be made
     again.
     """
 
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
-        """Remember the first pieces, unless any are known; return whether none were.
+        """Remember the first key ranges, unless any are known; return whether none were.
 
         Where the table was read under another name before, changes may lie in between: it is marked, if ``mirrored``.
         MisconfiguredError if those that are known are of another table, or while readers of this table are there under
@@ -82,17 +82,19 @@ class KeyRangePartitionStore(Protocol):
         """
 
     async def survey(self) -> BigtablePartitionSurvey:
-        """Return all pieces, and what their readers have saved; this owner is counted among the readers from now on."""
+        """Return all key ranges, and what their readers have saved; this owner counts as a reader from now on."""
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
-        """Take those that are still free; return them with our fence, their position and their sequence's floor.
+    async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
+        """Take those that are still free; return them with our fence, their position and their minimum version.
 
         Free is what no reader has, what surveys showed unchanged for as long as a lease lasts, and what is in our own
         name without our knowing (a claim whose answer never arrived): name none that we hold. Those of which nothing
         is known are left out, TransientError only if that is all of them.
         """
 
-    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(
+        self, progress: Sequence[BigtableProgress], *, release: bool = False
+    ) -> Collection[StreamRangeId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them).
 
         Return those that are no longer ours. A ceiling never falls, nor does a low watermark: but the ceiling
@@ -154,10 +156,10 @@ class KeyRangePartitionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """What tending, and our own closing, did to the pieces since it was last asked.
+    """What tending, and our own closing, did to the key ranges since it was last asked.
 
-    ``split``: pieces that ended with more than one child inside them. ``merged``: pieces put together from several.
-    ``reconciled``: pieces that had waited too long.
+    ``split``: key ranges that ended with more than one child inside them. ``merged``: key ranges put together from
+    several. ``reconciled``: key ranges that had waited too long.
     """
 
     split: int = 0
@@ -341,13 +343,13 @@ class BigtableReaderMetrics(Protocol):
         """Show how many parts of a snapshot are left to read, by whomever."""
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count pieces that were split, merged and reconciled."""
+        """Count key ranges that were split, merged and reconciled."""
 
     def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
-        """Show how many pieces are in which state, how far all have come, and since when that stands still."""
+        """Show how many key ranges are in which state, how far all have come, and since when that stands still."""
 
     def lease_lost(self) -> None:
-        """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
+        """Count a key range that was lost to another reader, or whose lease could not be renewed in time."""
 
     def families_changed(self) -> None:
         """Show that families were added or dropped, which no record contains."""

@@ -15,12 +15,11 @@ from deploy.local.platform import emulators
 from deploy.local.platform.bigtable import BigtableInstance, BigtableTable
 from deploy.local.platform.cells import MutateRow, MutateRows, Mutation, SetCell
 from deploy.local.platform.services import BIGTABLE_READER, BigtablePipeline, Service
-from shared.contracts.change_batch import decode_batch
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
-from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, held, running_service, wait_until
+from tests.benchmarks.publications import pulled
 from tests.benchmarks.results import Measured, percentile
 from tests.benchmarks.sizes import Sizes
 
@@ -177,18 +176,11 @@ def _latencies(platform: Platform, instance: BigtableInstance, number: int, seco
             time.sleep(max(0.0, began + each / _RATE - time.monotonic()))
             instance.apply(MutateRow(pipeline.table, row_key(each), cells_of(each)))
         wait_until(platform, lambda: _published(reader) >= writes + 1, "everything to be published")
-    found: list[float] = []
-    subscription = pipeline.topology.subscription
-    pull, acknowledge = pull_stub(platform.channel), acknowledge_stub(platform.channel)
-    while received := pull(
-        PullRequest(subscription=subscription, max_messages=1000, return_immediately=True), timeout=60
-    ).received_messages:
-        for one in received:
-            at = one.message.publish_time.ToNanoseconds()
-            batch = decode_batch(one.message.data)
-            found += [(at - parse_timestamp(commit)) / 1e9 for commit in batch.commit_timestamp]
-        ids = [one.ack_id for one in received]
-        acknowledge(AcknowledgeRequest(subscription=subscription, ack_ids=ids), timeout=60)
+    found = [
+        (at - parse_timestamp(commit)) / 1e9
+        for at, batch in pulled(platform, pipeline)
+        for commit in batch.commit_timestamp
+    ]
     return found[1:]
 
 

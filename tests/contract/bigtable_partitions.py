@@ -14,7 +14,7 @@ from services.bigtable_reader.core.stream.partitions import (
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
-    Piece,
+    StreamRange,
     overlapping,
     uncovered,
 )
@@ -110,22 +110,22 @@ async def begun(store: KeyRangePartitionStore, *ranges: str) -> Microseconds:
 async def whole(store: KeyRangePartitionStore) -> BigtablePartitionSurvey:
     """Survey, and check that the key space is covered, and never twice."""
     survey = await store.survey()
-    ranges = [piece.range for piece in survey.pieces]
+    ranges = [stream_range.range for stream_range in survey.stream_ranges]
     assert uncovered(ranges) == []
     assert overlapping(ranges) == []
     return survey
 
 
-async def pieces(store: KeyRangePartitionStore) -> list[str]:
-    """Return each piece as `range:tokens -> target`; a time is `@`."""
-    return [shown(piece) for piece in (await whole(store)).pieces]
+async def stream_ranges(store: KeyRangePartitionStore) -> list[str]:
+    """Return each key range as `range:tokens -> target`; a time is `@`."""
+    return [shown(stream_range) for stream_range in (await whole(store)).stream_ranges]
 
 
-def shown(piece: Piece) -> str:
-    position = piece.position
+def shown(stream_range: StreamRange) -> str:
+    position = stream_range.position
     at = "" if position is None else "@" if position.start is not None else ",".join(t.token for t in position.tokens)
-    target = "" if piece.target is None else f" -> {_span(piece.target)}"
-    return f"{_span(piece.range)}:{at.replace('token of ', '')}{target}"
+    target = "" if stream_range.target is None else f" -> {_span(stream_range.target)}"
+    return f"{_span(stream_range.range)}:{at.replace('token of ', '')}{target}"
 
 
 def _span(range_: KeyRange) -> str:
@@ -133,22 +133,24 @@ def _span(range_: KeyRange) -> str:
 
 
 async def take(store: KeyRangePartitionStore, *keys: str) -> list[BigtablePartition]:
-    """Claim the pieces that hold these keys, which have to be free; in the order of the keys."""
+    """Claim the key ranges that hold these keys, which have to be free; in the order of the keys."""
     survey = await store.survey()
-    wanted = [piece for key in keys for piece in survey.pieces if key.encode() in piece.range]
-    claimed = {partition.piece.id: partition for partition in await store.claim(wanted)}
-    assert claimed.keys() == {piece.id for piece in wanted}
-    return [claimed[piece.id] for piece in wanted]
+    wanted = [
+        stream_range for key in keys for stream_range in survey.stream_ranges if key.encode() in stream_range.range
+    ]
+    claimed = {partition.stream_range.id: partition for partition in await store.claim(wanted)}
+    assert claimed.keys() == {stream_range.id for stream_range in wanted}
+    return [claimed[stream_range.id] for stream_range in wanted]
 
 
 def reached(
     partition: BigtablePartition, *, minutes: int = 0, ceiling: int = 0, at: str | None = None
 ) -> BigtableProgress:
-    """Return progress by so many minutes, up to the token of that name, asking for a ceiling above the floor."""
-    range_ = partition.piece.range
+    """Return progress by so many minutes, up to the token of that name, asking for a ceiling above the minimum."""
+    range_ = partition.stream_range.range
     position = partition.position if at is None else Position((RangeToken(range_, at),))
     watermark = Microseconds(partition.low_watermark + minutes * MINUTE)
-    return BigtableProgress(partition, position, watermark, partition.floor + ceiling)
+    return BigtableProgress(partition, position, watermark, partition.min_version + ceiling)
 
 
 class KilledError(Exception):

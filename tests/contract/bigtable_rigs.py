@@ -90,7 +90,7 @@ async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
 
 
 async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
-    """Begin, and take the first of two pieces, with stamps up to a ceiling."""
+    """Begin, and take the first of two key ranges, with stamps up to a ceiling."""
     await begun(store, "-c", "c-")
     (held,) = await take(store, "a")
     assert await store.advance([reached(held, ceiling=CEILING, at="saved")]) == frozenset()

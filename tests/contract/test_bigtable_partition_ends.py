@@ -1,4 +1,4 @@
-"""How pieces end in a partition table, and what follows: splits, merges, reconciling; in the fake and the emulator."""
+"""How key ranges end in a partition table, and what follows: splits, merges, reconciling; on fake and emulator."""
 
 import asyncio
 from datetime import timedelta
@@ -15,9 +15,9 @@ from tests.contract.bigtable_partitions import (
     Stores,
     begun,
     child,
-    pieces,
     reached,
     span,
+    stream_ranges,
     take,
     tokens,
     whole,
@@ -38,15 +38,17 @@ class PartitionEndsContract(Promises):
             await one.advance([reached(held, ceiling=500)])
             end = reached(held, minutes=3, ceiling=20)
             assert await one.close(end, [child("-b"), child("b-c")])
-            assert await pieces(two) == ["-b:-b", "b-c:b-c", "c-:@"]
+            assert await stream_ranges(two) == ["-b:-b", "b-c:b-c", "c-:@"]
             assert await one.close(end, [child("-b"), child("b-c")])  # again: nothing
             assert await one.advance([reached(held, minutes=9)]) == frozenset()  # on its way when it ended: not lost
             survey = await whole(two)
             assert survey.saved == {}
-            assert [p.floor - held.floor for p in survey.pieces[:2]] == [20, 20], "what was reserved is free"
-            assert [p.low_watermark - held.low_watermark for p in survey.pieces] == [3 * MINUTE, 3 * MINUTE, 0]
+            assert [p.min_version - held.min_version for p in survey.stream_ranges[:2]] == [20, 20], (
+                "what was reserved is free"
+            )
+            assert [p.low_watermark - held.low_watermark for p in survey.stream_ranges] == [3 * MINUTE, 3 * MINUTE, 0]
             (born,) = await take(two, "b")
-            assert (born.position, born.floor) == (tokens("b-c"), held.floor + 20)
+            assert (born.position, born.min_version) == (tokens("b-c"), held.min_version + 20)
             tended = await one.tend()
             assert (tended.split, tended.merged, tended.reconciled) == (1, 0, 0)
             again = await one.tend()
@@ -77,11 +79,11 @@ class PartitionEndsContract(Promises):
             )
             assert all(closed)
             tended = [await store.tend() for store in (one, two)]
-            assert await pieces(one) == ["-d:-b,b-d", "d-:@"]
+            assert await stream_ranges(one) == ["-d:-b,b-d", "d-:@"]
             assert sum(each.merged for each in tended) == 1
             (merged,) = await take(two, "b")
             assert merged.position == tokens("-b", "b-d")
-            assert merged.floor == max(left.floor + 40, right.floor + 60)
+            assert merged.min_version == max(left.min_version + 40, right.min_version + 60)
             assert merged.low_watermark == left.low_watermark + 4 * MINUTE
 
         self.run(promise)
@@ -92,14 +94,14 @@ class PartitionEndsContract(Promises):
             await begun(one, "-b", "b-")
             (left,) = await take(one, "a")
             await one.close(reached(left), [child("-b", "-")])
-            assert await pieces(two) == ["-b:-b -> -", "b-:@"]
+            assert await stream_ranges(two) == ["-b:-b -> -", "b-:@"]
             survey = await two.survey()
-            assert [p.piece.range for p in await two.claim(survey.pieces)] == [span("b-")]
+            assert [p.stream_range.range for p in await two.claim(survey.stream_ranges)] == [span("b-")]
             assert (await two.tend()).reconciled == 0
 
         self.run(promise)
 
-    def test_split_and_merged_back_the_range_is_another_piece(self) -> None:
+    def test_split_and_merged_back_the_range_is_another_stream_range(self) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one")
             await begun(one, "-")
@@ -109,8 +111,8 @@ class PartitionEndsContract(Promises):
             await one.close(reached(left), [child("-b", "-")])
             await one.close(reached(right), [child("b-", "-")])
             (last,) = await take(one, "a")
-            assert last.piece.range == first.piece.range
-            assert last.piece.id != first.piece.id
+            assert last.stream_range.range == first.stream_range.range
+            assert last.stream_range.id != first.stream_range.id
             assert await one.close(reached(last, minutes=1), [child("-")]) is not False
             assert await one.advance([reached(first)]) == frozenset()  # ended long ago
             tended = await one.tend()
@@ -128,14 +130,14 @@ class PartitionEndsContract(Promises):
             (left, right) = await take(one, "a", "c")
             await one.close(reached(left, ceiling=30), [child("-b", "-d")])
             await one.close(reached(right), [child("b-c", "-c"), child("c-d")])  # never hears of -d
-            assert await pieces(two) == ["-b:-b -> -d", "b-c:b-c -> -c", "c-d:c-d", "d-:@"]
+            assert await stream_ranges(two) == ["-b:-b -> -d", "b-c:b-c -> -c", "c-d:c-d", "d-:@"]
             assert (await two.tend()).reconciled == 2
-            assert await pieces(two) == ["-b:-b", "b-c:b-c", "c-d:c-d", "d-:@"]
+            assert await stream_ranges(two) == ["-b:-b", "b-c:b-c", "c-d:c-d", "d-:@"]
             (again, other) = await take(two, "a", "b")
-            assert (again.piece.reconciled, again.floor) == (True, left.floor + 30)
+            assert (again.stream_range.reconciled, again.min_version) == (True, left.min_version + 30)
             await two.close(reached(again), [child("-b", "-c")])  # what is true now
             await two.close(reached(other), [child("b-c", "-c")])
-            assert await pieces(two) == ["-c:-b,b-c", "c-d:c-d", "d-:@"]
+            assert await stream_ranges(two) == ["-c:-b,b-c", "c-d:c-d", "d-:@"]
 
         self.run(promise)
 
@@ -146,14 +148,14 @@ class PartitionEndsContract(Promises):
             start = await begun(one, "-")
             (held,) = await take(one, "a")
             await one.close(reached(held, minutes=90, ceiling=30), [child("b-c")])
-            assert await pieces(one) == ["-b:", "b-c:b-c", "c-:"]
-            assert [p.piece.range for p in await one.claim((await one.survey()).pieces)] == [span("b-c")]
+            assert await stream_ranges(one) == ["-b:", "b-c:b-c", "c-:"]
+            assert [p.stream_range.range for p in await one.claim((await one.survey()).stream_ranges)] == [span("b-c")]
             assert (await one.tend()).reconciled == 0
-            assert await pieces(two) == ["-b:", "b-c:b-c", "c-:"]
+            assert await stream_ranges(two) == ["-b:", "b-c:b-c", "c-:"]
             assert (await two.tend()).reconciled == 2
             (left,) = await take(two, "a")
             assert left.position == Position(start=Microseconds(start + 30 * MINUTE))
-            assert left.floor == held.floor + 30
+            assert left.min_version == held.min_version + 30
 
         self.run(promise)
 
@@ -166,18 +168,18 @@ class PartitionEndsContract(Promises):
                 with pytest.raises(ValueError, match="cannot wait"):
                     await one.wait_for(wrong, span(target))
             assert await one.wait_for(reached(left, ceiling=70, at="l"), span("-d"))
-            assert await pieces(one) == ["-b:l -> -d", "b-d:@", "d-:@"]
-            assert [piece.again for piece in (await whole(one)).pieces] == [1, 0, 0]
+            assert await stream_ranges(one) == ["-b:l -> -d", "b-d:@", "d-:@"]
+            assert [stream_range.again for stream_range in (await whole(one)).stream_ranges] == [1, 0, 0]
             assert await one.wait_for(reached(left, at="l"), span("-d"))  # said again
             assert await one.close(reached(right, ceiling=60), [child("b-d", "-d", "r")])
-            assert await pieces(one) == ["-d:l,r", "d-:@"]
+            assert await stream_ranges(one) == ["-d:l,r", "d-:@"]
             (whole_again,) = await take(one, "a")
-            assert (whole_again.floor, whole_again.piece.again) == (left.floor + 70, 0)
+            assert (whole_again.min_version, whole_again.stream_range.again) == (left.min_version + 70, 0)
 
             await stores.let_leases_end(two)
             await take(two, "d")
             assert not await one.wait_for(reached(last, at="x"), span("b-"))
-            assert await pieces(one) == ["-d:l,r", "d-:@"]
+            assert await stream_ranges(one) == ["-d:l,r", "d-:@"]
 
         self.run(promise)
 
@@ -204,7 +206,7 @@ class PartitionEndsContract(Promises):
             await one.survey()
             with pytest.raises(PositionLostError):
                 await one.tend()
-            assert await pieces(one) == ["-b:-b", "b-:"]
+            assert await stream_ranges(one) == ["-b:-b", "b-:"]
 
         self.run(promise)
 
@@ -222,7 +224,7 @@ class PartitionEndsContract(Promises):
             await one.remember(InspectedTable(frozenset({"f"}), frozenset(), retention=7 * 86_400))
             await one.survey()
             await one.tend()
-            assert await pieces(one) == ["-b:-b", "b-:@"]
+            assert await stream_ranges(one) == ["-b:-b", "b-:@"]
 
         self.run(promise)
 
@@ -246,7 +248,7 @@ class PartitionEndsContract(Promises):
                 await one.restart_from_time(restarted)
             await stores.let_leases_end(two)
             (taken,) = await take(two, "a")
-            assert (taken.position, taken.floor) == (restarted.position, again.floor + 80)
+            assert (taken.position, taken.min_version) == (restarted.position, again.min_version + 80)
             assert await one.restart_from_time(again) is None
             assert await two.advance([reached(taken)]) == frozenset()
 

@@ -14,9 +14,9 @@ from tests.contract.bigtable_partitions import (
     Stores,
     begun,
     child,
-    pieces,
     reached,
     span,
+    stream_ranges,
     take,
     whole,
 )
@@ -28,35 +28,35 @@ class PartitionStoreContract(Promises):
 
     # The beginning
 
-    def test_the_first_pieces_are_remembered_once(self) -> None:
+    def test_the_first_stream_ranges_are_remembered_once(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
-            assert (await one.survey()).pieces == ()
+            assert (await one.survey()).stream_ranges == ()
             now = (await one.survey()).now
             begun_by = await asyncio.gather(
                 one.begin([span("-b"), span("b-")], now), two.begin([span("-c"), span("c-")], now)
             )
             assert sorted(begun_by) == [False, True]
-            first = await pieces(one)
+            first = await stream_ranges(one)
             assert first in (["-b:@", "b-:@"], ["-c:@", "c-:@"])
             assert not await two.begin([span("-")], now)
             survey = await whole(two)
-            assert [piece.low_watermark for piece in survey.pieces] == [now, now]
-            assert await pieces(two) == first
+            assert [stream_range.low_watermark for stream_range in survey.stream_ranges] == [now, now]
+            assert await stream_ranges(two) == first
 
         self.run(promise)
 
     @pytest.mark.parametrize("ranges", [["-b"], ["-b", "c-"], ["-c", "b-"], []])
-    def test_first_pieces_that_are_not_all_keys_are_not_begun_with(self, ranges: list[str]) -> None:
+    def test_first_stream_ranges_that_are_not_all_keys_are_not_begun_with(self, ranges: list[str]) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one")
             with pytest.raises(TransientError):
                 await one.begin([span(each) for each in ranges], Microseconds(NOON))
-            assert (await one.survey()).pieces == ()
+            assert (await one.survey()).stream_ranges == ()
 
         self.run(promise)
 
-    def test_what_was_seen_of_the_table_is_kept_beside_the_pieces(self) -> None:
+    def test_what_was_seen_of_the_table_is_kept_beside_the_stream_ranges(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
             first, second = (
@@ -73,7 +73,7 @@ class PartitionStoreContract(Promises):
             (held,) = await take(one, "a")
             await one.close(reached(held), [child("-b"), child("b-")])
             assert await two.seen() == second
-            assert await pieces(two) == ["-b:-b", "b-:b-"]
+            assert await stream_ranges(two) == ["-b:-b", "b-:b-"]
 
         self.run(promise)
 
@@ -97,7 +97,7 @@ class PartitionStoreContract(Promises):
             assert await two.resume()
             assert not await one.resume()
             assert (await one.survey()).paused_since is None
-            assert await pieces(two) == ["-b:-b", "b-:b-"]
+            assert await stream_ranges(two) == ["-b:-b", "b-:b-"]
 
         self.run(promise)
 
@@ -117,8 +117,8 @@ class PartitionStoreContract(Promises):
             one = stores.open("one")
             before = (await one.survey()).now
             await begun(one, "-")
-            (piece,) = (await whole(one)).pieces
-            assert piece.floor >= before
+            (stream_range,) = (await whole(one)).stream_ranges
+            assert stream_range.min_version >= before
 
         self.run(promise)
 
@@ -130,11 +130,11 @@ class PartitionStoreContract(Promises):
             start = await begun(one, "-b", "b-")
             (claimed,) = await take(one, "a")
             assert (claimed.position, claimed.low_watermark, claimed.owner) == (Position(start=start), start, "one")
-            assert claimed.floor == claimed.ceiling == claimed.piece.floor
+            assert claimed.min_version == claimed.ceiling == claimed.stream_range.min_version
             survey = await whole(two)
             assert [saved.owner for saved in survey.saved.values()] == ["one"]
             assert [saved.free for saved in survey.saved.values()] == [False]
-            assert await two.claim([claimed.piece]) == []
+            assert await two.claim([claimed.stream_range]) == []
             assert await two.claim([]) == []
 
         self.run(promise)
@@ -145,10 +145,10 @@ class PartitionStoreContract(Promises):
             await begun(owners[0], "-b", "b-d", "d-")
             surveys = [await owner.survey() for owner in owners]
             claims = await asyncio.gather(
-                *(owner.claim(survey.pieces) for owner, survey in zip(owners, surveys, strict=True))
+                *(owner.claim(survey.stream_ranges) for owner, survey in zip(owners, surveys, strict=True))
             )
-            granted = [partition.piece.id for claim in claims for partition in claim]
-            assert sorted(granted) == sorted(piece.id for piece in surveys[0].pieces)
+            granted = [partition.stream_range.id for claim in claims for partition in claim]
+            assert sorted(granted) == sorted(stream_range.id for stream_range in surveys[0].stream_ranges)
 
         self.run(promise)
 
@@ -159,13 +159,13 @@ class PartitionStoreContract(Promises):
             (held,) = await take(one, "a")
             stores.monotonic[0] += 100 * LEASE.total_seconds()  # nobody looked: it may have been renewed just now
             await two.survey()
-            assert await two.claim([held.piece]) == []
+            assert await two.claim([held.stream_range]) == []
             stores.monotonic[0] += LEASE.total_seconds() * 0.9
             assert await one.advance([reached(held)]) == frozenset()
             await two.survey()
             stores.monotonic[0] += LEASE.total_seconds() * 0.9
             await two.survey()
-            assert await two.claim([held.piece]) == []
+            assert await two.claim([held.stream_range]) == []
 
         self.run(promise)
 
@@ -180,9 +180,9 @@ class PartitionStoreContract(Promises):
             assert second.fence == first.fence + 1
             assert second.position == Position((child("-", named="saved").token,))
             assert second.low_watermark == first.low_watermark + MINUTE
-            assert second.floor == second.ceiling == first.floor + 70
+            assert second.min_version == second.ceiling == first.min_version + 70
 
-            name = first.piece.id
+            name = first.stream_range.id
             assert await one.advance([reached(first, minutes=9, ceiling=900, at="z")]) == {name}
             assert await one.advance([reached(first, minutes=9, ceiling=900, at="z")], release=True) == {name}
             assert not await one.close(reached(first, minutes=9), [child("-b"), child("b-")])
@@ -191,7 +191,7 @@ class PartitionStoreContract(Promises):
             assert saved.low_watermark == second.low_watermark
             assert await two.advance([reached(second)], release=True) == frozenset()
             (third,) = await take(one, "a")
-            assert (third.position, third.floor) == (second.position, second.floor)
+            assert (third.position, third.min_version) == (second.position, second.min_version)
 
         self.run(promise)
 
@@ -201,12 +201,12 @@ class PartitionStoreContract(Promises):
             await begun(one, "-")
             (held,) = await take(one, "a")
             assert await one.advance([reached(held, minutes=2, ceiling=50, at="left")], release=True) == frozenset()
-            saved = (await whole(two)).saved[held.piece.id]
+            saved = (await whole(two)).saved[held.stream_range.id]
             assert (saved.owner, saved.free) == ("", True)
             (taken,) = await take(two, "a")
             assert taken.position == Position((child("-", named="left").token,))
-            assert (taken.floor, taken.fence) == (held.floor + 50, held.fence + 1)
-            assert await one.advance([reached(held, minutes=3)]) == {held.piece.id}
+            assert (taken.min_version, taken.fence) == (held.min_version + 50, held.fence + 1)
+            assert await one.advance([reached(held, minutes=3)]) == {held.stream_range.id}
 
         self.run(promise)
 
@@ -217,10 +217,10 @@ class PartitionStoreContract(Promises):
             (first,) = await take(one, "a")
             (second,) = await take(one, "a")
             assert second.fence == first.fence + 1
-            assert await one.advance([reached(first, ceiling=900)]) == {first.piece.id}
+            assert await one.advance([reached(first, ceiling=900)]) == {first.stream_range.id}
             assert await one.advance([reached(second, ceiling=10)], release=True) == frozenset()
             (third,) = await take(two, "a")
-            assert third.floor == first.floor + 10
+            assert third.min_version == first.min_version + 10
 
         self.run(promise)
 
@@ -231,10 +231,10 @@ class PartitionStoreContract(Promises):
             (held,) = await take(one, "a")
             for minutes, ceiling in [(1, 100), (5, 300), (2, 200), (0, 0)]:
                 assert await one.advance([reached(held, minutes=minutes, ceiling=ceiling)]) == frozenset()
-            assert (await whole(one)).saved[held.piece.id].low_watermark == held.low_watermark + 5 * MINUTE
+            assert (await whole(one)).saved[held.stream_range.id].low_watermark == held.low_watermark + 5 * MINUTE
             await stores.let_leases_end(two)
             (taken,) = await take(two, "a")
-            assert taken.floor == held.floor + 300
+            assert taken.min_version == held.min_version + 300
 
         self.run(promise)
 
@@ -243,15 +243,17 @@ class PartitionStoreContract(Promises):
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")
             (held,) = await take(one, "a")
-            await one.advance([replace(reached(held, ceiling=300), floor=held.floor + 40)])
+            await one.advance([replace(reached(held, ceiling=300), min_version=held.min_version + 40)])
             await one.advance([reached(held, ceiling=50)], release=True)
-            saved = (await whole(two)).saved[held.piece.id]
-            assert (saved.floor, saved.ceiling) == (held.floor + 50, held.floor + 50)
+            saved = (await whole(two)).saved[held.stream_range.id]
+            assert (saved.min_version, saved.ceiling) == (held.min_version + 50, held.min_version + 50)
             (taken,) = await take(two, "a")
-            assert taken.floor == taken.ceiling == held.floor + 50
-            await two.advance([replace(reached(taken, ceiling=300), floor=taken.floor + 40)])
+            assert taken.min_version == taken.ceiling == held.min_version + 50
+            await two.advance([replace(reached(taken, ceiling=300), min_version=taken.min_version + 40)])
             await two.close(reached(taken), [child("-b"), child("b-")])
-            assert {piece.floor for piece in (await whole(one)).pieces} == {taken.floor + 40}, "nor does a floor fall"
+            assert {stream_range.min_version for stream_range in (await whole(one)).stream_ranges} == {
+                taken.min_version + 40
+            }, "nor does a minimum version fall"
 
         self.run(promise)
 
@@ -263,9 +265,9 @@ class PartitionStoreContract(Promises):
             assert await one.advance([]) == frozenset()
             await one.advance([reached(held[1])], release=True)
             await take(two, "c")
-            assert await one.advance([reached(p, minutes=n) for n, p in enumerate(held)]) == {held[1].piece.id}
+            assert await one.advance([reached(p, minutes=n) for n, p in enumerate(held)]) == {held[1].stream_range.id}
             saved = (await whole(one)).saved
-            assert [saved[p.piece.id].low_watermark - p.low_watermark for p in held] == [0, 0, 2 * MINUTE]
+            assert [saved[p.stream_range.id].low_watermark - p.low_watermark for p in held] == [0, 0, 2 * MINUTE]
 
         self.run(promise)
 

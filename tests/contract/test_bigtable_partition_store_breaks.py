@@ -16,9 +16,9 @@ from tests.contract.bigtable_partitions import (
     When,
     begun,
     child,
-    pieces,
     reached,
     span,
+    stream_ranges,
     take,
     until_known,
     whole,
@@ -37,7 +37,7 @@ def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, 
         channels.restart_counting()
         assert await store.close(reached(held), CHILDREN)
         requests = list(channels.requests)
-        # decide on the partition's row; read the pieces, replace them, see that nothing is left to do; tidy up
+        # decide on the partition's row; read the key ranges, replace them, see that nothing is left to do; tidy up
         assert requests == ["CheckAndMutateRow", "ReadRows", "CheckAndMutateRow", "ReadRows", "CheckAndMutateRow"]
         for number in range(1, len(requests) + 1):
             await check_a_kill(make(), number, number == len(requests))
@@ -58,13 +58,20 @@ def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, 
         await well.tend()
         if not decided:  # nothing was: the partition goes on where it was, and ends in other hands
             (taken,) = await take(well, "a")
-            assert (taken.position.tokens[0].token, taken.floor) == ("saved", held.floor + CEILING)
+            assert (taken.position.tokens[0].token, taken.min_version) == ("saved", held.min_version + CEILING)
             await well.close(reached(taken), CHILDREN)
-        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+        assert await stream_ranges(well) == ["-b:-b", "b-c:b-c", "c-:@"]
         survey = await whole(well)
         assert survey.saved == {}
-        assert [piece.floor - held.floor for piece in survey.pieces[:2]] == [CEILING, CEILING]
-        assert {p.piece.range for p in await well.claim(survey.pieces)} == {span("-b"), span("b-c"), span("c-")}
+        assert [stream_range.min_version - held.min_version for stream_range in survey.stream_ranges[:2]] == [
+            CEILING,
+            CEILING,
+        ]
+        assert {p.stream_range.range for p in await well.claim(survey.stream_ranges)} == {
+            span("-b"),
+            span("b-c"),
+            span("c-"),
+        }
 
     run(scenario)
 
@@ -92,7 +99,7 @@ def test_killed_at_each_request_while_rolling_another_replicas_end_forward(run: 
             third = rig.well()
             await third.survey()
             await third.tend()
-            assert await pieces(third) == ["-b:-b", "b-c:b-c", "c-:@"]
+            assert await stream_ranges(third) == ["-b:-b", "b-c:b-c", "c-:@"]
             assert (await whole(third)).saved == {}
             if not killed:
                 break
@@ -118,13 +125,13 @@ def test_killed_at_each_request_of_the_second_half_of_a_merge(run: Run, when: Wh
             await rig.stores.let_leases_end(well)
             await well.tend()
             survey = await whole(well)
-            if "b-d:@" in await pieces(well):
+            if "b-d:@" in await stream_ranges(well):
                 assert (number, when) == (1, "before")
                 (taken,) = await take(well, "c")
                 await well.close(reached(taken), [child("b-d", "-d")])
-            assert await pieces(well) == ["-d:-b,b-d", "d-:@"]
+            assert await stream_ranges(well) == ["-d:-b,b-d", "d-:@"]
             (merged,) = await take(well, "c")
-            assert merged.floor == max(right.floor + CEILING, left.floor + 20)
+            assert merged.min_version == max(right.min_version + CEILING, left.min_version + 20)
             assert survey.readers >= {"well"}
 
     run(scenario)
@@ -141,10 +148,10 @@ def test_killed_at_each_request_of_a_claim_nothing_is_lost_to_it(run: Run, when:
             survey = await dying.survey()
             channels.restart_counting({number: when})
             with pytest.raises(KilledError):
-                await dying.claim([survey.pieces[0]])
+                await dying.claim([survey.stream_ranges[0]])
             await rig.stores.let_leases_end(well)
             (taken,) = await take(well, "a")
-            assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + CEILING)
+            assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + CEILING)
             assert taken.fence == held.fence + (1 if (number, when) == (1, "before") else 2)
 
     run(scenario)
@@ -162,7 +169,7 @@ def test_killed_while_beginning_a_stream_has_begun_or_has_not(run: Run) -> None:
                     await dying.begin([span("-b"), span("b-")], start)
                 well = rig.well()
                 begun_by_us = await well.begin([span("-c"), span("c-")], start)
-                assert await pieces(well) == (["-c:@", "c-:@"] if begun_by_us else ["-b:@", "b-:@"])
+                assert await stream_ranges(well) == (["-c:@", "c-:@"] if begun_by_us else ["-b:@", "b-:@"])
 
     run(scenario)
 
@@ -180,16 +187,16 @@ def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: in
 
         channels.restart_counting({number: when})
         await until_known(lambda: store.begin([span("-c"), span("c-")], start))
-        assert await pieces(rig.well()) == ["-c:@", "c-:@"]
+        assert await stream_ranges(rig.well()) == ["-c:@", "c-:@"]
 
         channels.restart_counting({number: when})
         claimed: dict[str, BigtablePartition] = {}
         while len(claimed) < 2:  # what is not known to be ours is seen to be so by the next survey
             survey = await until_known(store.survey)
             with suppress(TransientError):
-                for partition in await store.claim([p for p in survey.pieces if p.id not in claimed]):
-                    claimed[partition.piece.id] = partition
-        held = min(claimed.values(), key=lambda partition: partition.piece.range)
+                for partition in await store.claim([p for p in survey.stream_ranges if p.id not in claimed]):
+                    claimed[partition.stream_range.id] = partition
+        held = min(claimed.values(), key=lambda partition: partition.stream_range.range)
 
         channels.restart_counting({number: when})
         progress = [reached(one, ceiling=CEILING, at="saved") for one in claimed.values()]
@@ -199,10 +206,10 @@ def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: in
         assert await until_known(lambda: store.close(reached(held, ceiling=CEILING), CHILDREN))
         await until_known(store.survey)
         tended = await until_known(store.tend)
-        assert await pieces(store) == ["-b:-b", "b-c:b-c", "c-:@"]
+        assert await stream_ranges(store) == ["-b:-b", "b-c:b-c", "c-:@"]
         assert tended.split == 1
         (born,) = await take(rig.well(), "a")
-        assert born.floor == held.floor + CEILING
+        assert born.min_version == held.min_version + CEILING
 
     run(scenario)
 
@@ -224,7 +231,7 @@ def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> N
         await store.advance([reached(held, ceiling=901, at="left")], release=True)
         await channels.deliver()
         (taken,) = await take(rig.well(), "a")
-        assert (taken.position.tokens[0].token, taken.floor) == ("left", held.floor + 901)
+        assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + 901)
 
     run(scenario)
 
@@ -235,7 +242,7 @@ def test_what_its_owner_has_given_back_it_does_not_renew(run: Run) -> None:
         store, _channels = rig.owner("gives back")
         held = await holding(rig, store)
         assert await store.advance([reached(held, at="left")], release=True) == frozenset()
-        assert await store.advance([reached(held, at="too late")]) == {held.piece.id}
+        assert await store.advance([reached(held, at="too late")]) == {held.stream_range.id}
         (taken,) = await take(rig.well(), "a")
         assert (taken.position.tokens[0].token, taken.fence) == ("left", held.fence + 1)
 
@@ -256,7 +263,7 @@ def test_one_request_that_fails_among_many_ends_no_lease(run: Run, when: When) -
             await store.advance([reached(one, minutes=2) for one in held])
         channels.restart_counting()
         saved = (await whole(store)).saved
-        assert all(saved[one.piece.id].low_watermark >= one.low_watermark + MINUTE for one in held)
+        assert all(saved[one.stream_range.id].low_watermark >= one.low_watermark + MINUTE for one in held)
 
     run(scenario)
 
@@ -272,7 +279,7 @@ def test_a_late_request_that_comes_first_is_known_for_ones_own(run: Run) -> None
         await channels.deliver()
         assert await store.advance([reached(held, ceiling=550)], release=True) == frozenset()
         (taken,) = await take(rig.well(), "a")
-        assert taken.floor == held.floor + 550
+        assert taken.min_version == held.min_version + 550
 
     run(scenario)
 
@@ -291,7 +298,7 @@ def test_a_late_end_after_the_partition_changed_hands_changes_nothing(run: Run) 
         await channels.deliver()
         assert not await store.close(reached(held), CHILDREN)
         assert await well.advance([reached(taken)]) == frozenset()
-        assert await pieces(well) == ["-c:@", "c-:@"]
+        assert await stream_ranges(well) == ["-c:@", "c-:@"]
 
     run(scenario)
 
@@ -310,7 +317,7 @@ def test_an_end_whose_answer_was_lost_is_ones_own_though_another_finished_it(run
         assert (await whole(well)).saved == {}
         assert await store.close(reached(held), CHILDREN)
         assert await store.advance([reached(held)]) == frozenset()
-        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+        assert await stream_ranges(well) == ["-b:-b", "b-c:b-c", "c-:@"]
 
     run(scenario)
 
@@ -326,7 +333,7 @@ def test_a_claim_of_what_was_renewed_since_it_was_seen_takes_nothing(run: Run) -
         await rig.stores.let_leases_end(other)
         survey = await other.survey()
         assert await owner.advance([reached(held, ceiling=900)]) == frozenset()
-        assert await other.claim([survey.pieces[0]]) == []
+        assert await other.claim([survey.stream_ranges[0]]) == []
         assert await owner.advance([reached(held, ceiling=901)]) == frozenset()
 
     run(scenario)
@@ -347,12 +354,12 @@ def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(run: Run) ->
         late_channels.restart_counting({2: "before"})
         with pytest.raises(KilledError):
             await late.claim(
-                [old.pieces[0]]
-            )  # makes the row again, and dies before it looks whether the piece is there
-        assert asleep.piece.id in (await whole(well)).saved
-        assert await sleeper.advance([reached(asleep, ceiling=10_000)]) == {asleep.piece.id}
+                [old.stream_ranges[0]]
+            )  # makes the row again, and dies before it looks whether the key range is there
+        assert asleep.stream_range.id in (await whole(well)).saved
+        assert await sleeper.advance([reached(asleep, ceiling=10_000)]) == {asleep.stream_range.id}
         assert not await sleeper.close(reached(asleep), [child("-c")])
-        assert await pieces(well) == ["-b:-b", "b-c:b-c", "c-:@"]
+        assert await stream_ranges(well) == ["-b:-b", "b-c:b-c", "c-:@"]
         await rig.stores.let_leases_end(well)
         await well.tend()
         assert (await whole(well)).saved == {}
@@ -360,7 +367,7 @@ def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(run: Run) ->
     run(scenario)
 
 
-def test_a_piece_that_ended_since_it_was_surveyed_is_not_claimed(run: Run) -> None:
+def test_a_stream_range_that_ended_since_it_was_surveyed_is_not_claimed(run: Run) -> None:
     async def scenario(make: Callable[[], Rig]) -> None:
         rig = make()
         owner, other = rig.well("owner"), rig.well("other")
@@ -368,7 +375,7 @@ def test_a_piece_that_ended_since_it_was_surveyed_is_not_claimed(run: Run) -> No
         survey = await other.survey()
         (held,) = await take(owner, "a")
         await owner.close(reached(held), CHILDREN)
-        assert await other.claim([survey.pieces[0]]) == []
+        assert await other.claim([survey.stream_ranges[0]]) == []
         assert (await whole(owner)).saved == {}
 
     run(scenario)

@@ -1,7 +1,7 @@
 """Several owners at once, some asleep or out of reach, while the service splits and merges: on the fake and for real.
 
 Whatever they do: the key space is covered, and never twice; what a later owner stamps for a key is above all that any
-earlier one did or ever will; and when it is quiet, the pieces are the service's partitions.
+earlier one did or ever will; and when it is quiet, the key ranges are the service's partitions.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 NOON = 1_700_000_000_000_000
 SECOND = 1_000_000
 Generation = tuple[int, int]
-"""Of who stamps: the version that the piece is of, and the fence."""
+"""Of who stamps: the version that the key range is of, and the fence."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Reading:
 
     @property
     def generation(self) -> Generation:
-        return int(self.partition.piece.id.split(".")[1]), self.partition.fence
+        return int(self.partition.stream_range.id.split(".")[1]), self.partition.fence
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Crowd:
         if stamp is None:
             return
         for key in KEYS:
-            if key in reading.partition.piece.range:
+            if key in reading.partition.stream_range.range:
                 self.stamped[key].setdefault(reading.generation, []).append(stamp)
 
     def check(self) -> None:
@@ -122,36 +122,40 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
             match chance.randrange(11):
                 case 0 | 1:
                     survey = await whole(store)
-                    free = [p for p in survey.pieces if p.is_readable and p.id not in held]
+                    free = [p for p in survey.stream_ranges if p.is_readable and p.id not in held]
                     asked = chance.sample(free, min(len(free), 2))
                     for partition in await store.claim(asked):
-                        held[partition.piece.id] = Reading(partition, Stamps(partition.floor, partition.ceiling))
-                        ever.append(held[partition.piece.id])
+                        held[partition.stream_range.id] = Reading(
+                            partition, Stamps(partition.min_version, partition.ceiling)
+                        )
+                        ever.append(held[partition.stream_range.id])
                 case 2 | 3 | 4 if held:
                     some = chance.sample(list(held.values()), min(len(held), 3))
                     wanted = [
                         reading.stamps.wanted(Microseconds(now), chance.randint(1, 20) * SECOND) for reading in some
                     ]
                     asking = [
-                        reached(one.partition, minutes=chance.randint(0, 3), ceiling=ceiling - one.partition.floor)
+                        reached(
+                            one.partition, minutes=chance.randint(0, 3), ceiling=ceiling - one.partition.min_version
+                        )
                         for one, ceiling in zip(some, wanted, strict=True)
                     ]
                     lost = await store.advance(asking)
                     for one, ceiling in zip(some, wanted, strict=True):
-                        if one.partition.piece.id in lost:
-                            held.pop(one.partition.piece.id)  # it goes on stamping all the same
+                        if one.partition.stream_range.id in lost:
+                            held.pop(one.partition.stream_range.id)  # it goes on stamping all the same
                         else:
                             one.stamps.raised(ceiling)
                 case 5 if held:
                     one = chance.choice(list(held.values()))
-                    del held[one.partition.piece.id]
+                    del held[one.partition.stream_range.id]
                     ever.remove(one)  # it stamps no more, whatever comes of that
                     await store.advance([reached(one.partition, ceiling=used(one))], release=True)
                 case 6 | 7 | 8 if held:
                     one = chance.choice(list(held.values()))
-                    range_ = one.partition.piece.range
+                    range_ = one.partition.stream_range.range
                     children = crowd.service.children(range_) if chance.random() < 0.8 else wild(chance)
-                    del held[one.partition.piece.id]
+                    del held[one.partition.stream_range.id]
                     ever.remove(one)
                     crowd.closed += await store.close(reached(one.partition, ceiling=used(one)), children)
                 case 9:
@@ -169,8 +173,8 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
 
 
 def used(reading: Reading) -> int:
-    """Return how far above its floor a reading's last stamp is."""
-    return reading.stamps.last - reading.partition.floor
+    """Return how far above its minimum version a reading's last stamp is."""
+    return reading.stamps.last - reading.partition.min_version
 
 
 async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> None:
@@ -179,17 +183,17 @@ async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> 
         await stores.let_leases_end(last)
         await last.tend()
         survey = await whole(last)
-        ranges = [piece.range for piece in survey.pieces if piece.is_readable]
-        if ranges == sorted(crowd.service.partitions) and survey.saved.keys() <= {p.id for p in survey.pieces}:
+        ranges = [stream_range.range for stream_range in survey.stream_ranges if stream_range.is_readable]
+        if ranges == sorted(crowd.service.partitions) and survey.saved.keys() <= {p.id for p in survey.stream_ranges}:
             break
-        for partition in await last.claim(survey.pieces):
-            if partition.piece.range not in crowd.service.partitions:
-                await last.close(reached(partition), crowd.service.children(partition.piece.range))
+        for partition in await last.claim(survey.stream_ranges):
+            if partition.stream_range.range not in crowd.service.partitions:
+                await last.close(reached(partition), crowd.service.children(partition.stream_range.range))
     else:
         raise AssertionError("it never comes together")
-    for partition in await last.claim(survey.pieces):
-        stamps = Stamps(partition.floor, partition.ceiling)
-        stamps.raised(partition.floor + 1)
+    for partition in await last.claim(survey.stream_ranges):
+        stamps = Stamps(partition.min_version, partition.ceiling)
+        stamps.raised(partition.min_version + 1)
         assert await last.advance([reached(partition, ceiling=1)]) == frozenset()
         crowd.stamp(Reading(partition, stamps), 0)
     assert all(max(generations)[0] == max(g[0] for g in generations) for generations in crowd.stamped.values())
@@ -256,7 +260,9 @@ def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
             for way in ways:
                 await way.deliver()
             await settle(crowd, Stores(store, crowd.monotonic), last)
-            assert (await last.survey()).saved.keys() == {piece.id for piece in (await whole(last)).pieces}
+            assert (await last.survey()).saved.keys() == {
+                stream_range.id for stream_range in (await whole(last)).stream_ranges
+            }
             assert crowd.closed > 5
         finally:
             for channels in (well, *ways):

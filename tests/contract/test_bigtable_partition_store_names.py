@@ -15,7 +15,7 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.stream import topology as shape
-from services.bigtable_reader.core.stream.partitions import PieceId
+from services.bigtable_reader.core.stream.partitions import StreamRangeId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds, Position
 from shared.contracts.errors import MisconfiguredError
 from tests.contract.bigtable_partitions import (
@@ -63,14 +63,14 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
         start = (await new.survey()).now
         with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop them first"):
             await new.begin([span("-")], start)
-        assert (await new.survey()).pieces == ()
+        assert (await new.survey()).stream_ranges == ()
 
         await old.advance([reached(held, ceiling=10**9)], release=True)
         await old.leave()
         assert await new.begin([span("-")], start)
         survey = await new.survey()
-        (piece,) = survey.pieces
-        assert piece.floor >= held.floor + 10**9
+        (stream_range,) = survey.stream_ranges
+        assert stream_range.min_version >= held.min_version + 10**9
         assert survey.mark is not None, "what changed between the two is in no record"
         assert [(one.kind, one.run) for one in survey.mark.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
         assert (await old.survey()).mark is None
@@ -122,12 +122,12 @@ def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkey
         table = Table(PARTITION_TABLE.instance, f"pages{a_stream()}")
         one, other = PartitionRows(channels, table, "one"), PartitionRows(channels, table, "other")
         await create_partition_table(channels, one)
-        first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), floor=7)
+        first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), min_version=7)
         await other.write_topology(None, first, "source", "mark")
         for number in range(6):
             content = PartitionContent("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
             lease = Lease(1, 0, "claim", "RUNNING")
-            await other.write_partition(PieceId(f"x.1.{number}"), None, PartitionRow(lease, content))
+            await other.write_partition(StreamRangeId(f"x.1.{number}"), None, PartitionRow(lease, content))
             await other.attend(f"reader{number}", "mark")
         await one.attend("me", "mark")
 

@@ -67,7 +67,7 @@ def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_resumed(r
         assert after is not None
         assert paused.paused_since is not None
         assert after.paused_since is None
-        waiting, reading = sorted(after.topology.pieces, key=lambda piece: piece.is_readable)
+        waiting, reading = sorted(after.topology.stream_ranges, key=lambda stream_range: stream_range.is_readable)
         assert after.born[waiting.id] >= paused.paused_since > before.born[waiting.id]
         assert after.born[reading.id] == before.born[reading.id]
         assert after.topology == before.topology
@@ -108,7 +108,7 @@ def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(run: Run) -> None:
         rig = make()
         viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
         now = (await rig.well("other").survey()).now
-        assert (await viewer.view(now)).pieces == ()
+        assert (await viewer.view(now)).stream_ranges == ()
         one, two = rig.well("one"), rig.well("two")
         await begun(one, "-b", "b-d", "d-")
         left, middle, _right = await take(one, "a", "c", "e")
@@ -117,9 +117,9 @@ def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(run: Run) -> None:
         now = (await two.survey()).now
 
         survey = await viewer.view(now)
-        shown_of = [(str(p.range), survey.saved[p.id].owner, survey.saved[p.id].free) for p in survey.pieces]
+        shown_of = [(str(p.range), survey.saved[p.id].owner, survey.saved[p.id].free) for p in survey.stream_ranges]
         assert shown_of == [("[, b)", "one", False), ("[b, d)", "", True), ("[d, end)", "one", False)]
-        assert survey.saved[left.piece.id].low_watermark == left.low_watermark + MINUTE
+        assert survey.saved[left.stream_range.id].low_watermark == left.low_watermark + MINUTE
         assert survey.readers == {"one", "two", "other"}
         assert (await two.survey()).readers == {"one", "two", "other"}
 
@@ -146,19 +146,19 @@ def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
             rig = make()
             store = rig.well()
             held = await holding(rig, store)
-            kind = f"partition#{held.piece.id}" if family == "partition" else "topology"
-            column = held.piece.id.encode() if qualifier is None else qualifier
+            kind = f"partition#{held.stream_range.id}" if family == "partition" else "topology"
+            column = held.stream_range.id.encode() if qualifier is None else qualifier
             await damage(rig, f"{rig.stream}#{kind}".encode(), family, column, value)
             with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
                 await store.survey()
             with pytest.raises(MisconfiguredError, match=f"{rig.stream}#"):
                 await rig.well("another").survey()
 
-            cured = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
-            await begun(cured.well(), "-")
-            (piece,) = (await whole(cured.well())).pieces
+            fixed = Rig(rig.address, opened=rig.opened)  # another stream, as the message has it
+            await begun(fixed.well(), "-")
+            (stream_range,) = (await whole(fixed.well())).stream_ranges
             if qualifier != b"saved":
-                assert piece.floor >= held.floor + CEILING
+                assert stream_range.min_version >= held.min_version + CEILING
 
     run(scenario)
 
@@ -175,7 +175,7 @@ async def damage(rig: Rig, key: bytes, family: str, column: bytes, value: bytes 
     await rig.opened[0].call(method, PARTITION_TABLE, request)
 
 
-def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(run: Run) -> None:
+def test_stream_ranges_that_were_deleted_are_not_taken_for_a_stream_that_never_began(run: Run) -> None:
     async def scenario(make: Callable[[], Rig]) -> None:
         rig = make()
         store = rig.well()
@@ -184,18 +184,18 @@ def test_pieces_that_were_deleted_are_not_taken_for_a_stream_that_never_began(ru
         request = method.request(table_name=PARTITION_TABLE.name, row_key=f"{rig.stream}#topology".encode())
         request.mutations.add().delete_from_row.SetInParent()
         await rig.opened[0].call(method, PARTITION_TABLE, request)
-        assert (await store.survey()).pieces == ()
+        assert (await store.survey()).stream_ranges == ()
         await store.tend()
-        assert (await rig.rows.scan()).partitions.keys() == {held.piece.id}  # left, to be looked into
+        assert (await rig.rows.scan()).partitions.keys() == {held.stream_range.id}  # left, to be looked into
         assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
         with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
             await store.close(reached(held, ceiling=10**9), CHILDREN)
 
         start = (await store.survey()).now
         assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped
-        (piece,) = (await whole(store)).pieces
-        assert piece.floor >= held.floor + 10**9
-        assert piece.id != held.piece.id
+        (stream_range,) = (await whole(store)).stream_ranges
+        assert stream_range.min_version >= held.min_version + 10**9
+        assert stream_range.id != held.stream_range.id
         (taken,) = await take(store, "a")
         assert taken.position.start == start
 

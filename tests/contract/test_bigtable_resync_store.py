@@ -1,4 +1,4 @@
-"""What was found that no record tells, kept with the pieces: the same for the fake and for the emulator."""
+"""What was found that no record tells, kept with the key ranges: the same for the fake and for the emulator."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,18 +46,18 @@ def all_of_them(_family: str) -> bool:
 
 @dataclass
 class Both:
-    """Two readers' views of one store, and the pieces beside it."""
+    """Two readers' views of one store, and the key ranges beside it."""
 
     ours: ResyncStore
     theirs: ResyncStore
-    pieces: KeyRangePartitionStore
+    stream_ranges: KeyRangePartitionStore
     allow: Callable[[bool], None]
     """Lets the app profile allow conditional writes, or not."""
 
     async def found(self) -> Found:
         """Return what is kept, as everybody sees it."""
         mark = await self.theirs.read()
-        assert (await self.pieces.survey()).mark == mark
+        assert (await self.stream_ranges.survey()).mark == mark
         return [] if mark is None else [(one.kind, one.families, one.run) for one in mark.findings]
 
 
@@ -71,7 +71,7 @@ class ResyncStoreContract:
         async def scenario() -> None:
             async with self.open() as both:
                 if begin:
-                    await begun(both.pieces, "-m", "m-")
+                    await begun(both.stream_ranges, "-m", "m-")
                 await promise(both)
 
         asyncio.run(asyncio.wait_for(scenario(), 60))
@@ -82,7 +82,7 @@ class ResyncStoreContract:
             await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
             assert not await both.ours.heal(9, WATCHING.digest)
             assert await both.ours.read() is None
-            assert (await both.pieces.survey()).pieces == ()
+            assert (await both.stream_ranges.survey()).stream_ranges == ()
 
         self.run(promise, begin=False)
 
@@ -192,21 +192,21 @@ class ResyncStoreContract:
             both.allow(False)
             await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
             both.allow(True)
-            await begun(both.pieces, "-")
+            await begun(both.stream_ranges, "-")
             await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
             assert await both.found() == []
 
         self.run(promise, begin=False)
 
-    def test_pieces_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
+    def test_stream_ranges_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
         async def promise(both: Both) -> None:
             await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            before = await both.pieces.survey()
-            assert await both.pieces.pause()
+            before = await both.stream_ranges.survey()
+            assert await both.stream_ranges.pause()
             assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
-            assert await both.pieces.resume()
-            assert not await both.pieces.begin([span("-")], before.now)
-            assert (await both.pieces.survey()).pieces == before.pieces
+            assert await both.stream_ranges.resume()
+            assert not await both.stream_ranges.begin([span("-")], before.now)
+            assert (await both.stream_ranges.survey()).stream_ranges == before.stream_ranges
             assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
 
         self.run(promise)
@@ -218,12 +218,12 @@ class TestInMemory(ResyncStoreContract):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Both]:
         table = PartitionTable(lambda: NOON)
-        pieces = FakePartitionStore(table, "o", LEASE, lambda: 0.0)
+        stream_ranges = FakePartitionStore(table, "o", LEASE, lambda: 0.0)
 
         def allow(allowed: bool) -> None:
             table.unconditional = not allowed
 
-        yield Both(FakeResyncStore(table), FakeResyncStore(table), pieces, allow)
+        yield Both(FakeResyncStore(table), FakeResyncStore(table), stream_ranges, allow)
 
 
 class Refusing(BreakingChannels):
@@ -257,8 +257,8 @@ class TestInEmulator(ResyncStoreContract):
         rows = self.rows = PartitionRows(channels, PARTITION_TABLE, stream)
         try:
             await create_partition_table(channels, rows)
-            pieces = a_store(channels, stream, "o", [0.0])
-            yield Both(BigtableResyncStore(rows), BigtableResyncStore(rows), pieces, channels.allow)
+            stream_ranges = a_store(channels, stream, "o", [0.0])
+            yield Both(BigtableResyncStore(rows), BigtableResyncStore(rows), stream_ranges, channels.allow)
         finally:
             await channels.close()
 

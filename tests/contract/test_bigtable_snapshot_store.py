@@ -115,7 +115,7 @@ class SnapshotStoreContract:
             assert await both.theirs.claim([0], 1) == (0, ())
             assert await both.ours.save([PartProgress(part, run, key, 70, 9)], release=True) == set()
             _run, (theirs,) = await both.theirs.claim([0], 1)
-            assert (theirs.last, theirs.floor, theirs.rows, theirs.fence) == (key, 70, 9, 2)
+            assert (theirs.last, theirs.min_version, theirs.rows, theirs.fence) == (key, 70, 9, 2)
             assert theirs.left == KeyRange(key + b"\0", b"")
             assert await both.ours.save([PartProgress(part, run, b"", 1, 1)]) == {0}
             assert await both.ours.cut(run, part, CUT) is None

@@ -15,9 +15,9 @@ from services.bigtable_reader.core.stream.partitions import (
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
-    Piece,
-    PieceId,
     Saved,
+    StreamRange,
+    StreamRangeId,
 )
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.stream.topology import (
@@ -47,8 +47,9 @@ class Row:
     position: Position
     low_watermark: Microseconds
     ceiling: int
-    floor: int
+    min_version: int
     renewals: int = 0
+    load: int = 0
     state: Literal["RUNNING", "RELEASED", "CLOSING"] = "RUNNING"
     ending: Ending | None = None
 
@@ -60,8 +61,8 @@ class PartitionTable:
     now: Callable[[], Microseconds]
     topology: KeyRangeTopology | None = None
     source: str = ""
-    born: dict[PieceId, Microseconds] = field(default_factory=dict)
-    rows: dict[PieceId, Row] = field(default_factory=dict)
+    born: dict[StreamRangeId, Microseconds] = field(default_factory=dict)
+    rows: dict[StreamRangeId, Row] = field(default_factory=dict)
     seen: InspectedTable | None = None
     paused_since: Microseconds | None = None
     resync: Resync | None = None
@@ -80,7 +81,7 @@ class PartitionTable:
             raise MisconfiguredError("FAILED_PRECONDITION Single-row transactions are not allowed by this app profile")
 
     def become(self, topology: KeyRangeTopology) -> None:
-        """Take other pieces."""
+        """Take other key ranges."""
         self.topology = topology
         self.born = {name: self.born.get(name, self.now()) for name in topology.names}
 
@@ -116,21 +117,23 @@ class FakePartitionStore:
         self._timeouts = timeouts or MergeTimeouts()
         self._step = step
         self._claims: set[int] = set()
-        self._seen: dict[PieceId, tuple[object, float]] = {}
+        self._seen: dict[StreamRangeId, tuple[object, float]] = {}
         self._present: dict[str, tuple[int, float]] = {}
-        self._closed: set[tuple[PieceId, int]] = set()
+        self._closed: set[tuple[StreamRangeId, int]] = set()
         self._done = Tended()
 
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
-        """Remember the first pieces, unless any are known; return whether none were."""
+        """Remember the first key ranges, unless any are known; return whether none were."""
         await self._step()
         if self.table.topology is not None:
             self._check()
             return False
         ceilings = [row.ceiling for row in self.table.rows.values()]
-        floor = max(ceilings, default=0)
+        min_version = max(ceilings, default=0)
         try:
-            first = begin(ranges, life=f"{next(self.table.numbers)}", start=start, floor=max(floor, self.table.now()))
+            first = begin(
+                ranges, life=f"{next(self.table.numbers)}", start=start, min_version=max(min_version, self.table.now())
+            )
         except ValueError as error:
             raise TransientError(str(error)) from error
         self.table.source = self._source
@@ -140,7 +143,7 @@ class FakePartitionStore:
         return True
 
     async def survey(self) -> BigtablePartitionSurvey:
-        """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
+        """Return all key ranges, and what their readers have saved; this owner is counted among the readers."""
         await self._step()
         self._check()
         self.table.readers[self._owner] = next(self.table.numbers)
@@ -155,7 +158,7 @@ class FakePartitionStore:
             for owner, mark in self.table.readers.items()
         }
         survey = BigtablePartitionSurvey(
-            () if self.table.topology is None else self.table.topology.pieces,
+            () if self.table.topology is None else self.table.topology.stream_ranges,
             {name: self._saved(name, row) for name, row in rows},
             frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
             self.table.now(),
@@ -165,45 +168,49 @@ class FakePartitionStore:
         await self._step()
         return survey
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
-        """Take those that are still free; return them with our fence, their position and their sequence's floor."""
+    async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
+        """Take those that are still free; return them with our fence, their position and their minimum version."""
         await self._step()
         self.table.require_conditions()
         claimed = []
-        for piece in pieces:
-            row = self.table.rows.get(piece.id)
-            there = self.table.topology is not None and piece.id in self.table.topology.names
-            if not there or piece.position is None or not piece.is_readable:
+        for stream_range in stream_ranges:
+            row = self.table.rows.get(stream_range.id)
+            there = self.table.topology is not None and stream_range.id in self.table.topology.names
+            if not there or stream_range.position is None or not stream_range.is_readable:
                 continue
-            if row is not None and not self._is_free(piece.id, row):
+            if row is not None and not self._is_free(stream_range.id, row):
                 continue
             claim = next(self.table.numbers)
             self._claims.add(claim)
-            ceiling = max(piece.floor, 0 if row is None else row.ceiling)
-            taken = self.table.rows[piece.id] = Row(
+            ceiling = max(stream_range.min_version, 0 if row is None else row.ceiling)
+            taken = self.table.rows[stream_range.id] = Row(
                 owner=self._owner,
                 fence=1 if row is None else row.fence + 1,
                 claim=claim,
-                position=piece.position if row is None else row.position,
-                low_watermark=piece.low_watermark if row is None else row.low_watermark,
+                position=stream_range.position if row is None else row.position,
+                low_watermark=stream_range.low_watermark if row is None else row.low_watermark,
                 ceiling=ceiling,
-                floor=ceiling,
+                min_version=ceiling,
+                load=0 if row is None else row.load,
             )
             claimed.append(
                 BigtablePartition(
-                    piece=piece,
+                    stream_range=stream_range,
                     position=taken.position,
                     low_watermark=taken.low_watermark,
-                    floor=taken.ceiling,
+                    min_version=taken.ceiling,
                     ceiling=taken.ceiling,
                     fence=taken.fence,
                     owner=self._owner,
+                    load=taken.load,
                 )
             )
         await self._step()
         return claimed
 
-    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(
+        self, progress: Sequence[BigtableProgress], *, release: bool = False
+    ) -> Collection[StreamRangeId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
         await self._step()
         self.table.require_conditions()
@@ -213,13 +220,14 @@ class FakePartitionStore:
             if row is not None and row.state != "CLOSING":
                 row.position = one.position
                 row.low_watermark = max(row.low_watermark, one.low_watermark)
-                row.floor = max(row.floor, one.floor)
-                row.ceiling = max(row.floor if release else row.ceiling, one.ceiling)
-                row.floor = row.ceiling if release else row.floor
+                row.min_version = max(row.min_version, one.min_version)
+                row.ceiling = max(row.min_version if release else row.ceiling, one.ceiling)
+                row.min_version = row.ceiling if release else row.min_version
                 row.renewals += 1
+                row.load = one.load
                 row.state = "RELEASED" if release else "RUNNING"
             elif row is None and not self._has_closed(one.partition):
-                lost.add(one.partition.piece.id)
+                lost.add(one.partition.stream_range.id)
         await self._step()
         return frozenset(lost)
 
@@ -227,7 +235,7 @@ class FakePartitionStore:
         """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
-        return await self._end(progress, successors(progress.partition.piece.range, children))
+        return await self._end(progress, successors(progress.partition.stream_range.range, children))
 
     async def wait_for(self, progress: BigtableProgress, target: KeyRange) -> bool:
         """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
@@ -240,12 +248,12 @@ class FakePartitionStore:
         if row is None:
             return self._has_closed(partition)
         if row.state != "CLOSING":
-            row.ceiling = row.floor = max(row.floor, progress.floor, progress.ceiling)
+            row.ceiling = row.min_version = max(row.min_version, progress.min_version, progress.ceiling)
             row.low_watermark = max(row.low_watermark, progress.low_watermark)
             row.position = progress.position
             row.state, row.renewals = "CLOSING", row.renewals + 1
             row.ending = Ending(parts, row.ceiling, row.low_watermark)
-            self._closed.add((partition.piece.id, partition.fence))
+            self._closed.add((partition.stream_range.id, partition.fence))
             await self._step()
         self._settle()
         await self._step()
@@ -266,8 +274,8 @@ class FakePartitionStore:
 
     async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
-        if not partition.piece.reconciled:
-            raise ValueError(f"piece {partition.piece.id} was not reconciled")
+        if not partition.stream_range.reconciled:
+            raise ValueError(f"key range {partition.stream_range.id} was not reconciled")
         if partition.position.start is not None:
             raise PositionLostError("restarted already")
         await self._step()
@@ -311,7 +319,9 @@ class FakePartitionStore:
             return False
         self.table.paused_since = self.table.now() if paused else None
         if not paused:
-            waiting = [piece.id for piece in self.table.topology.pieces if not piece.is_readable]
+            waiting = [
+                stream_range.id for stream_range in self.table.topology.stream_ranges if not stream_range.is_readable
+            ]
             self.table.born |= dict.fromkeys(waiting, self.table.now())
         await self._step()
         return True
@@ -325,18 +335,19 @@ class FakePartitionStore:
         if self.table.topology is not None and self.table.source != self._source:
             raise MisconfiguredError(f"the stream is of {self.table.source}: another CHANGE_STREAM_NAME")
 
-    def _saved(self, name: PieceId, row: Row) -> Saved:
+    def _saved(self, name: StreamRangeId, row: Row) -> Saved:
         return Saved(
             owner="" if row.state == "RELEASED" else row.owner,
             fence=row.fence,
             state="CLOSING" if row.state == "CLOSING" else "RUNNING",
             low_watermark=row.low_watermark,
             free=self._is_free(name, row),
-            floor=row.floor,
+            min_version=row.min_version,
             ceiling=row.ceiling,
+            load=row.load,
         )
 
-    def _is_free(self, name: PieceId, row: Row) -> bool:
+    def _is_free(self, name: StreamRangeId, row: Row) -> bool:
         if row.state != "RUNNING":
             return row.state == "RELEASED"
         if row.claim in self._claims:
@@ -345,11 +356,11 @@ class FakePartitionStore:
         return seen is not None and seen[0] == _lease(row) and self._monotonic() - seen[1] >= self._lease
 
     def _ours(self, partition: BigtablePartition) -> Row | None:
-        row = self.table.rows.get(partition.piece.id)
+        row = self.table.rows.get(partition.stream_range.id)
         return row if row is not None and row.claim in self._claims and row.fence == partition.fence else None
 
     def _has_closed(self, partition: BigtablePartition) -> bool:
-        return (partition.piece.id, partition.fence) in self._closed
+        return (partition.stream_range.id, partition.fence) in self._closed
 
     def _settle(self) -> None:
         endings = {name: row.ending for name, row in self.table.rows.items() if row.ending is not None}

@@ -285,7 +285,7 @@ class FakeMetrics:
         self.snapshot_parts_left = parts
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count pieces that were split, merged and reconciled."""
+        """Count key ranges that were split, merged and reconciled."""
         self.split += split
         self.merged += merged
         self.reconciled += reconciled
@@ -297,7 +297,7 @@ class FakeMetrics:
         self.stalled_for = stalled_for
 
     def lease_lost(self) -> None:
-        """Count a lost piece."""
+        """Count a lost key range."""
         self.leases_lost += 1
 
     def families_changed(self) -> None:

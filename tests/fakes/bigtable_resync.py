@@ -1,4 +1,4 @@
-"""What was found that no record tells, in memory, beside the pieces."""
+"""What was found that no record tells, in memory, beside the key ranges."""
 
 from collections.abc import Awaitable, Callable, Collection
 

@@ -22,7 +22,7 @@ class SnapshotTable:
     """What all owners read and write."""
 
     snapshot: Snapshot | None = None
-    floors_told: list[int] = field(default_factory=list)
+    min_versions_reported: list[int] = field(default_factory=list)
     """Under which number each snapshot was complete, when its end was told."""
     gives_back: bool = True
     """Whether leases can be given back; else each attempt fails."""

@@ -1,4 +1,4 @@
-"""The start checks against the front: what is found, and the cure of what is not as it should be."""
+"""The start checks against the front: what is found, and the fix of what is not as it should be."""
 
 import asyncio
 from datetime import timedelta
@@ -44,7 +44,7 @@ def looked_at(
 
 
 def wrong(findings: list[Finding]) -> list[tuple[Level, str, str]]:
-    return [(one.level, one.detail, one.cure) for one in findings if one.level is not Level.OK]
+    return [(one.level, one.detail, one.fix) for one in findings if one.level is not Level.OK]
 
 
 def test_what_is_as_it_should_be_is_said_and_what_it_costs(front: Front) -> None:
@@ -67,10 +67,10 @@ def test_what_is_as_it_should_be_is_said_and_what_it_costs(front: Front) -> None
 
 
 def test_a_short_retention_is_a_warning(front: Front) -> None:
-    ((level, detail, cure),) = wrong(looked_at(front.table("f", retention=timedelta(days=1))))
+    ((level, detail, fix),) = wrong(looked_at(front.table("f", retention=timedelta(days=1))))
 
     assert (level, detail.partition(":")[0]) == (Level.WARNING, "1 day, 0")
-    assert "--change-stream-retention-period=7d" in cure
+    assert "--change-stream-retention-period=7d" in fix
 
 
 def test_a_table_without_a_stream_is_an_error_that_names_the_command(front: Front) -> None:
@@ -121,15 +121,15 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
 
     assert "may route to any cluster" in anywhere[0][1]
     assert f"app-profiles create any-{unique}" in anywhere[0][2]
-    assert [(level, detail.partition(",")[0]) for level, detail, _cure in plain] == [
+    assert [(level, detail.partition(",")[0]) for level, detail, _fix in plain] == [
         (Level.ERROR, "it does not allow transactions on single rows")
     ]
     assert "--transactional-writes" in plain[0][2]
-    ((level, detail, cure),) = missing  # one cause, one finding
+    ((level, detail, fix),) = missing  # one cause, one finding
     assert level is Level.ERROR
     assert "nobody" in detail
     assert "Is APP_PROFILE right" in detail
-    assert "gcloud bigtable app-profiles create nobody" in cure
+    assert "gcloud bigtable app-profiles create nobody" in fix
 
 
 def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_table(front: Front) -> None:
@@ -147,8 +147,8 @@ def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_
     )
     found = looked_at(table, profile=profile, partition_profile=profile)
 
-    assert [(level, "35 minutes" in detail) for level, detail, _cure in wrong(found)] == [(Level.ERROR, True)] * 2
-    of_stream, of_partitions = (cure for _level, _detail, cure in wrong(found))
+    assert [(level, "35 minutes" in detail) for level, detail, _fix in wrong(found)] == [(Level.ERROR, True)] * 2
+    of_stream, of_partitions = (fix for _level, _detail, fix in wrong(found))
     assert f"update {profile} --instance={INSTANCE.rpartition('/')[2]} --route-to={CLUSTER} --standard" in of_stream
     assert f"--route-to={CLUSTER} --transactional-writes --standard" in of_partitions
     with pytest.raises(MisconfiguredError, match="change streams"):
@@ -162,9 +162,9 @@ def test_a_tables_file_that_watches_nothing_or_names_no_family_is_told(front: Fr
     nothing = wrong(looked_at(table, BigtableOptions(families=("x*",))))
     misspelt = wrong(looked_at(table, BigtableOptions(columns=(column,))))
 
-    assert [level for level, _detail, _cure in nothing] == [Level.ERROR]
+    assert [level for level, _detail, _fix in nothing] == [Level.ERROR]
     assert "none of its 1 families is watched" in nothing[0][1]
-    assert [(level, cure.partition(";")[0]) for level, _detail, cure in misspelt] == [
+    assert [(level, fix.partition(";")[0]) for level, _detail, fix in misspelt] == [
         (Level.WARNING, "the nearest one is weather")
     ]
 
@@ -200,7 +200,7 @@ def test_an_application_profile_without_read_permission_is_a_warning(front: Fron
     finally:
         front.control.clear_faults(fault)
 
-    assert [level for level, _detail, _cure in found] == [Level.WARNING] * 2
+    assert [level for level, _detail, _fix in found] == [Level.WARNING] * 2
     assert "roles/bigtable.viewer" in found[0][2]
 
 
@@ -217,8 +217,8 @@ def test_rights_that_are_missing_name_the_role(front: Front) -> None:
         for fault in faults:
             front.control.clear_faults(fault)
 
-    assert [level for level, _detail, _cure in found] == [Level.ERROR] * 3
-    assert all("roles/bigtable.reader" in cure for _level, _detail, cure in found)
+    assert [level for level, _detail, _fix in found] == [Level.ERROR] * 3
+    assert all("roles/bigtable.reader" in fix for _level, _detail, fix in found)
 
 
 def test_families_that_map_to_one_column_are_reported_with_the_fix(front: Front) -> None:

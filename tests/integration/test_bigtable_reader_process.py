@@ -84,7 +84,7 @@ def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
         running.append(pipeline.start())
     asyncio.run(write(1_000))
     pipeline.wait_until_equal(*FAMILIES, SUMS)
-    assert '"pieces_reshaped"' in "".join(process.output() for process in new_processes.running)
+    assert '"key_ranges_reshaped"' in "".join(process.output() for process in new_processes.running)
 
 
 def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipeline: BigtablePipeline) -> None:
@@ -181,7 +181,7 @@ def test_images_and_a_change_log_at_once_and_an_end_that_ends_the_process(
     assert len(pipeline.lines) == 20
 
 
-def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: BigtablePipeline) -> None:
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_fixes_it(pipeline: BigtablePipeline) -> None:
     plain = pipeline.table.front.table("f", retention=None)
     early = format_timestamp(Nanoseconds((pipeline.table.since - 3_600_000_000) * 1_000))
     cases = {

@@ -67,7 +67,7 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             reader = partition_store(settings, rows, "reader-1", settings.keep_messages_for)
             start = (await reader.survey()).now
             await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
-            held, given_back = await reader.claim((await reader.survey()).pieces)
+            held, given_back = await reader.claim((await reader.survey()).stream_ranges)
             await reader.advance(
                 [BigtableProgress(given_back, given_back.position, start, given_back.ceiling)], release=True
             )
@@ -79,7 +79,7 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             assert reading["partitions"] == {"READY": 1, "RUNNING": 1, "CLOSING": 0, "WAITING": 0}
             assert reading["readers"] == [{"owner": "reader-1", "partitions": 1}]
             assert (reading["uncovered"], reading["covered_twice"]) == ([], [])
-            assert reading["unread"] == [str(given_back.piece.range)]
+            assert reading["unread"] == [str(given_back.stream_range.range)]
             assert reading["lag_seconds"] < reading["retention_seconds"]
             (snapshot,) = reading["snapshots"]
             assert (snapshot["state"], snapshot["rows"], snapshot["ranges_left"]) == ("READING", 0, 1)
@@ -125,7 +125,7 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
             assert found is not None
             assert found.level is Level.ERROR
             assert f"from cluster another-c1, and the app profile routes to cluster {CLUSTER}" in found.detail
-            assert "--route-to=another-c1" in found.cure
+            assert "--route-to=another-c1" in found.fix
         finally:
             await channels.close()
 

@@ -40,7 +40,7 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
             await store.pause()
             await store.resume()
             await keep_topic(rows, topic)
-            assert len((await store.survey()).pieces) == 2
+            assert len((await store.survey()).stream_ranges) == 2
             with pytest.raises(
                 MisconfiguredError,
                 match=f"publish to {topic}, and this one would to .*Fix TOPIC .*another PARTITION_TABLE",

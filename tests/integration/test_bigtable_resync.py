@@ -83,7 +83,7 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
 
     (marked,) = pipeline.needs_resync()
     assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
-    assert "services.bigtable_reader snapshot`" in marked["cure"]
+    assert "services.bigtable_reader snapshot`" in marked["fix"]
     assert "needs re-sync since" in pipeline.run("doctor")[1]
     code, said = pipeline.run("synced")
     assert (code, "taken away: families dropped" in said) == (0, True), said

@@ -1,4 +1,4 @@
-"""What the change stream refuses, from the front before the real emulator: positions, cures, what may work later."""
+"""What the change stream refuses, from the front before the real emulator: positions, fixes, what may work later."""
 
 from collections.abc import Sequence
 
@@ -94,41 +94,41 @@ def test_a_profile_of_many_clusters_is_refused_with_how_to_make_another(front: F
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION"])
 @pytest.mark.parametrize(
-    ("message", "cure", "gone"),
+    ("message", "fix", "gone"),
     [
         ("The app profile must use single-cluster routing", r"app-profiles create .*--route-to=", False),
         ("Change stream is not enabled on the table", "--change-stream-retention-period=7d", True),
     ],
 )
 def test_a_profile_or_a_stream_that_is_refused_is_no_lost_position_whatever_the_code(
-    whole_again: Front, status: str, message: str, cure: str, gone: bool
+    whole_again: Front, status: str, message: str, fix: str, gone: bool
 ) -> None:
     table = whole_again.table("f")
     whole_again.control.add_fault(
         method="ReadChangeStream", status=status, message=message, containing=table.name.encode()
     )
 
-    with pytest.raises(MisconfiguredError, match=cure) as raised:
+    with pytest.raises(MisconfiguredError, match=fix) as raised:
         run(_first(table, query(at(table.since))))
     assert not isinstance(raised.value, PositionLostError)
     assert isinstance(raised.value, StreamGoneError) is gone
 
 
 @pytest.mark.parametrize(
-    ("status", "cure"),
+    ("status", "fix"),
     [
         ("PERMISSION_DENIED", "roles/bigtable.reader"),
         ("NOT_FOUND", "there is no table .*t-"),
         ("UNIMPLEMENTED", "an emulator needs a front"),
     ],
 )
-def test_an_error_that_needs_a_person_names_the_fix(whole_again: Front, status: str, cure: str) -> None:
+def test_an_error_that_needs_a_person_names_the_fix(whole_again: Front, status: str, fix: str) -> None:
     table = whole_again.table("f")
     for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
         whole_again.control.add_fault(method=method, status=status, containing=table.name.encode())
 
     for call in (lambda: _first(table, query(at(table.since))), lambda: _partitions(table)):
-        with pytest.raises(MisconfiguredError, match=cure):
+        with pytest.raises(MisconfiguredError, match=fix):
             run(call())
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
-from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, floor_under
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behind, common, min_version_under
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, instant
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableScan
@@ -36,7 +36,7 @@ _SECONDS: Final = 60
 are further ahead of the clocks than that, it is requested again."""
 _ROWS: Final = 500
 _LATEST: Final = (1 << 64) - 1
-"""In the place of a claim: newer than what the snapshot has read under the same floor, and older than the next one."""
+"""In the place of a claim: newer than what the snapshot has read under this minimum, and older than the next one."""
 
 
 class BigtableSourceRows:
@@ -51,7 +51,7 @@ class BigtableSourceRows:
         survey: Callable[[], Awaitable[tuple[BigtablePartitionSurvey, int]]],
         publisher: Callable[[], AbstractAsyncContextManager[ChangePublisher]],
     ) -> None:
-        """``survey`` returns the pieces of the stream, and the run of the latest snapshot.
+        """``survey`` returns the key ranges of the stream, and the run of the latest snapshot.
 
         ``publisher`` opens one, or raises MisconfiguredError where the topic would lose what is published. ``key_of``
         returns the row key that the mirror has as a text, MisconfiguredError where there is none.
@@ -157,10 +157,10 @@ class BigtableSourceRows:
         async for attempt in retrying_async(self._stop, RETRY_BUDGET):
             with attempt:
                 survey, run = await self._survey()
-        floor = floor_under(survey, keys)
-        if floor is None:
+        min_version = min_version_under(survey, keys)
+        if min_version is None:
             raise MisconfiguredError("the stream has not begun, so no reader knows what is newer: start a reader first")
-        return SnapshotPlace(floor, run, _LATEST, survey.now), survey.paused_since is not None
+        return SnapshotPlace(min_version, run, _LATEST, survey.now), survey.paused_since is not None
 
     async def _place_above(self, above: str) -> SnapshotPlace:
         """Return a number that is higher than what is applied already, once minimums have come so far."""

@@ -1,4 +1,4 @@
-"""The low watermark: how far all pieces have come, and since when that stands still. A stall is said, no more."""
+"""The low watermark: how far all key ranges have come, and since when that stands still. A stall is said, no more."""
 
 from datetime import timedelta
 from typing import Final

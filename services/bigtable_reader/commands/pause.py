@@ -1,6 +1,6 @@
 """The commands ``pause`` and ``resume`` of the stream. The running readers follow within seconds.
 
-A reader need not run: the pause is kept with the pieces of the key space, and the next one finds it.
+A reader need not run: the pause is kept with the key ranges of the key space, and the next one finds it.
 """
 
 from typing import TextIO

@@ -20,7 +20,7 @@ from shared.contracts.tables_file import Mode
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
 
 Poll = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
-"""Returns the latest snapshot, and the pieces of the stream."""
+"""Returns the latest snapshot, and the key ranges of the stream."""
 
 
 async def snapshot(

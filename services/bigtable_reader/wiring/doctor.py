@@ -58,12 +58,12 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
         findings = [found async for found in looked]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
         found = [*findings, *([] if cluster is None else [cluster])]
-        return [*found, *await _kept_with_the_pieces(channels, kept, settings)]
+        return [*found, *await _kept_with_the_stream_ranges(channels, kept, settings)]
     finally:
         await channels.close()
 
 
-async def _kept_with_the_pieces(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:
+async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:
     """Return that the stream is paused, and that the table needs re-sync.
 
     Nothing where that is not known: another finding says why.

@@ -67,8 +67,8 @@ async def rows(settings: Settings) -> int:
         watched = Watched(options.bigtable)
 
         async def survey() -> tuple[BigtablePartitionSurvey, int]:
-            pieces, snapshot = await store.view(clock.now()), await snapshots.survey()
-            return pieces, 0 if snapshot is None else snapshot.run
+            stream_ranges, snapshot = await store.view(clock.now()), await snapshots.survey()
+            return stream_ranges, 0 if snapshot is None else snapshot.run
 
         @asynccontextmanager
         async def publisher() -> AsyncIterator[BatchPublisher]:

@@ -49,7 +49,7 @@ from services.bigtable_reader.wiring.stores import (
 )
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
-from shared.pubsub.channels import open_async_channel
+from shared.pubsub.channels import open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import PackerLimits
@@ -118,20 +118,26 @@ async def read(
         options = file.options(settings.bigtable_table).bigtable
         marks = marks_of(settings, channels, file)
         watching = marks.watching.digest
-        async with open_async_channel(settings.pubsub_emulator_host) as channel:
+        calls = settings.publish_requests
+        async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
-            letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
+            letters = AsyncDeadLetterPublisher(
+                channels_to_topic[0], dead_letter_topic, stop, kept=metrics.publishing.kept
+            )
             publisher = BatchPublisher(
-                channel,
+                channels_to_topic,
                 topic_path(settings.project, settings.topic),
                 letters,
                 stop,
                 PublisherOptions(
                     failed_in="bigtable_reader",
                     limits=PackerLimits(
-                        changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes
+                        changes_per_message=settings.batch_changes,
+                        bytes_per_message=settings.batch_bytes,
+                        requests=settings.publish_requests,
                     ),
                     outstanding_bytes=settings.outstanding_bytes,
+                    ordered=settings.ordering == "key",
                     last_chance=_LAST_CHANCE,
                 ),
                 PublisherHooks(confirmed=metrics.publishing.confirmed),
@@ -139,7 +145,9 @@ async def read(
             health.not_ready_while(publisher.why_not_ready)
 
             def reading_snapshots(
-                dead_letters: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+                dead_letters: DeadLettering,
+                raise_min_versions: Callable[[KeyRange, int], None],
+                trusted: Callable[[], bool],
             ) -> BigtableSnapshots:
                 assert outputs.images is not None, "a change log has no snapshot"
                 snapshots = snapshot_store(settings, channels, owner, watching)
@@ -149,7 +157,7 @@ async def read(
                 resync, automatic = resync_store(settings, channels), settings.resync == "automatic"
                 save = min(settings.lease_duration / 6, _LONGEST_SAVE)
                 return BigtableSnapshots(
-                    BigtableSnapshotSource(snapshots, scan, rows, dead_letters, raise_floors, metrics),
+                    BigtableSnapshotSource(snapshots, scan, rows, dead_letters, raise_min_versions, metrics),
                     BigtableSnapshotEnds(snapshots, resync, rows, publisher, automatic=automatic),
                     publisher,
                     trusted,
@@ -246,8 +254,10 @@ async def prepare(
         raise
     for found in findings:
         if found.level is Level.WARNING:
-            log.warning("start_checked", check=found.check, detail=found.detail, cure=found.cure)
+            log.warning("start_checked", check=found.check, detail=found.detail, fix=found.fix)
     inspection = await catalog.inspect()
+    if inspection.retention is not None:
+        file.refuse_short_keep([settings.bigtable_table], inspection.retention)
     log.info("costs", what=COSTS)
     await create_partition_table(channels, rows)
     store = partition_store(settings, rows, owner, inspection.retention or timedelta(0))

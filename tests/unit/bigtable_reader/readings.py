@@ -11,7 +11,7 @@ from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
-from services.bigtable_reader.core.stream.partitions import BigtablePartition, Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import BigtablePartition, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Microseconds, Position, SetCell
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
@@ -38,16 +38,18 @@ def outputs(*, images: bool = True, entries: bool = False, options: BigtableOpti
     )
 
 
-def a_partition(range_: KeyRange = ALL_KEYS, *, floor: int = 0, ceiling: int | None = None) -> BigtablePartition:
-    """Return a partition that is held, of a piece that is read from a time."""
+def a_partition(range_: KeyRange = ALL_KEYS, *, min_version: int = 0, ceiling: int | None = None) -> BigtablePartition:
+    """Return a partition that is held, of a key range that is read from a time."""
     position = Position(start=EPOCH)
-    piece = Piece(id=PieceId("p1"), range=range_, position=position, floor=floor, low_watermark=EPOCH)
+    stream_range = StreamRange(
+        id=StreamRangeId("p1"), range=range_, position=position, min_version=min_version, low_watermark=EPOCH
+    )
     return BigtablePartition(
-        piece=piece,
+        stream_range=stream_range,
         position=position,
         low_watermark=EPOCH,
-        floor=floor,
-        ceiling=floor if ceiling is None else ceiling,
+        min_version=min_version,
+        ceiling=min_version if ceiling is None else ceiling,
         fence=1,
         owner="reader",
     )

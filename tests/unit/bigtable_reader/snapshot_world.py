@@ -79,14 +79,14 @@ class SnapshotWorld(World):
         assert images is not None
 
         def make(
-            set_aside: DeadLettering, raise_floors: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
+            set_aside: DeadLettering, raise_min_versions: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
         ) -> BigtableSnapshots:
             clock = asyncio.get_running_loop().time
             store = FakeSnapshotStore(self.snapshots, owner, LEASE, clock, step=step, watching=watching)
             rows = MirroredRows(images, keys, watching)
             resync = FakeResyncStore(self.partitions, step=step)
             return BigtableSnapshots(
-                BigtableSnapshotSource(store, scan, rows, set_aside, raise_floors, self.metrics),
+                BigtableSnapshotSource(store, scan, rows, set_aside, raise_min_versions, self.metrics),
                 BigtableSnapshotEnds(store, resync, rows, publisher, automatic=self.automatic),
                 publisher,
                 trusted=trusted,
@@ -225,14 +225,14 @@ class Command:
         self._world = world
         self._fails = fails
         self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
-        self._pieces = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
+        self._stream_ranges = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
 
     async def poll(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
         """Look without being counted among the readers."""
         if self._fails:
             self._fails -= 1
             raise TransientError("UNAVAILABLE")
-        survey = await self._pieces.survey()
+        survey = await self._stream_ranges.survey()
         del self._world.partitions.readers["looks"]
         readers = survey.readers - {"looks"}
         return await self._store.survey(), replace(survey, readers=readers)

@@ -225,7 +225,7 @@ def test_an_entry_of_no_known_kind_is_a_line_with_its_name() -> None:
         ),
     ],
 )
-def test_what_a_column_cannot_hold_is_refused_whole_with_the_cure(
+def test_what_a_column_cannot_hold_is_refused_whole_with_the_fix(
     record: DataChange, reason: Reason, detail: str
 ) -> None:
     (found,) = refused(record)

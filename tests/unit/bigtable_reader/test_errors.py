@@ -51,7 +51,7 @@ def test_what_may_succeed_later_is_transient(code: grpc.StatusCode, raised: type
 
 @RAISED
 @pytest.mark.parametrize("code", sorted(REFUSED, key=str))
-def test_what_someone_must_mend_is_misconfigured(code: grpc.StatusCode, raised: type[Exception]) -> None:
+def test_what_someone_must_fix_is_misconfigured(code: grpc.StatusCode, raised: type[Exception]) -> None:
     with pytest.raises(MisconfiguredError, match=f"read t: {code.name} the details"), bigtable_errors("read t"):
         raise raised(code)
 

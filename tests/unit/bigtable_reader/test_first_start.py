@@ -18,7 +18,7 @@ from tests.fakes.virtual_time import run_in_virtual_time
 
 
 class Unanswered(FakePartitionStore):
-    """Remembers the first pieces, and the answer is lost."""
+    """Remembers the first key ranges, and the answer is lost."""
 
     lost = 2
 
@@ -41,7 +41,10 @@ def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_an
         store = Unanswered(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
         await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
         assert table.topology is not None
-        assert [piece.range for piece in table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
+        assert [stream_range.range for stream_range in table.topology.stream_ranges] == [
+            KeyRange(b"", b"m"),
+            KeyRange(b"m", b""),
+        ]
         with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
             await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
 
@@ -58,7 +61,7 @@ def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by_then(
         answers = [True, False, False]
 
         async def after() -> None:
-            assert table.topology is not None, "the pieces come first"
+            assert table.topology is not None, "the key ranges come first"
             if not answers.pop():
                 raise TransientError("UNAVAILABLE")
 

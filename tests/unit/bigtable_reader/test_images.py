@@ -244,7 +244,7 @@ def test_what_only_the_consumer_can_judge_it_sets_aside(kind: str, value: bytes)
 
 
 @pytest.mark.parametrize(
-    ("options", "row_key", "cells", "cure"),
+    ("options", "row_key", "cells", "fix"),
     [
         (BigtableOptions(), b"\xff", {"f": {b"q": cell(b"v")}}, 'row_key = "BYTES"'),
         (BigtableOptions(), b"\xff", None, 'row_key = "BYTES"'),
@@ -254,13 +254,13 @@ def test_what_only_the_consumer_can_judge_it_sets_aside(kind: str, value: bytes)
         (declared("STRING", "text", timestamp="at"), b"k", {"f": {b"q": cell(b"v", 2**62)}}, "column at of type"),
     ],
 )
-def test_what_is_not_as_the_tables_file_says_is_set_aside_with_the_cure(
-    options: BigtableOptions, row_key: bytes, cells: RowCells | None, cure: str
+def test_what_is_not_as_the_tables_file_says_is_set_aside_with_the_fix(
+    options: BigtableOptions, row_key: bytes, cells: RowCells | None, fix: str
 ) -> None:
     found = maker(options).image(row_key, cells, TRIGGER, 7)
 
     assert isinstance(found, RefusedChange)
-    assert cure in found.detail
+    assert fix in found.detail
     rows, reasons = consumed_or_set_aside(found.header, [found.change])
     assert (rows, len(reasons)) == ([], 1)
 
@@ -296,11 +296,11 @@ def test_every_family_has_a_column_that_bigquery_takes(families: set[str]) -> No
     ]
 
 
-def test_families_that_bigquery_would_take_for_one_are_refused_with_the_cure() -> None:
-    cure = (
+def test_families_that_bigquery_would_take_for_one_are_refused_with_the_fix() -> None:
+    fix = (
         r'column family F and column family f would be one column.*\n.*\[tables\."t"\.columns\.f_2\] with family = "f"'
     )
-    with pytest.raises(MisconfiguredError, match=cure):
+    with pytest.raises(MisconfiguredError, match=fix):
         maker(families=("F", "f"))
     options = BigtableOptions(columns=(FamilyColumn(name="big_f", family="F"),))
     assert [column.name for column in maker(options, ("F", "f")).header.columns] == ["row_key", "big_f", "f"]

@@ -81,7 +81,7 @@ def test_a_profile_that_comes_to_allow_no_condition_marks_the_table_once_it_rout
         await asyncio.sleep(60)
         there, elsewhere = world.catalog.found, replace(world.catalog.found, routed_to=ANY)
         world.catalog.found, world.partitions.unconditional = elsewhere, True
-        with pytest.raises(MisconfiguredError, match="--route-to=c1"):  # the cure, and not that a lease is refused
+        with pytest.raises(MisconfiguredError, match="--route-to=c1"):  # the fix, and not that a lease is refused
             await reader.task
         assert not world.is_marked()
         world.readers.clear()
@@ -130,7 +130,7 @@ def test_a_start_that_is_refused_because_the_stream_is_disabled_marks_the_table_
     assert kinds(table) == [BigtableResyncKind.STREAM_DISABLED]
 
 
-def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_names_the_cure() -> None:
+def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_names_the_fix() -> None:
     table, catalog = PartitionTable(VirtualClock().now), FakeCatalog("f")
     catalog.found, table.unconditional = replace(catalog.found, routed_to=ANY), True
     with pytest.raises(MisconfiguredError, match="--route-to=c1"):

@@ -13,7 +13,7 @@ from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
@@ -125,23 +125,23 @@ class Reading:
         )
 
     async def begin(self, *ranges: KeyRange, reconciled: bool = False, again: int = 0) -> "asyncio.Task[None]":
-        """Claim the first piece (of all keys, unless ranges are named) and have it read."""
+        """Claim the first key range (of all keys, unless ranges are named) and have it read."""
         await self.store.begin(ranges or [ALL_KEYS], EPOCH)
         assert self.table.topology is not None
         if reconciled:
-            first, *rest = self.table.topology.pieces
-            piece = Piece(
-                id=PieceId("waited"),
+            first, *rest = self.table.topology.stream_ranges
+            stream_range = StreamRange(
+                id=StreamRangeId("waited"),
                 range=first.range,
                 position=Position((RangeToken(first.range, "old"),)),
-                floor=0,
+                min_version=0,
                 low_watermark=EPOCH,
                 reconciled=True,
                 again=again,
             )
-            self.table.become(msgspec.structs.replace(self.table.topology, pieces=(piece, *rest)))
+            self.table.become(msgspec.structs.replace(self.table.topology, stream_ranges=(stream_range, *rest)))
         await self.store.survey()
-        (partition,) = await self.store.claim(self.table.topology.pieces[:1])
+        (partition,) = await self.store.claim(self.table.topology.stream_ranges[:1])
         self.held = BigtableOwnedPartition(partition)
         self.held.trusted_until = self.trusted_for
         stop = Stop()
@@ -260,10 +260,13 @@ def test_its_end_is_recorded_after_everything_of_it_is_confirmed() -> None:
         task = await reading.begin()
         await asyncio.sleep(60)
         assert reading.table.topology is not None
-        assert [piece.range for piece in reading.table.topology.pieces] == [ALL_KEYS]
+        assert [stream_range.range for stream_range in reading.table.topology.stream_ranges] == [ALL_KEYS]
         await reading.confirm(0)
         await task
-        assert [piece.range for piece in reading.table.topology.pieces] == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
+        assert [stream_range.range for stream_range in reading.table.topology.stream_ranges] == [
+            KeyRange(b"", b"m"),
+            KeyRange(b"m", b""),
+        ]
         assert reading.held.over
 
     run_in_virtual_time(scenario())
@@ -322,7 +325,7 @@ def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() ->
         assert reading.held.over
         assert len(reading.stream.queries) == 1
         assert reading.table.topology is not None
-        waits, _other = reading.table.topology.pieces
+        waits, _other = reading.table.topology.stream_ranges
         assert (waits.range, waits.target, waits.position) == (left, ALL_KEYS, Position((RangeToken(left, "old"),)))
         assert waits.again == 1
 

@@ -195,7 +195,7 @@ def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_aside() -
     run_in_virtual_time(scenario())
 
 
-def test_what_nobody_can_mend_is_reported_and_confirms_nothing() -> None:
+def test_what_nobody_can_fix_is_reported_and_confirms_nothing() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW))
         reading.rows.gate.set()

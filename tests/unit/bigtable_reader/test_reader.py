@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
-from services.bigtable_reader.core.stream.partitions import BigtableProgress, PieceId
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, StreamRangeId
 from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -129,7 +129,7 @@ def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_ag
 
         async def refusing(
             store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
-        ) -> Collection[PieceId]:
+        ) -> Collection[StreamRangeId]:
             if release and asyncio.get_running_loop().time() < 100:
                 raise TransientError("UNAVAILABLE")
             return await advance(store, progress, release=release)
@@ -138,12 +138,16 @@ def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_ag
         world = await a_world(b"b", b"c", b"d")
         world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(10)
-        mine = {piece for piece, row in world.partitions.rows.items() if row.owner == "reader 1"}
+        mine = {stream_range for stream_range, row in world.partitions.rows.items() if row.owner == "reader 1"}
         world.start(slowest=0.02, kind=BigtableReaderOptions)
         await asyncio.sleep(80)
         assert owners(world) == {"reader 1": 2, "reader 2": 2}
         await asyncio.sleep(60)
-        fences = {row.fence for piece, row in world.partitions.rows.items() if piece in mine and row.owner[-1] == "1"}
+        fences = {
+            row.fence
+            for stream_range, row in world.partitions.rows.items()
+            if stream_range in mine and row.owner[-1] == "1"
+        }
         assert fences == {1}  # never lost and taken again
         await world.end()
 
@@ -161,7 +165,7 @@ class SlowRenewals:
 
         async def slow(
             store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
-        ) -> Collection[PieceId]:
+        ) -> Collection[StreamRangeId]:
             if not release and not self.open.is_set():
                 self.waiting.set()
                 await self.open.wait()
@@ -263,7 +267,7 @@ def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail(mon
 
         async def refusing(
             store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
-        ) -> Collection[PieceId]:
+        ) -> Collection[StreamRangeId]:
             if release and asyncio.get_running_loop().time() < 11:
                 raise TransientError("UNAVAILABLE")
             return await advance(store, progress, release=release)
@@ -313,7 +317,7 @@ def test_a_topic_that_loses_what_is_published_ends_the_reader() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_partition_table_without_pieces_is_refused_with_what_to_do() -> None:
+def test_a_partition_table_without_stream_ranges_is_refused_with_what_to_do() -> None:
     async def scenario() -> None:
         reader = World(Random(0)).start()
         with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):

@@ -156,7 +156,7 @@ class Marking(RuleBasedStateMachine):
             assert one.kind in kept or mended or by_hand, one
 
     def teardown(self) -> None:
-        """All rows once more, to the end, mend whatever there is."""
+        """All rows once more, to the end, fix whatever there is."""
         self.ask(requested(self.snapshot, [ALL_KEYS], EPOCH, again=True, whole=True))
         self.read()
         assert self.snapshot is not None
@@ -169,7 +169,7 @@ TestMarking = Marking.TestCase
 TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 
 
-def test_the_cure_is_commands_to_copy_and_names_the_sweep() -> None:
+def test_the_fix_is_commands_to_copy_and_names_the_sweep() -> None:
     kept = core.marked(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
     mark = mark_of("projects/p/instances/i/tables/weather", kept)
     assert mark is not None
@@ -185,6 +185,19 @@ def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
     healed = core.healed(kept, 3, WATCHING.digest)
     assert healed is not None
     assert mark_of("weather", healed) is None
+
+
+def test_what_was_found_after_a_request_was_read_stays_when_that_request_is_taken_away_by_hand() -> None:
+    kept = core.marked(None, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
+    request = mark_of("weather", kept)
+    assert request is not None
+
+    left = core.synced(core.marked(kept, BigtableResyncKind.STREAM_DISABLED, EPOCH, 1), request)
+
+    assert left is not None
+    assert [finding.kind for finding in left.findings] == [BigtableResyncKind.STREAM_DISABLED]
+    again = core.marked(kept, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
+    assert core.synced(again, request) is None, "the same, found once more"
 
 
 def test_families_that_are_dropped_one_after_the_other_are_one_finding_until_all_rows_came_after_the_last() -> None:

@@ -1,4 +1,4 @@
-"""Rows that the service refuses to read are told from every other call that somebody has to mend."""
+"""Rows that the service refuses to read are told from every other call that somebody has to fix."""
 
 import asyncio
 from collections.abc import AsyncGenerator

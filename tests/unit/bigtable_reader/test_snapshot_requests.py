@@ -147,8 +147,8 @@ def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_
 
 
 def test_of_a_part_that_was_begun_by_a_reader_that_keeps_no_times_none_is_known() -> None:
-    async def held(floor: int | None, read_since: Microseconds | None) -> Microseconds | None:
-        one = OwnedPart(1, SnapshotPart(number=0, range=SOME, floor=floor, read_since=read_since))
+    async def held(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
+        one = OwnedPart(1, SnapshotPart(number=0, range=SOME, min_version=min_version, read_since=read_since))
         one.reads_under(5, Microseconds(EPOCH + 5))
         one.reads_under(7, Microseconds(EPOCH + 7))
         return one.progress().read_since

@@ -1,4 +1,4 @@
-"""What is shown of a snapshot: how far it is, and why it waits, with the cure."""
+"""What is shown of a snapshot: how far it is, and why it waits, with the fix."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
 
 NOON = Microseconds(1_700_000_000_000_000)
@@ -25,18 +25,26 @@ def a_snapshot(*parts: SnapshotPart, whole: bool = True) -> Snapshot:
 
 
 def a_survey(left: Saved, right: Saved, readers: str = "one two") -> BigtablePartitionSurvey:
-    pieces = [
-        Piece(id=PieceId(name), range=keys, position=Position((RangeToken(keys, "t"),)), floor=0, low_watermark=NOON)
+    stream_ranges = [
+        StreamRange(
+            id=StreamRangeId(name),
+            range=keys,
+            position=Position((RangeToken(keys, "t"),)),
+            min_version=0,
+            low_watermark=NOON,
+        )
         for name, keys in (("left", LEFT), ("right", RIGHT))
     ]
     return BigtablePartitionSurvey(
-        tuple(pieces), {pieces[0].id: left, pieces[1].id: right}, frozenset(readers.split()), NOON
+        tuple(stream_ranges), {stream_ranges[0].id: left, stream_ranges[1].id: right}, frozenset(readers.split()), NOON
     )
 
 
 def read_by(owner: str, *, above: int = 1, reached: int = 0) -> Saved:
-    """Return what is saved of a piece: a floor so far above noon, read up to so many microseconds after it."""
-    return Saved(owner, 1, "RUNNING", Microseconds(NOON + reached), not owner, floor=NOON + above, ceiling=NOON + above)
+    """Return what is saved of a key range: a minimum so far above noon, read up to so many microseconds after it."""
+    return Saved(
+        owner, 1, "RUNNING", Microseconds(NOON + reached), not owner, min_version=NOON + above, ceiling=NOON + above
+    )
 
 
 BOTH = (a_part(0, LEFT, owner="one"), a_part(1, RIGHT))
@@ -78,7 +86,7 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "older version"),
     ],
 )
-def test_why_it_waits_is_said_with_the_cure(
+def test_why_it_waits_is_said_with_the_fix(
     survey: BigtablePartitionSurvey, end: int | None, why: str, fix: str
 ) -> None:
     at = None if end is None else Microseconds(NOON + end)
@@ -96,14 +104,14 @@ def test_what_no_reader_has_taken_is_said_to_be_so() -> None:
     assert "(key_prefixes, families, mode)" in found.fix
 
 
-def test_a_first_snapshot_waits_for_no_floors() -> None:
+def test_a_first_snapshot_waits_for_no_min_versions() -> None:
     first = a_snapshot(*(replace(part, above=0) for part in BOTH))
     assert hindrance(first, a_survey(read_by(""), read_by(""), readers="one"), None) is None
 
 
 def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
     survey = a_survey(read_by("one"), read_by("", above=-9))
-    part = replace(BOTH[0], state=PartState.DONE, rows=7, floor=NOON + 1)
+    part = replace(BOTH[0], state=PartState.DONE, rows=7, min_version=NOON + 1)
     shown = document("s", survey, timedelta(days=1), NOON, summaries("weather", a_snapshot(part, BOTH[1]), survey))
 
     (one,) = shown["snapshots"]
@@ -122,7 +130,7 @@ def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
 @pytest.mark.parametrize(("told", "words"), [(True, "Z; asked for"), (False, "Z, which is not told yet; asked for")])
 def test_a_complete_one_is_shown_since_when_it_is_and_whether_that_is_told(told: bool, words: str) -> None:
     survey = a_survey(read_by("one"), read_by("two"))
-    parts = [replace(part, state=PartState.DONE, rows=2, floor=NOON) for part in BOTH]
+    parts = [replace(part, state=PartState.DONE, rows=2, min_version=NOON) for part in BOTH]
     shown = summaries("weather", replace(a_snapshot(*parts), told=told), survey)
     assert [(one["state"], one["complete_since"], one["waits"]) for one in shown] == [
         ("DONE", "2023-11-14T22:13:20Z", None)
@@ -140,7 +148,7 @@ def test_a_complete_one_is_shown_since_when_it_is_and_whether_that_is_told(told:
 )
 def test_one_that_found_no_row_is_shown_as_such_once_it_is_done(state: PartState, words: str) -> None:
     survey = a_survey(read_by("one"), read_by("two"))
-    parts = [replace(part, state=state, floor=NOON) for part in BOTH]
+    parts = [replace(part, state=state, min_version=NOON) for part in BOTH]
     (shown,) = summaries("weather", a_snapshot(*parts), survey)
     assert f": {words}" in next(summary_lines(shown))
 

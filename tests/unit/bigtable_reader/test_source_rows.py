@@ -34,7 +34,7 @@ class World:
 
     table: Bigtable = field(default_factory=Bigtable)
     topic: Topic = field(default_factory=Topic)
-    floor: int = EPOCH
+    min_version: int = EPOCH
     paused_since: Microseconds | None = None
     unreadable: set[bytes] = field(default_factory=set)
     too_large: set[bytes] = field(default_factory=set)
@@ -59,8 +59,8 @@ class World:
 
     async def _survey(self) -> tuple[BigtablePartitionSurvey, int]:
         await asyncio.sleep(0)
-        piece = a_partition(floor=self.floor).piece
-        return BigtablePartitionSurvey((piece,), {}, frozenset(), EPOCH, self.paused_since), 1
+        stream_range = a_partition(min_version=self.min_version).stream_range
+        return BigtablePartitionSurvey((stream_range,), {}, frozenset(), EPOCH, self.paused_since), 1
 
     @asynccontextmanager
     async def _publisher(self) -> AsyncIterator[FakePublisher]:
@@ -114,13 +114,13 @@ def test_rows_that_no_mirror_can_hold_are_named_and_the_others_published() -> No
     run_in_virtual_time(scenario())
 
 
-@pytest.mark.parametrize(("paused_since", "cure"), [(EPOCH, "`resume` it"), (None, "start a reader")])
-def test_below_what_is_applied_nothing_is_published_and_the_cure_is_named(
-    paused_since: Microseconds | None, cure: str
+@pytest.mark.parametrize(("paused_since", "fix"), [(EPOCH, "`resume` it"), (None, "start a reader")])
+def test_below_what_is_applied_nothing_is_published_and_the_fix_is_named(
+    paused_since: Microseconds | None, fix: str
 ) -> None:
     async def scenario() -> None:
         world = World(paused_since=paused_since)
-        with pytest.raises(MisconfiguredError, match=cure):
+        with pytest.raises(MisconfiguredError, match=fix):
             await world.answers().publish(Publish("weather", KEYS, str(four_sections(EPOCH + 1_000_000))))
         assert not world.topic.changes
 

@@ -48,14 +48,14 @@ def test_what_is_asked_for_is_ahead_of_the_clock_and_of_the_last_stamp(now: int,
 
 
 @given(
-    floor=st.integers(0, 2 * NOON),
+    min_version=st.integers(0, 2 * NOON),
     steps=st.lists(st.tuples(st.integers(0, 2 * NOON), st.none() | st.integers(0, 2 * NOON)), max_size=50),
 )
-def test_stamps_rise_and_stay_between_floor_and_ceiling_whatever_the_clock_does(
-    floor: int, steps: list[tuple[int, int | None]]
+def test_stamps_rise_and_stay_between_min_version_and_ceiling_whatever_the_clock_does(
+    min_version: int, steps: list[tuple[int, int | None]]
 ) -> None:
-    stamps = Stamps(floor, floor)
-    last = floor
+    stamps = Stamps(min_version, min_version)
+    last = min_version
     for now, ceiling in steps:
         if ceiling is not None:
             stamps.raised(ceiling)
@@ -78,10 +78,10 @@ class Owner:
 
 
 class OwnersComeAndGo(RuleBasedStateMachine):
-    """One piece, its saved ceiling, and owners who do not know that they are not owners any more.
+    """One key range, its saved ceiling, and owners who do not know that they are not owners any more.
 
     Whoever claims raises the fence; a ceiling is saved on the newest fence only; a stamp is made and published by
-    anybody who has room for it, at any later time. Now and then the piece is closed, and its child begins at the
+    anybody who has room for it, at any later time. Now and then the key range is closed, and its child begins at the
     ceiling; or is given back, by which the ceiling falls to the last stamp that was made.
     """
 
@@ -96,7 +96,7 @@ class OwnersComeAndGo(RuleBasedStateMachine):
 
     @rule(target=owners, skew=st.integers(-3600, 3600))
     def claim(self, skew: int) -> Owner:
-        """A new owner: of the piece, or of the child of a piece that was closed, with a new row that begins alike."""
+        """A new owner: of the key range, or of the child of one that was closed, with a new row that begins alike."""
         self.fence += 1
         self.count += 1
         return Owner(self.count, self.fence, NOON + skew * SECOND, Stamps(self.ceiling, self.ceiling))

@@ -15,7 +15,7 @@ from services.bigtable_reader.core.schema.resync import (
     BigtableResyncKind,
     BigtableResyncRequest,
 )
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, PieceId, Saved
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.status import print_status
@@ -25,20 +25,22 @@ DAY = timedelta(days=1)
 LEFT, MIDDLE, RIGHT = KeyRange(b"", b"b"), KeyRange(b"b", b"d"), KeyRange(b"d", b"")
 
 
-def a_piece(name: str, range_: KeyRange, *, position: bool = True, target: KeyRange | None = None) -> Piece:
-    return Piece(
-        id=PieceId(name),
+def a_stream_range(
+    name: str, range_: KeyRange, *, position: bool = True, target: KeyRange | None = None
+) -> StreamRange:
+    return StreamRange(
+        id=StreamRangeId(name),
         range=range_,
         position=Position((RangeToken(range_, "t"),)) if position else None,
-        floor=0,
+        min_version=0,
         low_watermark=NOON,
         target=target,
     )
 
 
-def a_survey(*pieces: Piece, readers: str = "", **saved: Saved) -> BigtablePartitionSurvey:
+def a_survey(*stream_ranges: StreamRange, readers: str = "", **saved: Saved) -> BigtablePartitionSurvey:
     return BigtablePartitionSurvey(
-        pieces, {PieceId(name): one for name, one in saved.items()}, frozenset(readers.split())
+        stream_ranges, {StreamRangeId(name): one for name, one in saved.items()}, frozenset(readers.split())
     )
 
 
@@ -56,13 +58,13 @@ def test_a_stream_that_was_never_begun_is_not_started() -> None:
     ]
 
 
-def test_each_piece_is_in_one_state_and_owners_are_told() -> None:
+def test_each_stream_range_is_in_one_state_and_owners_are_told() -> None:
     survey = a_survey(
-        a_piece("a", LEFT),
-        a_piece("b", MIDDLE, target=KeyRange(b"b", b"")),
-        a_piece("c", KeyRange(b"d", b"f"), position=False),
-        a_piece("d", KeyRange(b"f", b"h")),
-        a_piece("e", KeyRange(b"h", b"")),
+        a_stream_range("a", LEFT),
+        a_stream_range("b", MIDDLE, target=KeyRange(b"b", b"")),
+        a_stream_range("c", KeyRange(b"d", b"f"), position=False),
+        a_stream_range("d", KeyRange(b"f", b"h")),
+        a_stream_range("e", KeyRange(b"h", b"")),
         readers="one two",
         a=running("one", behind=60),
         d=running(""),
@@ -81,7 +83,9 @@ def test_each_piece_is_in_one_state_and_owners_are_told() -> None:
 
 
 def test_a_hole_and_what_is_covered_twice_are_shown_and_no_success() -> None:
-    survey = a_survey(a_piece("a", LEFT), a_piece("b", KeyRange(b"a", b"b")), a_piece("c", RIGHT), readers="one")
+    survey = a_survey(
+        a_stream_range("a", LEFT), a_stream_range("b", KeyRange(b"a", b"b")), a_stream_range("c", RIGHT), readers="one"
+    )
     shown = document("s", survey, DAY, NOON)
     assert (shown["uncovered"], shown["covered_twice"]) == (["[b, d)"], ["[a, b)"])
     assert exit_code(shown) == 1
@@ -91,15 +95,15 @@ def test_a_hole_and_what_is_covered_twice_are_shown_and_no_success() -> None:
 @pytest.mark.parametrize(("readers", "behind", "code"), [("one", 60, 0), ("", 60, 1), ("one", 13 * 3600, 1)])
 def test_success_is_somebody_who_reads_in_time(readers: str, behind: int, code: int) -> None:
     whole = KeyRange(b"", b"")
-    survey = a_survey(a_piece("a", whole), readers=readers, a=running(readers, behind=behind))
+    survey = a_survey(a_stream_range("a", whole), readers=readers, a=running(readers, behind=behind))
     assert exit_code(document("s", survey, DAY, NOON)) == code
 
 
 def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() -> None:
     survey = a_survey(
-        a_piece("a", LEFT),
-        a_piece("b", MIDDLE),
-        a_piece("c", RIGHT),
+        a_stream_range("a", LEFT),
+        a_stream_range("b", MIDDLE),
+        a_stream_range("c", RIGHT),
         readers="one",
         a=running("dead"),
         b=running("one"),
@@ -115,7 +119,7 @@ def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() ->
 
 @pytest.mark.parametrize(("behind", "code"), [(60, 0), (13 * 3600, 1)])
 def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behind: int, code: int) -> None:
-    survey = a_survey(a_piece("a", KeyRange(b"", b"")), a=running("", behind=behind))
+    survey = a_survey(a_stream_range("a", KeyRange(b"", b"")), a=running("", behind=behind))
     shown = document("s", replace(survey, paused_since=Microseconds(NOON - behind * 1_000_000)), DAY, NOON)
     assert (shown["state"], exit_code(shown)) == ("paused", code)
     assert shown["paused_since"] == shown["low_watermark"]
@@ -124,7 +128,7 @@ def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behi
     assert ("resume before it is over" in told) is bool(code)
 
 
-def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_and_is_no_success() -> None:
+def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and_is_no_success() -> None:
     findings = (
         BigtableResyncCause(
             kind=BigtableResyncKind.FAMILIES_DROPPED,
@@ -135,7 +139,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_cure_an
         BigtableResyncCause(kind=BigtableResyncKind.ROUTED_ELSEWHERE, found_at=NOON, run=1),
         BigtableResyncCause(kind=BigtableResyncKind.WATCHED_MORE, found_at=NOON, run=1, options=("families",)),
     )
-    survey = a_survey(a_piece("a", KeyRange(b"", b"")), readers="one", a=running("one"))
+    survey = a_survey(a_stream_range("a", KeyRange(b"", b"")), readers="one", a=running("one"))
     well = document("s", survey, DAY, NOON)
     shown = document("s", replace(survey, mark=BigtableResyncRequest("weather", findings)), DAY, NOON)
 

@@ -1,4 +1,4 @@
-"""What no record tells is noticed by looking, and said with the cure: families, clusters, retention, routing."""
+"""What no record tells is noticed by looking, and said with the fix: families, clusters, retention, routing."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -104,7 +104,7 @@ def test_what_stays_as_it_is_is_not_mentioned() -> None:
     assert watched(nothing, nothing, nothing) == ([], [])
 
 
-def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_cure() -> None:
+def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_fix() -> None:
     def changed(catalog: Looking) -> None:
         catalog.change(families=frozenset({"g", "h"}))
 
@@ -165,7 +165,7 @@ def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -
     assert watched(dropped, nothing, kept=table) == ([], [])
 
 
-def test_a_retention_that_becomes_shorter_is_a_warning_with_the_cure_and_a_longer_one_is_none() -> None:
+def test_a_retention_that_becomes_shorter_is_a_warning_with_the_fix_and_a_longer_one_is_none() -> None:
     def shorter(catalog: Looking) -> None:
         catalog.change(retention=86_400)
 

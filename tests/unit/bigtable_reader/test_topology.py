@@ -1,4 +1,4 @@
-"""How pieces are ended, put together and reconciled, case by case."""
+"""How key ranges are ended, put together and reconciled, case by case."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from services.bigtable_reader.core.stream import topology as module
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import ALL_KEYS, Child, KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
@@ -45,28 +45,32 @@ def child(part: str, partition: str | None = None, named: str = "t") -> Child:
 
 
 def begun(*ranges: str) -> KeyRangeTopology:
-    return begin([span(*one.split("-")) for one in ranges], life="x", start=NOON, floor=5)
+    return begin([span(*one.split("-")) for one in ranges], life="x", start=NOON, min_version=5)
 
 
-def at(topology: KeyRangeTopology, key: str) -> Piece:
-    (piece,) = [piece for piece in topology.pieces if key.encode() in piece.range]
-    return piece
+def at(topology: KeyRangeTopology, key: str) -> StreamRange:
+    (stream_range,) = [stream_range for stream_range in topology.stream_ranges if key.encode() in stream_range.range]
+    return stream_range
 
 
 def closed(
     topology: KeyRangeTopology, key: str, *children: Child, ceiling: int = 100, read: int = 0
 ) -> KeyRangeTopology:
-    """End the piece that holds a key, and put together what is complete."""
-    piece = at(topology, key)
-    ended = end(topology, piece.id, Ending(successors(piece.range, children), ceiling, us(piece.low_watermark + read)))
+    """End the key range that holds a key, and put together what is complete."""
+    stream_range = at(topology, key)
+    ended = end(
+        topology,
+        stream_range.id,
+        Ending(successors(stream_range.range, children), ceiling, us(stream_range.low_watermark + read)),
+    )
     assert ended is not None
     merged = merge(ended.topology)
     return ended.topology if merged is None else merged.topology
 
 
 def shape(topology: KeyRangeTopology) -> list[str]:
-    """Return each piece as `range tokens -> target`."""
-    return [_shown(p.range, () if p.position is None else p.position.tokens, p.target) for p in topology.pieces]
+    """Return each key range as `range tokens -> target`."""
+    return [_shown(p.range, () if p.position is None else p.position.tokens, p.target) for p in topology.stream_ranges]
 
 
 def parts(whole: str, *children: Child) -> list[str]:
@@ -82,7 +86,7 @@ def _span(range_: KeyRange) -> str:
     return f"{range_.start.decode()}-{range_.end.decode()}"
 
 
-# What a piece is cut into
+# What a key range is cut into
 
 
 def test_a_split_is_read_at_once_in_its_parts() -> None:
@@ -117,7 +121,7 @@ def test_a_partition_inside_that_its_tokens_do_not_cover_waits() -> None:
 @pytest.mark.parametrize(
     ("children", "cut"),
     [
-        ([child("a-e")], ["b-d:"]),  # reaches beyond the piece: a token is for its range as it is
+        ([child("a-e")], ["b-d:"]),  # reaches beyond the key range: a token is for its range as it is
         ([child("e-g")], ["b-d:"]),
         ([child("b-d"), child("c-d")], ["b-d:b-d"]),  # twice the same keys
         ([child("b-c"), child("b-d")], ["b-c:b-c", "c-d:"]),
@@ -135,11 +139,15 @@ def test_what_contradicts_itself_is_still_cut_into_the_whole(children: list[Chil
 def test_children_begin_above_the_ceiling_and_at_the_watermark_of_their_parent() -> None:
     before = begun("-c", "c-")
     after = closed(before, "a", child("-b"), child("b-c"), ceiling=70, read=MINUTE)
-    assert [(p.floor, p.low_watermark) for p in after.pieces] == [(70, NOON + MINUTE), (70, NOON + MINUTE), (5, NOON)]
+    assert [(p.min_version, p.low_watermark) for p in after.stream_ranges] == [
+        (70, NOON + MINUTE),
+        (70, NOON + MINUTE),
+        (5, NOON),
+    ]
 
 
-def test_a_floor_does_not_fall_with_a_lower_ceiling() -> None:
-    assert at(closed(begun("-"), "a", child("-"), ceiling=1), "a").floor == 5
+def test_a_min_version_does_not_fall_with_a_lower_ceiling() -> None:
+    assert at(closed(begun("-"), "a", child("-"), ceiling=1), "a").min_version == 5
 
 
 def test_an_end_that_was_rolled_forward_already_changes_nothing() -> None:
@@ -151,7 +159,7 @@ def test_an_end_that_was_rolled_forward_already_changes_nothing() -> None:
 
 def test_names_are_never_used_twice_though_a_range_comes_back() -> None:
     topology = begun("-c", "c-")
-    names = {piece.id for piece in topology.pieces}
+    names = {stream_range.id for stream_range in topology.stream_ranges}
     for children in [[child("-b"), child("b-c")], [child("-b", "-c")]]:
         topology = closed(topology, "a", *children)
     topology = closed(topology, "b", child("b-c", "-c"))
@@ -162,10 +170,10 @@ def test_names_are_never_used_twice_though_a_range_comes_back() -> None:
 
 def test_splits_are_counted_once_and_a_merge_is_none() -> None:
     topology = begun("-")
-    piece = topology.pieces[0]
+    stream_range = topology.stream_ranges[0]
 
     def split(*children: Child) -> int:
-        ended = end(topology, piece.id, Ending(successors(piece.range, children), 1, NOON))
+        ended = end(topology, stream_range.id, Ending(successors(stream_range.range, children), 1, NOON))
         assert ended is not None
         return ended.split
 
@@ -185,7 +193,10 @@ def test_a_merged_partition_begins_when_all_of_it_is_there() -> None:
     merged = at(topology, "c")
     assert merged.range == span("", "d")
     assert merged.position == Position((RangeToken(span("", "b"), "one"), RangeToken(span("b", "d"), "two")))
-    assert (merged.floor, merged.low_watermark) == (70, NOON + MINUTE)  # above all stamps, behind all that is read
+    assert (merged.min_version, merged.low_watermark) == (
+        70,
+        NOON + MINUTE,
+    )  # above all stamps, behind all that is read
     assert merged.is_readable
 
 
@@ -224,7 +235,7 @@ def test_what_has_no_token_is_read_from_before_its_watermark_after_longer() -> N
     assert reconciled is not None
     assert at(reconciled.topology, "b").position == Position(start=us(NOON + 30 * MINUTE))
     assert at(reconciled.topology, "b").is_readable
-    assert at(reconciled.topology, "b").floor == lost.floor
+    assert at(reconciled.topology, "b").min_version == lost.min_version
 
 
 @pytest.mark.parametrize(
@@ -268,14 +279,14 @@ def test_what_is_only_a_part_of_a_present_partition_is_told(
 
 def test_what_is_reconciled_again_is_counted() -> None:
     topology = begun("-")
-    piece = topology.pieces[0]
+    stream_range = topology.stream_ranges[0]
     parts = (Successor(span("", "b"), (RangeToken(span("", "b"), "t"),), ALL_KEYS, 2), Successor(span("b", "")))
-    ended = end(topology, piece.id, Ending(parts, 9, NOON))
+    ended = end(topology, stream_range.id, Ending(parts, 9, NOON))
     assert ended is not None
     waited = dict.fromkeys(ended.topology.names, TIMEOUT.merge)
     reconciled = reconcile(ended.topology, waited, TIMEOUT, LONG_AGO)
     assert reconciled is not None
-    first = reconciled.topology.pieces[0]
+    first = reconciled.topology.stream_ranges[0]
     assert (first.reconciled, first.again, first.target) == (True, 2, None)
 
 
@@ -284,38 +295,40 @@ def test_what_is_reconciled_again_is_counted() -> None:
 
 def many(number: int) -> KeyRangeTopology:
     bounds = [b"", *(b"%04d" % n for n in range(1, number)), b""]
-    return begin([KeyRange(*two) for two in pairwise(bounds)], life="x", start=NOON, floor=5)
+    return begin([KeyRange(*two) for two in pairwise(bounds)], life="x", start=NOON, min_version=5)
 
 
-def test_endings_merges_and_reconciling_of_many_pieces_check_the_whole_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endings_merges_and_reconciling_of_many_stream_ranges_check_the_whole_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = many(100)
     endings = {}
-    for number, piece in enumerate(before.pieces[:50]):
-        start, until = piece.range.start, piece.range.end
+    for number, stream_range in enumerate(before.stream_ranges[:50]):
+        start, until = stream_range.range.start, stream_range.range.end
         middle = start + b"0"
         if number < 20:  # a split
             parts = [(KeyRange(start, middle), KeyRange(start, middle)), (KeyRange(middle, until), None)]
         elif number < 40:  # half of a merge, both of which are here
             target = KeyRange(b"%04d" % (number // 2 * 2), b"%04d" % (number // 2 * 2 + 2))
-            parts = [(piece.range, target)]
+            parts = [(stream_range.range, target)]
         else:  # a merge that lacks the rest
-            parts = [(piece.range, KeyRange(b"0040", b""))]
+            parts = [(stream_range.range, KeyRange(b"0040", b""))]
         children = [Child(RangeToken(part, "t"), partition or part) for part, partition in parts]
-        endings[piece.id] = Ending(successors(piece.range, children), 9, NOON)
-    checked: list[PieceId] = []
+        endings[stream_range.id] = Ending(successors(stream_range.range, children), 9, NOON)
+    checked: list[StreamRangeId] = []
     check = module._check
 
-    def counting(piece: Piece) -> None:
-        checked.append(piece.id)
-        check(piece)
+    def counting(stream_range: StreamRange) -> None:
+        checked.append(stream_range.id)
+        check(stream_range)
 
     monkeypatch.setattr(module, "_check", counting)
 
     settled = settle(before, endings)
 
     assert settled is not None
-    assert (settled.split, settled.merged, len(settled.topology.pieces)) == (20, 10, 40 + 10 + 10 + 50)
-    assert len(checked) == len(settled.topology.pieces)
+    assert (settled.split, settled.merged, len(settled.topology.stream_ranges)) == (20, 10, 40 + 10 + 10 + 50)
+    assert len(checked) == len(settled.topology.stream_ranges)
     assert settle(settled.topology, endings) is None
 
     checked.clear()
@@ -323,7 +336,7 @@ def test_endings_merges_and_reconciling_of_many_pieces_check_the_whole_once(monk
 
     assert reconciled is not None
     assert reconciled.reconciled == 10
-    assert len(checked) == len(reconciled.topology.pieces)
+    assert len(checked) == len(reconciled.topology.stream_ranges)
 
 
 # What is no topology
@@ -331,7 +344,7 @@ def test_endings_merges_and_reconciling_of_many_pieces_check_the_whole_once(monk
 
 @pytest.mark.parametrize("ranges", [["-b", "c-"], ["-c", "b-"], ["-b"], [], ["a-"], ["-", "-"]])
 def test_ranges_that_are_not_a_whole_are_refused(ranges: list[str]) -> None:
-    with pytest.raises(ValueError, match="piece"):
+    with pytest.raises(ValueError, match="key range"):
         begun(*ranges)
 
 
@@ -344,9 +357,11 @@ def test_ranges_that_are_not_a_whole_are_refused(ranges: list[str]) -> None:
         (None, span("", "")),
     ],
 )
-def test_pieces_whose_tokens_or_targets_are_not_theirs_are_refused(
+def test_stream_ranges_whose_tokens_or_targets_are_not_theirs_are_refused(
     position: Position | None, target: KeyRange | None
 ) -> None:
-    piece = Piece(id=PieceId("p"), range=ALL_KEYS, position=position, floor=0, low_watermark=NOON, target=target)
-    with pytest.raises(ValueError, match="piece p"):
-        KeyRangeTopology(life="x", version=1, start=NOON, pieces=(piece,))
+    stream_range = StreamRange(
+        id=StreamRangeId("p"), range=ALL_KEYS, position=position, min_version=0, low_watermark=NOON, target=target
+    )
+    with pytest.raises(ValueError, match="key range p"):
+        KeyRangeTopology(life="x", version=1, start=NOON, stream_ranges=(stream_range,))

@@ -1,4 +1,4 @@
-"""How pieces are ended, put together and reconciled, in any order at all."""
+"""How key ranges are ended, put together and reconciled, in any order at all."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.bigtable_reader.core.stream.partitions import Piece
+from services.bigtable_reader.core.stream.partitions import StreamRange
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, RangeToken
 from services.bigtable_reader.core.stream.topology import (
     Ending,
@@ -36,11 +36,11 @@ def ranges(draw: st.DrawFn) -> KeyRange:
 wild_children = st.lists(st.builds(Child, st.builds(RangeToken, ranges(), st.just("wild")), ranges()), max_size=5)
 
 
-def _has_readable(machine: "Pieces") -> bool:
-    return any(piece.is_readable for piece in machine.topology.pieces)
+def _has_readable(machine: "StreamRanges") -> bool:
+    return any(stream_range.is_readable for stream_range in machine.topology.stream_ranges)
 
 
-class Pieces(RuleBasedStateMachine):
+class StreamRanges(RuleBasedStateMachine):
     """Splits, merges, chains of both, and children lists that are partial or contradict themselves."""
 
     topology: KeyRangeTopology
@@ -49,9 +49,9 @@ class Pieces(RuleBasedStateMachine):
     def begins(self, cuts: set[bytes]) -> None:
         bounds = [b"", *sorted(cuts), b""]
         first = [KeyRange(bounds[n], bounds[n + 1]) for n in range(len(bounds) - 1)]
-        self.topology = begin(first, life="x", start=NOON, floor=1)
+        self.topology = begin(first, life="x", start=NOON, min_version=1)
         self.server: list[KeyRange] = list(first)
-        self.floors: Mapping[bytes, int] = {}
+        self.min_versions: Mapping[bytes, int] = {}
         self.names: dict[str, KeyRange] = {}
 
     @rule(cut=st.sampled_from(KEYS[1:]))
@@ -75,65 +75,71 @@ class Pieces(RuleBasedStateMachine):
     @rule(data=st.data())
     def closes_as_the_server_says(self, data: st.DataObject) -> None:
         """What is read is told what is true now; if it is a partition still, it is only moved."""
-        piece = self.readable(data)
+        stream_range = self.readable(data)
         children = []
         for partition in self.server:
-            part = _common(partition, piece.range)
+            part = _common(partition, stream_range.range)
             if part is not None:
                 children.append(Child(RangeToken(part, "true"), partition))
-        self.close(piece, children, data.draw(st.integers(0, 1_000)))
+        self.close(stream_range, children, data.draw(st.integers(0, 1_000)))
 
     @precondition(_has_readable)
     @rule(data=st.data(), children=wild_children, left_out=st.booleans())
     def closes_with_children_that_make_no_sense(
         self, data: st.DataObject, children: list[Child], left_out: bool
     ) -> None:
-        piece = self.readable(data)
+        stream_range = self.readable(data)
         if left_out:
-            children = [one for one in children if _common(one.token.range, piece.range) == one.token.range]
-        self.close(piece, children, data.draw(st.integers(0, 1_000)))
+            children = [one for one in children if _common(one.token.range, stream_range.range) == one.token.range]
+        self.close(stream_range, children, data.draw(st.integers(0, 1_000)))
 
     @rule(data=st.data())
     def reconciles_some(self, data: st.DataObject) -> None:
-        waiting = [piece.id for piece in self.topology.pieces if not piece.is_readable]
+        waiting = [stream_range.id for stream_range in self.topology.stream_ranges if not stream_range.is_readable]
         some = data.draw(st.sets(st.sampled_from(waiting))) if waiting else set()
         before = len(waiting)
         reconciled = reconcile(self.topology, dict.fromkeys(some, TIMEOUT.token), TIMEOUT, LONG_AGO)
         assert (reconciled is None) == (not some)
         if reconciled is not None:
             self.become(reconciled.topology)
-            assert sum(not piece.is_readable for piece in self.topology.pieces) == before - len(some)
+            assert sum(not stream_range.is_readable for stream_range in self.topology.stream_ranges) == before - len(
+                some
+            )
 
     @precondition(_has_readable)
     @rule()
     def all_comes_together_when_the_server_is_quiet(self) -> None:
         """Nothing waits for ever: whatever happened, reading and reconciling ends at the server's own partitions."""
         for _round in range(4):
-            for piece in list(self.topology.pieces):
-                if piece.is_readable and piece.range not in self.server:
-                    found = [(one, _common(one, piece.range)) for one in self.server]
+            for stream_range in list(self.topology.stream_ranges):
+                if stream_range.is_readable and stream_range.range not in self.server:
+                    found = [(one, _common(one, stream_range.range)) for one in self.server]
                     named = [Child(RangeToken(part, "true"), one) for one, part in found if part is not None]
-                    self.close(piece, named, 0)
-            waited = {piece.id: TIMEOUT.token for piece in self.topology.pieces if not piece.is_readable}
+                    self.close(stream_range, named, 0)
+            waited = {
+                stream_range.id: TIMEOUT.token
+                for stream_range in self.topology.stream_ranges
+                if not stream_range.is_readable
+            }
             reconciled = reconcile(self.topology, waited, TIMEOUT, LONG_AGO)
             if reconciled is not None:
                 self.become(reconciled.topology)
-        assert [piece.range for piece in self.topology.pieces] == sorted(self.server)
-        assert all(piece.is_readable for piece in self.topology.pieces)
+        assert [stream_range.range for stream_range in self.topology.stream_ranges] == sorted(self.server)
+        assert all(stream_range.is_readable for stream_range in self.topology.stream_ranges)
 
-    def readable(self, data: st.DataObject) -> Piece:
-        found = [piece for piece in self.topology.pieces if piece.is_readable]
+    def readable(self, data: st.DataObject) -> StreamRange:
+        found = [stream_range for stream_range in self.topology.stream_ranges if stream_range.is_readable]
         return data.draw(st.sampled_from(found))
 
-    def close(self, piece: Piece, children: list[Child], ceiling: int) -> None:
-        cut = successors(piece.range, children)
-        ended = end(self.topology, piece.id, Ending(cut, ceiling, Microseconds(piece.low_watermark + 1)))
+    def close(self, stream_range: StreamRange, children: list[Child], ceiling: int) -> None:
+        cut = successors(stream_range.range, children)
+        ended = end(self.topology, stream_range.id, Ending(cut, ceiling, Microseconds(stream_range.low_watermark + 1)))
         if ended is None:
             return
         for key in KEYS:
-            if key in piece.range:
-                found = [one for one in ended.topology.pieces if key in one.range]
-                assert [one.floor for one in found] == [max(piece.floor, ceiling)]
+            if key in stream_range.range:
+                found = [one for one in ended.topology.stream_ranges if key in one.range]
+                assert [one.min_version for one in found] == [max(stream_range.min_version, ceiling)]
         self.become(ended.topology)
         merged = merge(self.topology)
         if merged is not None:
@@ -145,30 +151,30 @@ class Pieces(RuleBasedStateMachine):
         self.topology = topology
 
     @invariant()
-    def every_key_is_in_one_piece_its_floor_never_falls_and_its_token_is_its_own(self) -> None:
-        floors = {}
+    def every_key_is_in_one_stream_range_its_min_version_never_falls_and_its_token_is_its_own(self) -> None:
+        min_versions = {}
         for key in KEYS:
-            (piece,) = [one for one in self.topology.pieces if key in one.range]
-            floors[key] = piece.floor
-            assert piece.floor >= self.floors.get(key, 0)
-            if piece.position is not None and piece.position.tokens:
-                assert sum(key in token.range for token in piece.position.tokens) == 1
-            if piece.target is not None:
-                assert key in piece.target
-        self.floors = floors
+            (stream_range,) = [one for one in self.topology.stream_ranges if key in one.range]
+            min_versions[key] = stream_range.min_version
+            assert stream_range.min_version >= self.min_versions.get(key, 0)
+            if stream_range.position is not None and stream_range.position.tokens:
+                assert sum(key in token.range for token in stream_range.position.tokens) == 1
+            if stream_range.target is not None:
+                assert key in stream_range.target
+        self.min_versions = min_versions
 
     @invariant()
-    def tokens_are_for_keys_of_their_piece_only(self) -> None:
-        for piece in self.topology.pieces:
-            tokens = () if piece.position is None else piece.position.tokens
+    def tokens_are_for_keys_of_their_stream_range_only(self) -> None:
+        for stream_range in self.topology.stream_ranges:
+            tokens = () if stream_range.position is None else stream_range.position.tokens
             for key in KEYS:
                 if any(key in token.range for token in tokens):
-                    assert key in piece.range
+                    assert key in stream_range.range
 
     @invariant()
-    def a_name_is_one_pieces_for_ever(self) -> None:
-        for piece in self.topology.pieces:
-            assert self.names.setdefault(piece.id, piece.range) == piece.range
+    def a_name_is_one_stream_ranges_for_ever(self) -> None:
+        for stream_range in self.topology.stream_ranges:
+            assert self.names.setdefault(stream_range.id, stream_range.range) == stream_range.range
 
 
 def _common(one: KeyRange, other: KeyRange) -> KeyRange | None:
@@ -178,5 +184,5 @@ def _common(one: KeyRange, other: KeyRange) -> KeyRange | None:
     return None if until and start >= until else KeyRange(start, until)
 
 
-TestPieces = Pieces.TestCase
-TestPieces.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)
+TestStreamRanges = StreamRanges.TestCase
+TestStreamRanges.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)

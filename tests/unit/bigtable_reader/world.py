@@ -90,7 +90,7 @@ class World:
     catalog: FakeCatalog = field(default_factory=lambda: FakeCatalog(*FAMILIES))
 
     async def begin(self) -> None:
-        """Remember the first pieces, as a first start does; late changes are older than that."""
+        """Remember the first key ranges, as a first start does; late changes are older than that."""
         store = FakePartitionStore(self.partitions, "setup", LEASE, asyncio.get_running_loop().time)
         await store.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
 
@@ -181,16 +181,16 @@ class World:
             await reader.task
 
     def is_all_read(self) -> bool:
-        """Return whether the position of every piece is behind everything in the log."""
+        """Return whether the position of every key range is behind everything in the log."""
         topology = self.partitions.topology
         assert topology is not None
-        for piece in topology.pieces:
-            row = self.partitions.rows.get(piece.id)
+        for stream_range in topology.stream_ranges:
+            row = self.partitions.rows.get(stream_range.id)
             if row is None or not row.position.tokens or row.state == "CLOSING":
                 return False
             tokens = [msgspec.json.decode(one.token, type=Vector) for one in row.position.tokens]
             seen = min(seen for token in tokens for _part, seen in token.parts)
-            if any(change.row_key in piece.range for change in self.table.log[seen:]):
+            if any(change.row_key in stream_range.range for change in self.table.log[seen:]):
                 return False
         return True
 

@@ -74,7 +74,7 @@ class RowChunks:
                 self._reset(chunk)
                 continue
             if self._is_cut or chunk.value_size > 0:
-                self._take_piece(chunk)
+                self._take_chunk(chunk)
             else:
                 if not self._key or chunk.row_key or chunk.HasField("family_name"):
                     self._find_column(chunk)
@@ -112,8 +112,8 @@ class RowChunks:
         self._versions: list[CellVersion] = []
         """Of its column."""
         self._timestamp = 0
-        self._pieces: list[bytes] = []
-        self._pieces_bytes = self._cut_bytes = 0
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = self._cut_bytes = 0
         self._is_cut = False
 
     def _reset(self, chunk: Any) -> None:
@@ -123,23 +123,23 @@ class RowChunks:
             raise BrokenRowError("a row is taken back by a chunk with content")
         self._begin(b"")
 
-    def _take_piece(self, chunk: Any) -> None:
-        """Take a piece of a cell's value."""
+    def _take_chunk(self, chunk: Any) -> None:
+        """Take a chunk of a cell's value."""
         if not self._is_cut:
             self._find_column(chunk)
-            self._timestamp = chunk.timestamp_micros  # which the pieces of a value after its first one do not carry
+            self._timestamp = chunk.timestamp_micros  # which the chunks of a value after its first one do not carry
         elif chunk.row_key and chunk.row_key != self._key:
             raise BrokenRowError("a row begins before a value is whole")
         self._is_cut = chunk.value_size > 0
         if self._is_cut and chunk.commit_row:
             raise BrokenRowError("a row is committed before a value is whole")
         if self._versions_kept is None or not _is_full(self._versions):
-            self._pieces.append(chunk.value)
-            self._pieces_bytes += len(chunk.value)
-            self._cut_bytes = max(self._pieces_bytes, chunk.value_size)
+            self._chunks.append(chunk.value)
+            self._chunks_bytes += len(chunk.value)
+            self._cut_bytes = max(self._chunks_bytes, chunk.value_size)
         if not self._is_cut:
-            value, self._pieces = b"".join(self._pieces), []
-            self._pieces_bytes = self._cut_bytes = 0
+            value, self._chunks = b"".join(self._chunks), []
+            self._chunks_bytes = self._cut_bytes = 0
             self._versions.append(CellVersion(self._timestamp, value))
 
     def _find_column(self, chunk: Any) -> None:

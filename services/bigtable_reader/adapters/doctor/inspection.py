@@ -113,8 +113,8 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     except MisconfiguredError as error:
         if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
             return None
-        cure = f"grant this identity roles/bigtable.user on table {rows.table.id}"
-        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", cure)
+        fix = f"grant this identity roles/bigtable.user on table {rows.table.id}"
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", fix)
     except TransientError as error:
         return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", _AGAIN)
     if seen is None or seen.routed_to is None:
@@ -131,8 +131,8 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     try:
         require_the_same_cluster(seen.routed_to, found)
     except MisconfiguredError as error:
-        said, _stop, cure = str(error).partition(". ")
-        return Finding(Level.ERROR, check, said, cure)
+        said, _stop, fix = str(error).partition(". ")
+        return Finding(Level.ERROR, check, said, fix)
     return Finding(Level.OK, check, f"{found}, which the positions are of")
 
 
@@ -177,8 +177,8 @@ def _columns(table: Table, inspection: TableInspection, options: BigtableOptions
     try:
         ImageMaker(source="", table=table.id, options=options, families=inspection.families, buckets=1, watched=watched)
     except MisconfiguredError as error:
-        said, _newline, cure = str(error).partition("\n")
-        return Finding(Level.ERROR, f"table {table.id}: columns", said, cure)
+        said, _newline, fix = str(error).partition("\n")
+        return Finding(Level.ERROR, f"table {table.id}: columns", said, fix)
     return None
 
 
@@ -186,7 +186,7 @@ def require_no_error(findings: Collection[Finding]) -> None:
     """Raise MisconfiguredError with every error and its fix."""
     errors = [found for found in findings if found.level is Level.ERROR]
     if errors:
-        raise MisconfiguredError("\n".join(f"{found.check}: {found.detail}\n-> {found.cure}" for found in errors))
+        raise MisconfiguredError("\n".join(f"{found.check}: {found.detail}\n-> {found.fix}" for found in errors))
 
 
 def _declared(options: BigtableOptions) -> list[str]:
@@ -217,20 +217,20 @@ def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactio
 
 
 def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) -> Finding:
-    cure = single_cluster(table, transactional=transactional)
+    fix = single_cluster(table, transactional=transactional)
     if profile.cluster is None:
         return Finding(
             Level.ERROR,
             check,
             "it may route to any cluster: change streams are read through one, and a row that is read back has to "
             "come from where its record came from",
-            cure,
+            fix,
         )
     if profile.data_boost:
         return Finding(Level.ERROR, check, _BOOSTED, _standard(table, profile.cluster, transactional=transactional))
     if transactional and not profile.transactional:
         return Finding(
-            Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", cure
+            Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", fix
         )
     return Finding(Level.OK, check, f"routes to cluster {profile.cluster}")
 
@@ -255,18 +255,18 @@ def _may_look(table: Table) -> str:
     )
 
 
-async def _asked(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+async def _asked(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
     """Return the answer, or the finding that there is none."""
     try:
-        return await _asked_once(what, call, mend)
+        return await _asked_once(what, call, fix)
     except TransientError as error:
         return None, Finding(Level.ERROR, what, str(error), _AGAIN)
 
 
-async def _asked_once(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+async def _asked_once(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
     """Return the answer, or the finding that someone has to act. TransientError."""
     try:
         return await call(), None
     except MisconfiguredError as error:
-        said, _newline, cure = str(error).partition("\n")
-        return None, Finding(Level.ERROR, what, said, cure or mend)
+        said, _newline, in_error = str(error).partition("\n")
+        return None, Finding(Level.ERROR, what, said, in_error or fix)

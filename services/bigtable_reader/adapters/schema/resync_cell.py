@@ -1,4 +1,4 @@
-"""The cell of the partition table that says whether all rows have to be read again: `shape:resync` beside the pieces.
+"""The cell of the partition table whether all rows are to be read again: `shape:resync` beside the key ranges.
 
 It is not there before the first comparison. Each change is conditional on the write that was read. Where the app
 profile allows no condition (it routes to any cluster now, say), what was found is noted in a cell of its own, which the

@@ -90,7 +90,7 @@ class BigtableChangeStream:
         except BrokenStreamError as error:
             raise TransientError(f"the partitions of {self._table.id} as they are now: {error}") from error
         except MisconfiguredError as error:
-            raise MisconfiguredError(f"{error}\n{_cure(self._table, error)}") from error
+            raise MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}") from error
         if not found:
             raise TransientError(f"the partitions of {self._table.id} as they are now: none was named")
         return found
@@ -146,13 +146,13 @@ class BigtableChangeStream:
         if code is None:  # our own
             return error
         if code not in _MAY_BE_LOST:
-            return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
+            return MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}")
         if opened:
             return TransientError(f"{error} (after records had come: the next call will be told)")
         if _says(error, *_OF_A_PROFILE):  # whatever the code is
-            return MisconfiguredError(f"{error}\n{_cure(self._table, error)}")
+            return MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}")
         if _says(error, *_OF_THE_STREAM):
-            return StreamGoneError(f"{error}\n{_cure(self._table, error)}")
+            return StreamGoneError(f"{error}\n{_fix_of(self._table, error)}")
         return PositionLostError(f"{error}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}")
 
 
@@ -250,7 +250,7 @@ def _asked_for(query: BigtableStreamQuery) -> str:
     return f"from {len(query.position.tokens)} continuation token(s)"
 
 
-def _cure(table: Table, error: BaseException) -> str:
+def _fix_of(table: Table, error: BaseException) -> str:
     """Return what fixes a refusal."""
     code, _message = _status(error)
     instance = table.instance.rpartition("/")[2]

@@ -5,7 +5,7 @@ from typing import Final
 
 from services.bigtable_reader.adapters.stream.partition_cells import Lease, LeaseState, PartitionContent, PartitionRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.stream.partitions import BigtableProgress, PieceId
+from services.bigtable_reader.core.stream.partitions import BigtableProgress, StreamRangeId
 from services.bigtable_reader.core.stream.topology import Ending, Successor
 from shared.contracts.errors import TransientError
 
@@ -19,7 +19,7 @@ class LeasedRow:
     So a request that comes late, when its sender had given it up and sent another, changes nothing.
     """
 
-    def __init__(self, rows: PartitionRows, name: PieceId, row: PartitionRow) -> None:
+    def __init__(self, rows: PartitionRows, name: StreamRangeId, row: PartitionRow) -> None:
         self.name = name
         self._rows = rows
         self._row = row
@@ -45,9 +45,10 @@ class LeasedRow:
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
-        Of a row that has ended nothing is written. Floor and low watermark never fall, nor does the ceiling while the
-        lease is ours. Once it is released, or the partition has ended, the ceiling is our last version, and what was
-        reserved above it is free. The next owner makes versions above the ceiling, which is the floor from then on.
+        Of a row that has ended nothing is written. Minimum version and low watermark never fall, nor does the ceiling
+        while the lease is ours. Once it is released, or the partition has ended, the ceiling is our last version, and
+        what was reserved above it is free. The next owner makes versions above the ceiling, which is the minimum
+        version from then on.
         """
         async with self._writing:
             for _attempt in range(_ATTEMPTS):
@@ -62,15 +63,16 @@ class LeasedRow:
     ) -> bool:
         before = self._row
         low_watermark = max(before.content.low_watermark, progress.low_watermark)
-        floor = max(before.content.floor, progress.floor)
-        ceiling = max(before.content.ceiling if state == "RUNNING" else floor, progress.ceiling)
+        min_version = max(before.content.min_version, progress.min_version)
+        ceiling = max(before.content.ceiling if state == "RUNNING" else min_version, progress.ceiling)
         content = PartitionContent(
             owner=before.content.owner,
             position=progress.position,
             low_watermark=low_watermark,
             ceiling=ceiling,
             ending=None if successors is None else Ending(successors, ceiling, low_watermark),
-            floor=floor if state == "RUNNING" else ceiling,
+            min_version=min_version if state == "RUNNING" else ceiling,
+            load=progress.load,
         )
         row = PartitionRow(before.lease.renewed(state), content)
         self._certain = False  # until the answer is here, which it may never be

@@ -8,13 +8,14 @@ The table is in Bigtable, serves any number of change streams, and has four kind
                                shape:topic     the full name of the topic that its readers publish to
                                shape:paused    there while the stream is paused; the cell's time is since when
                                shape:resync    JSON: what needs all rows to be read again (`core/resync.py`)
-                               piece:<id>      JSON: a piece; the cell's time is when it came to be
+                               piece:<id>      JSON: a StreamRange; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
-                               partition:saved JSON: owner, position, low watermark, floor and ceiling; how it ended
+                               partition:saved JSON: owner, position, low watermark, minimum version and ceiling; how it
+                               ended
     <stream>#reader#<owner>    reader:present  something new at each survey; the cell's time is Bigtable's clock
     <stream>#snapshot          shape:version, shape:snapshot, partition:<number>: see `snapshot_row.py`
 
-A row of Bigtable changes as a whole, several do not. So all pieces are in one row. A cell that is written again has
+A row of Bigtable changes as a whole, several do not. So all key ranges are in one row. A cell that is written again has
 the timestamp 0, and so is replaced: of versions, the newest would be chosen by clocks of servers that may differ.
 """
 
@@ -26,7 +27,7 @@ import msgspec
 
 from services.bigtable_reader.adapters.bigtable.row_chunks import Cell
 from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, mark_of
-from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, KeyRangeTopology
 from shared.contracts.errors import MisconfiguredError
@@ -67,15 +68,20 @@ class Lease(msgspec.Struct, frozen=True):
         return Lease(self.fence, self.renewals + 1, self.claim, state)
 
 
-class PartitionContent(msgspec.Struct, frozen=True):
-    """What is saved of a partition. ``floor``: every stamp that is made after this was written is above it."""
+class PartitionContent(msgspec.Struct, frozen=True, rename={"min_version": "floor"}):
+    """What is saved of a partition.
+
+    ``min_version``: every stamp that is made after this was written is above it. ``load``: records per second;
+    earlier versions of the reader leave it out.
+    """
 
     owner: str
     position: Position
     low_watermark: Microseconds
     ceiling: int
     ending: Ending | None = None
-    floor: int = 0
+    min_version: int = 0
+    load: int = 0
 
 
 class About(msgspec.Struct, frozen=True):
@@ -97,7 +103,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopologyRow:
-    """What the row of all pieces says. ``born``: when each came to be, by Bigtable's clock.
+    """What the row of all key ranges says. ``born``: when each came to be, by Bigtable's clock.
 
     ``paused_since``: by that clock, too; None where the stream is not paused. ``resync``: the value of its cell, too.
     ``notes``: kinds of findings that could only be noted, and when that was.
@@ -106,7 +112,7 @@ class TopologyRow:
     version: bytes
     table: str
     topology: KeyRangeTopology
-    born: Mapping[PieceId, Microseconds]
+    born: Mapping[StreamRangeId, Microseconds]
     paused_since: Microseconds | None = None
     resync: tuple[bytes, Resync] | None = None
     notes: Mapping[str, Microseconds] = field(default_factory=dict)
@@ -127,35 +133,39 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All rows of a stream. That of the pieces was read after those of the partitions."""
+    """All rows of a stream. That of the key ranges was read after those of the partitions."""
 
     topology: TopologyRow | None
-    partitions: Mapping[PieceId, PartitionRow]
+    partitions: Mapping[StreamRangeId, PartitionRow]
     readers: Mapping[str, Presence]
 
 
 def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
-    """Return what the cells of the row of all pieces say; MisconfiguredError where no reader wrote that."""
+    """Return what the cells of the row of all key ranges say; MisconfiguredError where no reader wrote that."""
     found = {(cell.family, cell.qualifier): cell for cell in cells}
     try:
         version, about = found[VERSION].value, found[ABOUT].value
         life = msgspec.json.decode(about, type=About)
         if life.format > FORMAT:
             raise MisconfiguredError(f"{shown(key)} is of a newer version of this reader: upgrade this one")
-        pieces = {
-            cell.qualifier: msgspec.json.decode(cell.value, type=Piece) for cell in cells if cell.family == "piece"
+        stream_ranges = {
+            cell.qualifier: msgspec.json.decode(cell.value, type=StreamRange)
+            for cell in cells
+            if cell.family == "piece"
         }
         topology = KeyRangeTopology(
             life=life.life,
             version=int(version.split()[0]),
             start=life.start,
-            pieces=tuple(sorted(pieces.values(), key=lambda piece: piece.range)),
+            stream_ranges=tuple(sorted(stream_ranges.values(), key=lambda stream_range: stream_range.range)),
         )
         kept = found.get(RESYNC)
         resync = None if kept is None else (kept.value, msgspec.json.decode(kept.value, type=Resync))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise MisconfiguredError(_not_ours(key, error)) from error
-    born = {piece.id: Microseconds(found["piece", name].timestamp) for name, piece in pieces.items()}
+    born = {
+        stream_range.id: Microseconds(found["piece", name].timestamp) for name, stream_range in stream_ranges.items()
+    }
     paused = found.get(PAUSED)
     paused_since = None if paused is None else Microseconds(paused.timestamp)
     notes = {

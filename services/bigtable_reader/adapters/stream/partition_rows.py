@@ -49,7 +49,7 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
 )
 from services.bigtable_reader.core.schema.resync import Resync
 from services.bigtable_reader.core.schema.seen import InspectedTable
-from services.bigtable_reader.core.stream.partitions import Piece, PieceId
+from services.bigtable_reader.core.stream.partitions import StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import KeyRangeTopology
 from shared.contracts.errors import MisconfiguredError
@@ -84,7 +84,7 @@ class PartitionRows:
         self._snapshot = self._prefix + b"snapshot"
 
     async def scan(self) -> Scan:
-        """Read all rows of the stream; that of the pieces last, so that a new piece's row is never taken for an old."""
+        """Read all rows of the stream; the key ranges' row last, so that a new row is never taken for an old."""
         partitions, readers = {}, {}
         request = READ_ROWS.request(table_name=self.table.name, app_profile_id=self.table.app_profile)
         for prefix in (self._partition, self._reader):
@@ -92,7 +92,7 @@ class PartitionRows:
             rows.start_key_closed, rows.end_key_open = prefix, prefix[:-1] + b"$"  # the letter after #
         async for key, cells in self._rows(request):
             if key.startswith(self._partition):
-                partitions[PieceId(key[len(self._partition) :].decode())] = partition_of(key, cells)
+                partitions[StreamRangeId(key[len(self._partition) :].decode())] = partition_of(key, cells)
             else:
                 for cell in cells:
                     presence = Presence(cell.value, Microseconds(cell.timestamp))
@@ -100,7 +100,7 @@ class PartitionRows:
         return Scan(await self.topology(), partitions, readers)
 
     async def topology(self) -> TopologyRow | None:
-        """Read the pieces."""
+        """Read the key ranges."""
         for looks_left in reversed(range(_LOOKS)):
             cells = await self._row(self._topology)
             try:
@@ -111,7 +111,7 @@ class PartitionRows:
                 await asyncio.sleep(_A_MOMENT)
         raise AssertionError("unreachable")
 
-    async def partition(self, name: PieceId) -> PartitionRow | None:
+    async def partition(self, name: StreamRangeId) -> PartitionRow | None:
         """Read a partition's row."""
         key = self._partition + name.encode()
         cells = await self._row(key)
@@ -129,7 +129,7 @@ class PartitionRows:
                     if (cell.family, cell.qualifier) == SAVED:
                         highest = max(highest, msgspec.json.decode(cell.value, type=PartitionContent).ceiling)
                     elif cell.family == "piece":
-                        highest = max(highest, msgspec.json.decode(cell.value, type=Piece).floor)
+                        highest = max(highest, msgspec.json.decode(cell.value, type=StreamRange).min_version)
                 except msgspec.MsgspecError as error:
                     structlog.get_logger().warning("row_not_understood", row=shown(key), error=str(error))
         return highest
@@ -160,12 +160,14 @@ class PartitionRows:
         mark: str,
         resync: Resync | None = None,
     ) -> bool:
-        """Write pieces in the place of others, if those are still what is there; return whether they were.
+        """Write key ranges in the place of others, if those are still what is there; return whether they were.
 
         ``resync``: what needs all rows to be read again, of a stream that begins.
         """
-        old = {} if before is None else {piece.id: piece for piece in before.topology.pieces}
-        new = {piece.id: piece for piece in topology.pieces}
+        old = (
+            {} if before is None else {stream_range.id: stream_range for stream_range in before.topology.stream_ranges}
+        )
+        new = {stream_range.id: stream_range for stream_range in topology.stream_ranges}
         about = About(FORMAT, table, topology.life, topology.start)
         mutations = [
             _set(VERSION, f"{topology.version:08d} {mark}".encode()),
@@ -188,7 +190,7 @@ class PartitionRows:
         return None
 
     async def write_seen(self, before: TopologyRow, seen: InspectedTable) -> bool:
-        """Write what was seen beside the pieces, if those are still what is there; return whether they were."""
+        """Write what was seen beside the key ranges, if those are still what is there; return whether they were."""
         return await self._write(self._topology, VERSION, before.version, [_set(SEEN, msgspec.json.encode(seen))])
 
     async def write_resync(
@@ -209,7 +211,7 @@ class PartitionRows:
         return await self._write(self._topology, RESYNC, expected, written)
 
     async def leave_note(self, kind: str) -> None:
-        """Write beside the pieces that something was found, on no condition: any app profile takes that."""
+        """Write beside the key ranges that something was found, on no condition: any app profile takes that."""
         await self._mutate(self._topology, [_set(("shape", NOTE + kind.encode()), b"1", _BIGTABLES_CLOCK)])
 
     async def topic(self) -> str | None:
@@ -222,30 +224,30 @@ class PartitionRows:
         await self._write(self._topology, TOPIC, None, [_set(TOPIC, topic.encode())])
 
     async def write_pause(self, before: TopologyRow) -> bool:
-        """Write beside the pieces that the stream is paused, if those are still what is there; return whether so."""
+        """Write beside the key ranges that the stream is paused, if those are still what is there; return whether."""
         mutations = [_another_version(before), _set(PAUSED, b"1", _BIGTABLES_CLOCK)]
         return await self._write(self._topology, VERSION, before.version, mutations)
 
     async def write_resumption(self, before: TopologyRow) -> bool:
-        """Write that it is no longer paused, if the pieces are still what is there; return whether they were.
+        """Write that it is no longer paused, if the key ranges are still what is there; return whether they were.
 
-        What waits for other pieces has waited since now: those could not be read meanwhile.
+        What waits for other key ranges has waited since now: those could not be read meanwhile.
         """
         waiting = [
-            _set(("piece", piece.id.encode()), msgspec.json.encode(piece), _BIGTABLES_CLOCK)
-            for piece in before.topology.pieces
-            if not piece.is_readable
+            _set(("piece", stream_range.id.encode()), msgspec.json.encode(stream_range), _BIGTABLES_CLOCK)
+            for stream_range in before.topology.stream_ranges
+            if not stream_range.is_readable
         ]
         mutations = [_another_version(before), _delete(PAUSED), *waiting]
         return await self._write(self._topology, VERSION, before.version, mutations)
 
-    async def write_partition(self, name: PieceId, before: Lease | None, row: PartitionRow) -> bool:
+    async def write_partition(self, name: StreamRangeId, before: Lease | None, row: PartitionRow) -> bool:
         """Write a partition's row, if its lease is still as it was; return whether it was."""
         mutations = [_set(LEASE, row.lease.encoded()), _set(SAVED, msgspec.json.encode(row.content))]
         expected = None if before is None else before.encoded()
         return await self._write(self._partition + name.encode(), LEASE, expected, mutations)
 
-    async def delete_partition(self, name: PieceId, before: Lease) -> bool:
+    async def delete_partition(self, name: StreamRangeId, before: Lease) -> bool:
         """Delete a partition's row, if its lease is still as it was; return whether it was."""
         return await self._write(self._partition + name.encode(), LEASE, before.encoded(), [_delete_row()])
 
@@ -343,7 +345,7 @@ def _set(column: Column, value: bytes, timestamp: int = _REPLACED) -> Any:
 
 
 def _another_version(before: TopologyRow) -> Any:
-    """Return what keeps a request that waits for the version that was read from ever being done: pieces stay as named.
+    """Return what keeps a request that waits for the version that was read from ever being done: no key range changes.
 
     What a pause or a resumption is conditional on is there once, so a late one does not undo what was asked for since.
     """

@@ -1,7 +1,7 @@
-"""The partition table: the pieces of the key space, how far each has been read, by whom; in a Bigtable table.
+"""The partition table: the key ranges of the key space, how far each has been read, by whom; in a Bigtable table.
 
 What its rows look like is in `partition_cells.py`. No clock is compared with another machine's: that a lease is over is
-seen by its row staying as it is, on this machine's own clock; ages of pieces are differences of Bigtable's.
+seen by its row staying as it is, on this machine's own clock; ages of key ranges are differences of Bigtable's.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
     TopologyRow,
 )
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.adapters.stream.piece_row import PieceRow
+from services.bigtable_reader.adapters.stream.stream_range_row import StreamRangeRow
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, marked
 from services.bigtable_reader.core.schema.seen import InspectedTable
@@ -35,9 +35,9 @@ from services.bigtable_reader.core.stream.partitions import (
     BigtablePartition,
     BigtablePartitionSurvey,
     BigtableProgress,
-    Piece,
-    PieceId,
     Saved,
+    StreamRange,
+    StreamRangeId,
 )
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, MergeTimeouts, Reshaped, Successor
@@ -78,7 +78,7 @@ class BigtablePartitionStore:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows = rows
-        self._pieces = PieceRow(rows, source)
+        self._stream_ranges = StreamRangeRow(rows, source)
         self._owner = owner
         self._lease = times.lease.total_seconds()
         self._retention = times.retention // _MICROSECOND
@@ -89,27 +89,27 @@ class BigtablePartitionStore:
         self._now = Microseconds(0)
         self._leases = Unchanged(monotonic)
         self._present = Unchanged(monotonic)
-        self._leased: dict[PieceId, LeasedRow] = {}
+        self._leased: dict[StreamRangeId, LeasedRow] = {}
         self._claims: dict[str, None] = {}
-        self._ended: dict[tuple[PieceId, int], None] = {}
+        self._ended: dict[tuple[StreamRangeId, int], None] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
-        """Remember the first pieces, unless any are known; return whether none were."""
-        if await self._pieces.find() is not None:
+        """Remember the first key ranges, unless any are known; return whether none were."""
+        if await self._stream_ranges.find() is not None:
             return False
         await self._look()
         former = await self._require_nobody_elsewhere()
         resync = marked(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
-        begun = await self._pieces.begin(ranges, start, self._now, resync)
-        await self._pieces.known()  # if another was first, it may be another table's
+        begun = await self._stream_ranges.begin(ranges, start, self._now, resync)
+        await self._stream_ranges.known()  # if another was first, it may be another table's
         return begun
 
     async def survey(self) -> BigtablePartitionSurvey:
-        """Return all pieces, and what their readers have saved; this owner is counted among the readers."""
+        """Return all key ranges, and what their readers have saved; this owner is counted among the readers."""
         scan = self._untended = await self._look()
         return BigtablePartitionSurvey(
-            () if scan.topology is None else scan.topology.topology.pieces,
+            () if scan.topology is None else scan.topology.topology.stream_ranges,
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
@@ -124,13 +124,13 @@ class BigtablePartitionStore:
         """
         scan = await self._rows.scan()
         if scan.topology is not None:
-            self._pieces.check(scan.topology)
+            self._stream_ranges.check(scan.topology)
         since = at - self._lease * 1_000_000
         readers = frozenset(owner for owner, one in scan.readers.items() if one.at >= since)
         rows = {name: saved(row, free=row.lease.state == "RELEASED") for name, row in scan.partitions.items()}
         left = {name: row for name, row in rows.items() if row.owner not in readers and row.state == "RUNNING"}
         return BigtablePartitionSurvey(
-            () if scan.topology is None else scan.topology.topology.pieces,
+            () if scan.topology is None else scan.topology.topology.stream_ranges,
             rows | {name: replace(row, owner="", free=True) for name, row in left.items()},
             readers,
             at,
@@ -138,24 +138,29 @@ class BigtablePartitionStore:
             None if scan.topology is None else scan.topology.mark,
         )
 
-    async def claim(self, pieces: Collection[Piece]) -> Sequence[BigtablePartition]:
-        """Take those that are still free; return them with our fence, their position and their sequence's floor."""
+    async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
+        """Take those that are still free; return them with our fence, their position and their minimum version."""
         scan = self._scan or await self._look()
-        answers = await self._each([piece for piece in pieces if piece.is_readable], lambda p: self._claim(p, scan))
+        answers = await self._each(
+            [stream_range for stream_range in stream_ranges if stream_range.is_readable], lambda p: self._claim(p, scan)
+        )
         claimed = [answer for answer in answers if isinstance(answer, BigtablePartition)]
         _raise_first(answers, transient=not claimed)
         if not claimed:
             return []
-        # A piece may have ended since it was surveyed, and its row be gone. Nothing is read before this second look.
-        there = (await self._pieces.known()).topology.names
+        # A key range may have ended since it was surveyed, and its row be gone. Nothing is read before this second
+        # look.
+        there = (await self._stream_ranges.known()).topology.names
         for partition in claimed:
-            if partition.piece.id not in there:
-                leased = self._leased.pop(partition.piece.id)
-                with contextlib.suppress(TransientError):  # the next reader that tends the pieces finds it
+            if partition.stream_range.id not in there:
+                leased = self._leased.pop(partition.stream_range.id)
+                with contextlib.suppress(TransientError):  # the next reader that tends the key ranges finds it
                     await self._rows.delete_partition(leased.name, leased.lease)
-        return [partition for partition in claimed if partition.piece.id in there]
+        return [partition for partition in claimed if partition.stream_range.id in there]
 
-    async def advance(self, progress: Sequence[BigtableProgress], *, release: bool = False) -> Collection[PieceId]:
+    async def advance(
+        self, progress: Sequence[BigtableProgress], *, release: bool = False
+    ) -> Collection[StreamRangeId]:
         """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them)."""
 
         async def save(one: BigtableProgress) -> bool:
@@ -174,13 +179,13 @@ class BigtablePartitionStore:
             for number, answer in zip(unknown, again, strict=True):
                 answers[number] = answer
         _raise_first(answers)
-        return frozenset(one.partition.piece.id for one, kept in zip(progress, answers, strict=True) if not kept)
+        return frozenset(one.partition.stream_range.id for one, kept in zip(progress, answers, strict=True) if not kept)
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
         """End a partition: children carry on, each above the ceiling; False if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
-        return await self._end(progress, shape.successors(progress.partition.piece.range, children))
+        return await self._end(progress, shape.successors(progress.partition.stream_range.range, children))
 
     async def wait_for(self, progress: BigtableProgress, target: KeyRange) -> bool:
         """Let a partition, with its tokens, wait for the rest of what it is only a part of; False if not ours."""
@@ -194,13 +199,13 @@ class BigtablePartitionStore:
         if not await leased.save(progress, "CLOSING", successors):
             self._drop(leased)
             return False
-        _remember(self._ended, (partition.piece.id, partition.fence))
+        _remember(self._ended, (partition.stream_range.id, partition.fence))
         self._drop(leased)
         try:
-            await self._pieces.change(lambda row: shape.settle(row.topology, _ending(leased)))
+            await self._stream_ranges.change(lambda row: shape.settle(row.topology, _ending(leased)))
             await self._rows.delete_partition(leased.name, leased.lease)
         except TransientError as error:  # it has ended all the same: the reader that tends next goes on from here
-            self._log.warning("roll_forward_put_off", piece=leased.name, error=str(error))
+            self._log.warning("roll_forward_put_off", stream_range=leased.name, error=str(error))
         return True
 
     async def tend(self) -> Tended:
@@ -208,26 +213,30 @@ class BigtablePartitionStore:
         scan, self._untended = self._untended or await self._look(), None
         if scan.topology is not None:
             await self._tend(scan, scan.topology)
-        return self._pieces.done()
+        return self._stream_ranges.done()
 
     async def restart_from_time(self, partition: BigtablePartition) -> BigtablePartition | None:
         """Give up a partition's tokens for the time of its low watermark less an allowance, within the retention."""
-        piece = partition.piece
-        if not piece.reconciled:
-            raise ValueError(f"piece {piece.id} was not reconciled: its position is the only one it may have")
+        stream_range = partition.stream_range
+        if not stream_range.reconciled:
+            raise ValueError(
+                f"key range {stream_range.id} was not reconciled: its position is the only one it may have"
+            )
         if partition.position.start is not None:
-            raise PositionLostError(self._lost(f"{piece.range} was restarted from a time already"))
+            raise PositionLostError(self._lost(f"{stream_range.range} was restarted from a time already"))
         await self._look()
-        topology = (await self._pieces.known()).topology
+        topology = (await self._stream_ranges.known()).topology
         try:
             start = shape.restart(topology, partition.low_watermark, self._merge, self._kept_since)
         except ValueError as error:
-            raise PositionLostError(self._lost(f"{piece.range}: {error}")) from error
+            raise PositionLostError(self._lost(f"{stream_range.range}: {error}")) from error
         restarted = replace(partition, position=Position(start=start))
         progress = BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)
         if await self.advance([progress]):
             return None
-        self._log.warning("restarted_from_time", piece=piece.id, range=str(piece.range), start=start)
+        self._log.warning(
+            "restarted_from_time", stream_range=stream_range.id, range=str(stream_range.range), start=start
+        )
         return restarted
 
     async def seen(self) -> InspectedTable | None:
@@ -238,17 +247,17 @@ class BigtablePartitionStore:
         """Keep it for the next reader; what is read from a time from now on is within the retention that was seen."""
         if seen.retention is not None:
             self._retention = int(seen.retention * 1_000_000)
-        found = await self._pieces.find()
+        found = await self._stream_ranges.find()
         if found is not None and not await self._rows.write_seen(found, seen):
-            raise TransientError("the pieces were changed while something was written beside them")
+            raise TransientError("the key ranges were changed while something was written beside them")
 
     async def pause(self) -> bool:
         """Pause the stream; return whether it was not paused."""
-        return await self._pieces.pause(paused=True)
+        return await self._stream_ranges.pause(paused=True)
 
     async def resume(self) -> bool:
         """Let the stream go on; return whether it was paused."""
-        return await self._pieces.pause(paused=False)
+        return await self._stream_ranges.pause(paused=False)
 
     async def leave(self) -> None:
         """Be counted among the readers no more."""
@@ -258,7 +267,7 @@ class BigtablePartitionStore:
         await self._rows.attend(self._owner, uuid.uuid4().hex[:8])
         scan = await self._rows.scan()
         if scan.topology is not None:
-            self._pieces.check(scan.topology)
+            self._stream_ranges.check(scan.topology)
         self._leases.observe({name: row.lease.encoded() for name, row in scan.partitions.items()})
         self._present.observe({owner: one.mark for owner, one in scan.readers.items()})
         self._now = max((one.at for one in scan.readers.values()), default=self._now)
@@ -268,15 +277,16 @@ class BigtablePartitionStore:
     async def _require_nobody_elsewhere(self) -> bool:
         """Return whether the table was read under another name; MisconfiguredError while it is.
 
-        Stamps of two streams are in no order: our floor is above what others have saved, not above what they save yet.
+        Stamps of two streams are in no order: our minimum version is above what others have saved, not above what they
+        save yet.
         """
         since = self._now - _STILL_THERE * self._lease * 1_000_000
-        streams = await self._rows.streams_elsewhere(self._pieces.source)
+        streams = await self._rows.streams_elsewhere(self._stream_ranges.source)
         if there := sorted(name for seen in streams.values() for name, at in seen.items() if at >= since):
             raise MisconfiguredError(
-                f"{self._pieces.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} (a row of "
-                f"{self._rows.table.name} each). Stop them first, every one: a late image of theirs could replace a "
-                f"newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
+                f"{self._stream_ranges.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} "
+                f"(a row of {self._rows.table.name} each). Stop them first, every one: a late image of theirs could "
+                f"replace a newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
                 f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
                 "PARTITION_TABLE"
             )
@@ -284,50 +294,52 @@ class BigtablePartitionStore:
 
     # Leases
 
-    def _is_free(self, name: PieceId, lease: Lease) -> bool:
+    def _is_free(self, name: StreamRangeId, lease: Lease) -> bool:
         return lease.state != "CLOSING" and self._is_left(name, lease)
 
-    def _is_left(self, name: PieceId, lease: Lease) -> bool:
+    def _is_left(self, name: StreamRangeId, lease: Lease) -> bool:
         """Return whether a row has no writer: closed, released, not renewed, or ours without our knowing."""
         if lease.state != "RUNNING" or lease.claim in self._claims:
             return True
         return self._leases.stood(name, lease.encoded()) >= self._lease
 
-    async def _claim(self, piece: Piece, scan: Scan) -> BigtablePartition | None:
-        before = scan.partitions.get(piece.id)
-        if piece.position is None or (before is not None and not self._is_free(piece.id, before.lease)):
+    async def _claim(self, stream_range: StreamRange, scan: Scan) -> BigtablePartition | None:
+        before = scan.partitions.get(stream_range.id)
+        if stream_range.position is None or (before is not None and not self._is_free(stream_range.id, before.lease)):
             return None
         claim = uuid.uuid4().hex
         _remember(self._claims, claim)
         lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
-        ceiling = max(piece.floor, 0 if before is None else before.content.ceiling)
+        ceiling = max(stream_range.min_version, 0 if before is None else before.content.ceiling)
         content = PartitionContent(
             owner=self._owner,
-            position=piece.position if before is None else before.content.position,
-            low_watermark=piece.low_watermark if before is None else before.content.low_watermark,
+            position=stream_range.position if before is None else before.content.position,
+            low_watermark=stream_range.low_watermark if before is None else before.content.low_watermark,
             ceiling=ceiling,
-            floor=ceiling,
+            min_version=ceiling,
+            load=0 if before is None else before.content.load,
         )
         row = PartitionRow(lease, content)
-        if not await self._rows.write_partition(piece.id, None if before is None else before.lease, row):
+        if not await self._rows.write_partition(stream_range.id, None if before is None else before.lease, row):
             return None
-        self._leased[piece.id] = LeasedRow(self._rows, piece.id, row)
+        self._leased[stream_range.id] = LeasedRow(self._rows, stream_range.id, row)
         return BigtablePartition(
-            piece=piece,
+            stream_range=stream_range,
             position=content.position,
             low_watermark=content.low_watermark,
-            floor=content.ceiling,
+            min_version=content.ceiling,
             ceiling=content.ceiling,
             fence=lease.fence,
             owner=self._owner,
+            load=content.load,
         )
 
     def _ours(self, partition: BigtablePartition) -> LeasedRow | None:
-        leased = self._leased.get(partition.piece.id)
+        leased = self._leased.get(partition.stream_range.id)
         return None if leased is None or leased.lease.fence != partition.fence else leased
 
     def _has_ended(self, partition: BigtablePartition) -> bool:
-        return (partition.piece.id, partition.fence) in self._ended
+        return (partition.stream_range.id, partition.fence) in self._ended
 
     def _drop(self, leased: LeasedRow) -> None:
         if self._leased.get(leased.name) is leased:
@@ -345,9 +357,9 @@ class BigtablePartitionStore:
     async def _tend(self, scan: Scan, found: TopologyRow) -> None:
         endings = {name: row.content.ending for name, row in scan.partitions.items() if row.content.ending is not None}
         if shape.settle(found.topology, endings) is not None:
-            found = await self._pieces.change(lambda row: shape.settle(row.topology, endings))
+            found = await self._stream_ranges.change(lambda row: shape.settle(row.topology, endings))
         if self._reconciled(found) is not None:
-            found = await self._pieces.change(self._reconciled)
+            found = await self._stream_ranges.change(self._reconciled)
         there = found.topology.names
         for name, row in scan.partitions.items():
             if name not in there and self._is_left(name, row.lease):
@@ -368,7 +380,7 @@ class BigtablePartitionStore:
         return Microseconds(self._now - self._retention)
 
     def _lost(self, why: str) -> str:
-        return f"a position in {self._pieces.source} is lost: {why}. {RESTART_AFTER_LOST_CHANGES}"
+        return f"a position in {self._stream_ranges.source} is lost: {why}. {RESTART_AFTER_LOST_CHANGES}"
 
 
 def saved(row: PartitionRow, *, free: bool) -> Saved:
@@ -379,12 +391,13 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
         state="CLOSING" if row.lease.state == "CLOSING" else "RUNNING",
         low_watermark=row.content.low_watermark,
         free=free,
-        floor=row.content.floor,
+        min_version=row.content.min_version,
         ceiling=row.content.ceiling,
+        load=row.content.load,
     )
 
 
-def _ending(leased: LeasedRow) -> Mapping[PieceId, Ending]:
+def _ending(leased: LeasedRow) -> Mapping[StreamRangeId, Ending]:
     return {} if leased.ending is None else {leased.name: leased.ending}
 
 

@@ -1,6 +1,6 @@
-"""Which topic the readers of a stream publish to: `shape:topic` beside the pieces.
+"""Which topic the readers of a stream publish to: `shape:topic` beside the key ranges.
 
-They share the pieces, so one that published to another topic would take its share of the changes there, and the
+They share the key ranges, so one that published to another topic would take its share of the changes there, and the
 progress that is saved in common would pass over them.
 """
 

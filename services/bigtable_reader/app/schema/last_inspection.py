@@ -91,7 +91,7 @@ async def request_resync_if_resumed(
         survey = await store.survey()
     except MisconfiguredError:  # no partition table, or it may not be read: the error of the topic is enough
         return
-    if survey.pieces:
+    if survey.stream_ranges:
         await check_topic()
         await _request(requests, BigtableResyncKind.TOPIC_LOST)
 

@@ -27,7 +27,7 @@ LENGTHEN_RETENTION: Final = (
 class TableWatch:
     """Compares a table with what the last inspection found.
 
-    That may have been another process's, long ago: the result is stored with the pieces.
+    That may have been another process's, long ago: the result is stored with the key ranges.
     """
 
     def __init__(

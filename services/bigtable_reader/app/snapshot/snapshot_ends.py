@@ -59,7 +59,7 @@ class BigtableSnapshotEnds:
 
     def all_announced(self, survey: SurveyedSnapshot) -> bool:
         """Return whether the end of the latest snapshot is announced, or never will be."""
-        mark = None if survey.pieces is None else survey.pieces.mark
+        mark = None if survey.stream_ranges is None else survey.stream_ranges.mark
         return survey.snapshot is None or not self.is_to_be_announced(survey.snapshot, mark)
 
     def is_to_be_announced(self, snapshot: Snapshot, mark: BigtableResyncRequest | None) -> bool:
@@ -70,20 +70,20 @@ class BigtableSnapshotEnds:
     async def announce(self, *, trusted: bool) -> None:
         """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
         latest, self._latest = self._latest, None
-        if latest is None or (pieces := latest.running) is None:
+        if latest is None or (stream_ranges := latest.running) is None:
             return
         snapshot = latest.snapshot
-        if not self._taken_over and await self._take_over(pieces):
+        if not self._taken_over and await self._take_over(stream_ranges):
             return  # the snapshot is another one now
-        if snapshot is not None and self.is_to_be_announced(snapshot, pieces.mark) and trusted:
+        if snapshot is not None and self.is_to_be_announced(snapshot, stream_ranges.mark) and trusted:
             if self.is_to_be_announced(snapshot, await self._resync.read()):  # the survey was a moment ago
                 await self._announce(snapshot)
-        elif pieces.mark is not None:
-            self._log_if_lost(snapshot, pieces.mark)
+        elif stream_ranges.mark is not None:
+            self._log_if_lost(snapshot, stream_ranges.mark)
             if snapshot is not None and snapshot.told and snapshot.complete_since and self._brings_all(snapshot):
                 await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader without marks
             if self._automatic:
-                await self._request(snapshot, pieces)
+                await self._request(snapshot, stream_ranges)
 
     async def _announce(self, snapshot: Snapshot) -> None:
         """Publish the end, remove the mark that it heals, remember that it was announced, in this order."""
@@ -110,21 +110,21 @@ class BigtableSnapshotEnds:
     def _brings_all(self, snapshot: Snapshot) -> bool:
         return snapshot.is_of(self._rows.watching) and snapshot.covers(self._rows.keys)
 
-    async def _take_over(self, pieces: BigtablePartitionSurvey) -> bool:
+    async def _take_over(self, stream_ranges: BigtablePartitionSurvey) -> bool:
         """Request, once, what a reader with another tables file did: the reader that starts last has the right one."""
-        taken_over = await self._store.take_over(self._rows.keys, pieces.now)
+        taken_over = await self._store.take_over(self._rows.keys, stream_ranges.now)
         if taken_over:
             self._log_request("the one before was requested with another tables file, and not read to its end")
         self._taken_over = True
         return taken_over
 
-    async def _request(self, snapshot: Snapshot | None, pieces: BigtablePartitionSurvey) -> None:
+    async def _request(self, snapshot: Snapshot | None, stream_ranges: BigtablePartitionSurvey) -> None:
         """Request what heals; where readers differ, which each survey finds, only once the latest one is read."""
         mark = await self._resync.read()  # the survey was a moment ago
         ours = [] if mark is None else [one for one in mark.findings if heals(one, self._rows.watching)]
         if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_SURVEY):
             return
-        if await self._store.request_unless_after(self._rows.keys, pieces.now, max(one.run for one in ours)):
+        if await self._store.request_unless_after(self._rows.keys, stream_ranges.now, max(one.run for one in ours)):
             self._log_request("the table needs re-sync, and RESYNC=automatic")
 
     def _log_request(self, why: str) -> None:

@@ -1,23 +1,23 @@
 """What the Bigtable reader adds to `shared.reading.snapshots`: rows that are read as they are now.
 
 Bigtable cannot read at a time, so a row's place among the images of the stream is not a time but a number between
-versions (`core/stamps.py`): the *minimum* of its keys, the smallest of those pieces that cover what is left of the
+versions (`core/stamps.py`): the *minimum* of its keys, the smallest of those key ranges that cover what is left of the
 part, as the partition table had it before the reading began. Why that is right, for any one row:
 
 - Let F be the minimum. A change that the reading does not show was applied after the row was read, so its record
   arrives after the survey of the partition table. Minimums are saved before any version above them is made, are never
-  lowered, and the next owner of a piece, or of a child of it, begins above its upper limit, which is above its minimum.
-  So the record's version is above F, and so is that of the image that holds the change: it wins, whenever it is
-  published. (A reader that has lost the piece may number below F, but no longer saves a position: the record comes to
-  the next owner as well.)
+  lowered, and the next owner of a key range, or of a child of it, begins above its upper limit, which is above its
+  minimum. So the record's version is above F, and so is that of the image that holds the change: it wins, whenever it
+  is published. (A reader that has lost the key range may number below F, but no longer saves a position: the record
+  comes to the next owner as well.)
 - If the row of the snapshot wins over all images, no change has such a record: all of them were there to be read.
 - If an image wins, it does so by the highest version, and holds all that ever had a record (`read_back.py`), and what
   precedes the stream as well, for it is the whole row.
 - It wins over what was published before it was requested, which is what heals: a part of a snapshot that was requested
   while the stream ran is *above* all upper limits as they were after that, and no older version of any key is above
   these: so what has a lower number than all parts did not exist. Its reading waits until minimums have come so far, and
-  the owners of pieces are asked to raise them (`BigtablePartitionLeases.raise_floors`): versions need only rise. An
-  initial snapshot need not wait: the first pieces begin above all former lives of the stream.
+  the owners of key ranges are asked to raise them (`BigtablePartitionLeases.raise_min_versions`): versions need only
+  rise. An initial snapshot need not wait: the first key ranges begin above all former lives of the stream.
 - Of two readings under one minimum the later snapshot wins, and of one snapshot the later claim (`SnapshotPlace`): no
   order of arrival decides, neither here nor between a row and an image with version F itself, which is older.
 
@@ -50,8 +50,8 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     behind,
     ceiling_over,
     cuts_of,
-    floor_under,
-    floors_wanted,
+    min_version_under,
+    min_versions_wanted,
     parts_of,
     too_old,
     within,
@@ -84,40 +84,44 @@ class OwnedPart(OwnedRange[bytes]):
         self.run = run
         self.part = claimed
         self.claimed_at = asyncio.get_running_loop().time()
-        self.floor = claimed.floor
+        self.min_version = claimed.min_version
         self.read_since = claimed.read_since
 
-    def reads_under(self, floor: int, now: Microseconds) -> None:
+    def reads_under(self, min_version: int, now: Microseconds) -> None:
         """Remember that rows are read from a time on, by Bigtable's clock, to be published under a number."""
-        if self.floor is None:
-            self.floor, self.read_since = floor, now
+        if self.min_version is None:
+            self.min_version, self.read_since = min_version, now
             return
-        self.floor = min(self.floor, floor)
+        self.min_version = min(self.min_version, min_version)
         if self.read_since is not None:  # or an older version, which keeps no times, has read some of it
             self.read_since = min(self.read_since, now)
 
     def progress(self) -> PartProgress:
         """Return how far it is."""
         rows, done, since = self.keys.rows, self.complete, self.read_since
-        return PartProgress(self.part, self.run, self.keys.last, self.floor, rows, done, since)
+        return PartProgress(self.part, self.run, self.keys.last, self.min_version, rows, done, since)
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyedSnapshot:
-    """The latest snapshot (None: there never was one), and the pieces of the stream (None: not surveyed yet)."""
+    """The latest snapshot (None: there never was one), and the key ranges of the stream (None: not surveyed yet)."""
 
     snapshot: Snapshot | None
-    pieces: BigtablePartitionSurvey | None
+    stream_ranges: BigtablePartitionSurvey | None
 
     @property
     def running(self) -> BigtablePartitionSurvey | None:
-        """Return the pieces if the stream has any and is not paused."""
-        return None if self.pieces is None or not self.pieces.pieces or self.is_paused else self.pieces
+        """Return the key ranges if the stream has any and is not paused."""
+        return (
+            None
+            if self.stream_ranges is None or not self.stream_ranges.stream_ranges or self.is_paused
+            else self.stream_ranges
+        )
 
     @property
     def is_paused(self) -> bool:
         """Return whether the stream is paused."""
-        return self.pieces is not None and self.pieces.paused_since is not None
+        return self.stream_ranges is not None and self.stream_ranges.paused_since is not None
 
 
 class BigtableSnapshotSource:
@@ -129,36 +133,36 @@ class BigtableSnapshotSource:
         scan: TableScan,
         rows: MirroredRows,
         dead_letters: DeadLettering,
-        raise_floors: Callable[[KeyRange, int], None],
+        raise_min_versions: Callable[[KeyRange, int], None],
         metrics: BigtableReaderMetrics,
     ) -> None:
-        """``raise_floors`` raises the minimum version of the pieces that this reader owns."""
+        """``raise_min_versions`` raises the minimum version of the key ranges that this reader owns."""
         self._store = store
         self._scan = scan
         self._rows = rows
         self._dead_letters = dead_letters
-        self._raise_floors = raise_floors
+        self._raise_min_versions = raise_min_versions
         self._metrics = metrics
-        self._pieces: BigtablePartitionSurvey | None = None
+        self._stream_ranges: BigtablePartitionSurvey | None = None
         self._asked_at = 0.0
         self._surveyed = asyncio.Event()
         self._due: Sequence[SnapshotPart] = ()
         self._left = 0
         self._log = structlog.get_logger().bind(table=rows.table)
 
-    def surveyed(self, pieces: BigtablePartitionSurvey, asked_at: float) -> None:
+    def surveyed(self, stream_ranges: BigtablePartitionSurvey, asked_at: float) -> None:
         """Take a survey of the partition table that began then, by the event loop's clock.
 
         It shows under which numbers may be published what is read from now on.
         """
-        self._pieces, self._asked_at = pieces, asked_at
+        self._stream_ranges, self._asked_at = stream_ranges, asked_at
         self._surveyed.set()
 
     # Sharing
 
     async def survey(self) -> SurveyedSnapshot:
-        """Return the latest snapshot, which is one row, and the latest survey of the stream's pieces."""
-        return SurveyedSnapshot(await self._store.survey(), self._pieces)
+        """Return the latest snapshot, which is one row, and the latest survey of the stream's key ranges."""
+        return SurveyedSnapshot(await self._store.survey(), self._stream_ranges)
 
     def is_left(self, survey: SurveyedSnapshot) -> bool:
         """Return whether anything is left to read."""
@@ -166,12 +170,12 @@ class BigtableSnapshotSource:
 
     def learn(self, survey: SurveyedSnapshot) -> bool:
         """Remember which parts are left, show how many; return whether any is to be read here now."""
-        snapshot, pieces = survey.snapshot, survey.running
+        snapshot, stream_ranges = survey.snapshot, survey.running
         self._show(snapshot)
         self._due = ()
-        if pieces is not None and snapshot is not None and snapshot.is_of(self._rows.watching):
-            for keys, above in floors_wanted(snapshot, pieces):
-                self._raise_floors(keys, above)
+        if stream_ranges is not None and snapshot is not None and snapshot.is_of(self._rows.watching):
+            for keys, above in min_versions_wanted(snapshot, stream_ranges):
+                self._raise_min_versions(keys, above)
             # Not what our tables file leaves out: a reader with another one, older or newer, may have requested it.
             due = [one for one in snapshot.unfinished if within(one.range, self._rows.keys)]
             self._due = sorted(due, key=lambda part: (part.owner != "", part.number))
@@ -180,7 +184,7 @@ class BigtableSnapshotSource:
     async def claim(self, owned: Collection[Hashable], most: int) -> Sequence[OwnedPart]:
         """Claim parts that are left, those of other readers too, whose leases may be over: the store decides."""
         due = [one.number for one in self._due if one.number not in owned]
-        if not due or SurveyedSnapshot(None, self._pieces).is_paused:
+        if not due or SurveyedSnapshot(None, self._stream_ranges).is_paused:
             return ()
         run, claimed = await self._store.claim(due, most)
         for part in claimed:
@@ -194,7 +198,7 @@ class BigtableSnapshotSource:
 
     def paused(self, owned: Sequence[OwnedPart]) -> Sequence[OwnedPart]:
         """Return all parts while the stream is paused: no minimum rises then."""
-        return owned if SurveyedSnapshot(None, self._pieces).is_paused else ()
+        return owned if SurveyedSnapshot(None, self._stream_ranges).is_paused else ()
 
     async def save(self, owned: Sequence[OwnedPart], *, release: bool = False) -> Collection[Hashable]:
         """Save how far parts are, and renew or release their leases; return those that are no longer ours."""
@@ -234,11 +238,11 @@ class BigtableSnapshotSource:
         loop = asyncio.get_running_loop()
         log_at = loop.time() + _LOG_EVERY.total_seconds()
         while True:
-            pieces = self._pieces
-            floor = None if pieces is None else floor_under(pieces, keys)
-            if pieces is not None and floor is not None and floor >= owned.part.above:
-                owned.reads_under(floor, pieces.now)
-                return SnapshotPlace(floor, owned.run, owned.part.fence, pieces.now)
+            stream_ranges = self._stream_ranges
+            min_version = None if stream_ranges is None else min_version_under(stream_ranges, keys)
+            if stream_ranges is not None and min_version is not None and min_version >= owned.part.above:
+                owned.reads_under(min_version, stream_ranges.now)
+                return SnapshotPlace(min_version, owned.run, owned.part.fence, stream_ranges.now)
             if loop.time() >= log_at:
                 log_at = loop.time() + _LOG_EVERY.total_seconds()
                 self._log.warning("snapshot_range_waits", range=owned.part.number, why=WAITS.why, fix=WAITS.fix)
@@ -255,10 +259,12 @@ class BigtableSnapshotSource:
         except MisconfiguredError as error:  # a right that only this needs: one reader reads it all, then
             self._log.warning("snapshot_not_cut", error=str(error))
             cuts = set()
-        while (pieces := self._pieces) is None or self._asked_at <= owned.claimed_at:
+        while (stream_ranges := self._stream_ranges) is None or self._asked_at <= owned.claimed_at:
             await self._next_survey()  # limits as they were before it was requested would leave versions above them
-        ranges = parts_of(owned.part.range, cuts | {piece.range.start for piece in pieces.pieces})
-        above = ceiling_over(pieces, ALL_KEYS) if owned.part.again else 0
+        ranges = parts_of(
+            owned.part.range, cuts | {stream_range.range.start for stream_range in stream_ranges.stream_ranges}
+        )
+        above = ceiling_over(stream_ranges, ALL_KEYS) if owned.part.again else 0
         cut = await self._store.cut(owned.run, owned.part, [(keys, above) for keys in ranges])
         if cut is None:
             return False
@@ -303,7 +309,7 @@ class BigtableSnapshotSource:
         False where that took so long that they are to be read again.
         """
         await publisher.wait_for_room(len(rows))
-        if self._pieces is None or too_old(place.read_at, self._pieces.now):
+        if self._stream_ranges is None or too_old(place.read_at, self._stream_ranges.now):
             return False
         refused: list[RefusedChange] = []
         made: dict[int, list[Made]] = {}
@@ -335,7 +341,7 @@ class BigtableSnapshotSource:
 
 
 class BigtableSnapshots(Snapshots[OwnedPart, SurveyedSnapshot]):
-    """The loop of `shared.reading.snapshots`, and its source, which needs each survey of the stream's pieces."""
+    """The loop of `shared.reading.snapshots`, and its source, which needs each survey of the stream's key ranges."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, common, floor_under
+from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, common, min_version_under
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.core.stream.sharing import has_reached, unread
@@ -42,7 +42,11 @@ def hindrance(found: Snapshot, survey: BigtablePartitionSurvey, end: Microsecond
         return _PAUSED
     if not survey.readers:
         return _NO_READER
-    low = [keys for part, keys in left if (floor := floor_under(survey, keys)) is None or floor < part.above]
+    low = [
+        keys
+        for part, keys in left
+        if (min_version := min_version_under(survey, keys)) is None or min_version < part.above
+    ]
     if low:
         nobodys = [both for hole in unread(survey) for keys in low if (both := common(hole, keys)) is not None]
         return _unread(nobodys, survey, end) if nobodys else _LOW
@@ -51,7 +55,7 @@ def hindrance(found: Snapshot, survey: BigtablePartitionSurvey, end: Microsecond
 
 def _unread(keys: Sequence[KeyRange], survey: BigtablePartitionSurvey, end: Microseconds | None) -> Hindrance:
     named = ", ".join(map(str, sorted(keys)))
-    over = [piece.range for piece in survey.pieces if has_reached(piece, survey, end)]
+    over = [stream_range.range for stream_range in survey.stream_ranges if has_reached(stream_range, survey, end)]
     if any(common(one, other) is not None for one in over for other in keys):
         return Hindrance(
             f"the reading of the stream of keys {named} is over at END_TIMESTAMP, and it tells what is newer",
@@ -68,7 +72,7 @@ def summaries(
         return []
     left = found.unfinished
     cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
-    floors = [part.floor for part in found.parts if part.floor is not None]
+    min_versions = [part.min_version for part in found.parts if part.min_version is not None]
     waits = hindrance(found, survey, end)
     lost = survey.mark is not None and found.run <= survey.mark.lost_run
     never = lost and found.whole and not (found.told or cancelled)
@@ -82,7 +86,7 @@ def summaries(
             "ranges": len(found.parts),
             "ranges_left": len(left),
             "requested_at": _time(found.requested_at),
-            "read_timestamp": _time(Microseconds(min(floors))) if floors else None,
+            "read_timestamp": _time(Microseconds(min(min_versions))) if min_versions else None,
             "complete_since": complete,
             "told": found.told,
             "never_told": {"why": LOST, "fix": ANOTHER} if never else None,

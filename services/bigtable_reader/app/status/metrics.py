@@ -29,7 +29,7 @@ _SECOND: Final = 1_000_000
 
 
 class BigtablePrometheusMetrics:
-    """Counts what was read and published, and shows how far all pieces of the key space have come."""
+    """Counts what was read and published, and shows how far all key ranges of the key space have come."""
 
     def __init__(self, registry: CollectorRegistry, clock: VersionClock) -> None:
         counter = partial(Counter, registry=registry)
@@ -126,13 +126,13 @@ class BigtablePrometheusMetrics:
         self._snapshot_parts.set(parts)
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count pieces that were split, merged and reconciled."""
+        """Count key ranges that were split, merged and reconciled."""
         self._split.inc(split)
         self._merged.inc(merged)
         self._reconciled.inc(reconciled)
 
     def lease_lost(self) -> None:
-        """Count a piece that was lost to another reader, or whose lease could not be renewed in time."""
+        """Count a key range that was lost to another reader, or whose lease could not be renewed in time."""
         self._leases_lost.inc()
 
     def families_changed(self) -> None:
@@ -148,11 +148,11 @@ class BigtablePrometheusMetrics:
         self._loses.set(1)
 
     def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
-        """Show how many pieces are in which state, how far all have come, and since when that stands still."""
-        states = Counting(state(piece, survey) for piece in survey.pieces)
+        """Show how many key ranges are in which state, how far all have come, and since when that stands still."""
+        states = Counting(state(stream_range, survey) for stream_range in survey.stream_ranges)
         for name in STATES:
             self._partitions.labels(name).set(states[name])
-        self._uncovered.set(len(uncovered(piece.range for piece in survey.pieces)))
+        self._uncovered.set(len(uncovered(stream_range.range for stream_range in survey.stream_ranges)))
         self._unread.set(len(unread(survey)))
         lag = max(0, self._clock.now() - low_watermark) / _SECOND
         self._low_watermark.set(low_watermark / _SECOND)

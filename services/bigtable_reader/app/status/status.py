@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from services.bigtable_reader.app.snapshot.snapshot_status import summary_lines
 from services.bigtable_reader.core.schema.resync import fix_of
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Piece, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, StreamRange, overlapping, uncovered
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.sharing import low_watermark, unread
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -17,7 +17,7 @@ READY: Final = "READY"
 """It may be read, and no reader has it."""
 RUNNING: Final = "RUNNING"
 CLOSING: Final = "CLOSING"
-"""Its end is recorded, its children are not pieces yet."""
+"""Its end is recorded, its children are not key ranges yet."""
 WAITING: Final = "WAITING"
 """For the other parts of a merge, or without a token."""
 STATES: Final = (READY, RUNNING, CLOSING, WAITING)
@@ -25,10 +25,10 @@ STATES: Final = (READY, RUNNING, CLOSING, WAITING)
 _SECOND: Final = 1_000_000
 
 
-def state(piece: Piece, survey: BigtablePartitionSurvey) -> str:
-    """Return the state of a piece, as it is shown."""
-    saved = survey.saved.get(piece.id)
-    if not piece.is_readable:
+def state(stream_range: StreamRange, survey: BigtablePartitionSurvey) -> str:
+    """Return the state of a key range, as it is shown."""
+    saved = survey.saved.get(stream_range.id)
+    if not stream_range.is_readable:
         return WAITING
     if saved is None or (saved.state == "RUNNING" and not saved.owner):
         return READY
@@ -46,9 +46,9 @@ def document(
 
     ``snapshots``: how far the latest one is.
     """
-    states = Counter(state(piece, survey) for piece in survey.pieces)
-    ranges = [piece.range for piece in survey.pieces]
-    started = bool(survey.pieces)
+    states = Counter(state(stream_range, survey) for stream_range in survey.stream_ranges)
+    ranges = [stream_range.range for stream_range in survey.stream_ranges]
+    started = bool(survey.stream_ranges)
     low = low_watermark(survey) if started else now
     lag = max(0, now - low) / _SECOND
     leased = Counter(saved.owner for saved in survey.saved.values() if saved.owner and saved.state == RUNNING)
@@ -87,7 +87,7 @@ def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]
         }
         for one in mark.findings
     ]
-    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "cure": fix_of(mark)}]
+    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "fix": fix_of(mark)}]
 
 
 def _shown(time: Microseconds) -> str:
@@ -118,4 +118,4 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
             named = [*why["families"], *why["options"]]
             families = f" ({', '.join(named)})" if named else ""
             yield f"  {why['kind'].replace('_', ' ')}{families}, found at {why['found_at']}"
-        yield f"  -> {table['cure']}"
+        yield f"  -> {table['fix']}"

@@ -1,4 +1,4 @@
-"""Where a reader goes on, or begins: the first pieces of the key space, and the time from which they are read."""
+"""Where a reader goes on, or begins: the first key ranges of the key space, and the time from which they are read."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -39,23 +39,22 @@ async def begin(
     after: Callable[[], Awaitable[None]],
     mirrored: bool = True,
 ) -> None:
-    """Remember the first pieces of a stream by its name unless it is known, as RESUME allows.
+    """Remember the first key ranges of a stream by its name unless it is known, as RESUME allows.
 
     ``asked``: START_TIMESTAMP. ``before`` is done before a first start is remembered: one that is killed in between is
-    a first start again. ``after`` is done once the pieces are known, at each start. ``mirrored``: there is a mirror,
-    which a hole in the stream leaves stale.
-    TransientError, MisconfiguredError.
+    a first start again. ``after`` is done once the key ranges are known, at each start. ``mirrored``: there is a
+    mirror, which a hole in the stream leaves stale. TransientError, MisconfiguredError.
     """
     log = structlog.get_logger()
     survey = await store.survey()
     if not begins(resume, survey, name):
-        log.info("resumed", partitions=len(survey.pieces), start_timestamp_ignored=asked is not None)
+        log.info("resumed", partitions=len(survey.stream_ranges), start_timestamp_ignored=asked is not None)
     else:
         ranges = await stream.initial_partitions()
         start = await _first_start(stream, ranges[0], survey.now, asked)
         await before()
         # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new
-        # would then refuse the pieces that it has just remembered. So it is with what follows.
+        # would then refuse the key ranges that it has just remembered. So it is with what follows.
         if await retried(stop, lambda: store.begin(ranges, start, mirrored=mirrored)):
             log.info("first_start", start=_time(start), partitions=len(ranges))
     await retried(stop, after)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
+
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.core.stream.partitions import BigtableProgress, overlapping
 from services.bigtable_reader.core.stream.records import KeyRange
@@ -35,13 +37,13 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         super().take(owned, asked_at)
         self.renew_now()
 
-    def raise_floors(self, keys: KeyRange, floor: int) -> None:
+    def raise_min_versions(self, keys: KeyRange, min_version: int) -> None:
         """Make no further stamp up to a number for keys, and have that saved: at the second renewal at last."""
-        low = [one for one in self.owned.values() if not one.over and one.stamps.last < floor]
+        low = [one for one in self.owned.values() if not one.over and one.stamps.last < min_version]
         for one in low:
-            if overlapping([one.partition.piece.range, keys]):
-                one.least_floor = max(one.least_floor, floor)
-                one.stamps.rise(floor)
+            if overlapping([one.partition.stream_range.range, keys]):
+                one.raised_min_version = max(one.raised_min_version, min_version)
+                one.stamps.rise(min_version)
                 self.renew_now()
 
     def _to_save(self, owned: Sequence[BigtableOwnedPartition]) -> Sequence[BigtableProgress]:
@@ -49,13 +51,14 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         for one in owned:  # what is read from now on may be published under the time, though nothing changes
             if now < one.stamps.ceiling:
                 one.stamps.rise(now)
-        return [one.progress(max(one.stamps.wanted(now, ahead), one.least_floor + ahead)) for one in owned]
+        return [one.progress(max(one.stamps.wanted(now, ahead), one.raised_min_version + ahead)) for one in owned]
 
     def _to_release(self, owned: BigtableOwnedPartition, *, durable: bool) -> BigtableProgress:
         last = owned.stamps.last  # no further stamp is made for it here
+        progress, claimed = owned.progress(last), owned.partition
         if durable:
-            return owned.progress(last)
-        return BigtableProgress(owned.partition, owned.partition.position, owned.partition.low_watermark, last, last)
+            return progress
+        return replace(progress, position=claimed.position, low_watermark=claimed.low_watermark)
 
     def _renewed(self, owned: BigtableOwnedPartition, saved: BigtableProgress) -> None:
         owned.raise_ceiling(saved.ceiling)

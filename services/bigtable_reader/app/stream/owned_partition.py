@@ -43,22 +43,28 @@ class BigtableOwnedPartition(OwnedPartition):
     def __init__(self, partition: BigtablePartition) -> None:
         super().__init__()
         self.partition = partition
-        self.prefix = BigtableConfirmedPrefix(partition.piece.range, partition.position, partition.low_watermark)
-        self.stamps = Stamps(partition.floor, partition.ceiling)
-        self.least_floor = 0
+        self.prefix = BigtableConfirmedPrefix(partition.stream_range.range, partition.position, partition.low_watermark)
+        self.load = partition.load
+        self.stamps = Stamps(partition.min_version, partition.ceiling)
+        self.raised_min_version = 0
         """No further stamp up to it is to be made, as soon as the ceiling is above it."""
         self.raised = asyncio.Event()
         self._expired = False
 
     @property
     def key(self) -> str:
-        """Return its piece's id."""
-        return self.partition.piece.id
+        """Return its key range's id."""
+        return self.partition.stream_range.id
 
     @property
     def outstanding(self) -> int:
         """Return how many of its records wait for Pub/Sub."""
         return self.prefix.outstanding
+
+    @property
+    def taken(self) -> int:
+        """Return how many of its records were read."""
+        return self.prefix.taken
 
     @property
     def position(self) -> Position:
@@ -68,7 +74,7 @@ class BigtableOwnedPartition(OwnedPartition):
     @property
     def log_fields(self) -> Mapping[str, str]:
         """Return what names it in the log."""
-        return {"piece": self.partition.piece.id, "range": str(self.partition.piece.range)}
+        return {"stream_range": self.partition.stream_range.id, "range": str(self.partition.stream_range.range)}
 
     @property
     def ours(self) -> bool:
@@ -83,7 +89,12 @@ class BigtableOwnedPartition(OwnedPartition):
     def progress(self, ceiling: int) -> BigtableProgress:
         """Return how far it has been read and confirmed."""
         return BigtableProgress(
-            self.partition, self.prefix.position, self.prefix.low_watermark, ceiling, self.stamps.last
+            self.partition,
+            self.prefix.position,
+            self.prefix.low_watermark,
+            ceiling,
+            self.stamps.last,
+            round(self.load),
         )
 
     def confirm(self, places: Iterable[Place]) -> None:
@@ -94,5 +105,5 @@ class BigtableOwnedPartition(OwnedPartition):
     def raise_ceiling(self, ceiling: int) -> None:
         """Let stamps be made up to a ceiling that is saved."""
         self.stamps.raised(ceiling)
-        self.stamps.rise(self.least_floor)
+        self.stamps.rise(self.raised_min_version)
         self.raised.set()

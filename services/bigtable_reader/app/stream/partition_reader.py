@@ -141,7 +141,7 @@ class BigtablePartitionReader:
     async def read(self, owned: BigtableOwnedPartition, stop: Stop) -> None:
         """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
         query = BigtableStreamQuery(
-            owned.partition.piece.range,
+            owned.partition.stream_range.range,
             owned.prefix.read,
             self._options.end,
             int(self._options.heartbeat / timedelta(milliseconds=1)),
@@ -200,11 +200,11 @@ class BigtablePartitionReader:
 
         What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
         """
-        piece = owned.partition.piece
-        if piece.reconciled and owned.prefix.read.tokens:
+        stream_range = owned.partition.stream_range
+        if stream_range.reconciled and owned.prefix.read.tokens:
             await owned.confirmed()
-            target = partition_around(piece.range, await retried(stop, self._stream.initial_partitions))
-            if target is not None and piece.again < _AGAIN:
+            target = partition_around(stream_range.range, await retried(stop, self._stream.initial_partitions))
+            if target is not None and stream_range.again < _AGAIN:
                 progress = owned.progress(owned.stamps.last)
                 await retried(stop, lambda: self._store.wait_for(progress, target))
                 owned.over = True
@@ -212,7 +212,7 @@ class BigtablePartitionReader:
                     "partition_waits_again",
                     **owned.log_fields,
                     target=str(target),
-                    times=piece.again + 1,
+                    times=stream_range.again + 1,
                     error=str(error),
                 )
                 return
@@ -225,7 +225,7 @@ class BigtablePartitionReader:
                 return
             self._log.warning("partition_restarted_from_a_time", **owned.log_fields, error=str(error))
             owned.partition = restarted
-            owned.prefix = BigtableConfirmedPrefix(piece.range, restarted.position, owned.prefix.low_watermark)
+            owned.prefix = BigtableConfirmedPrefix(stream_range.range, restarted.position, owned.prefix.low_watermark)
             return
         raise MisconfiguredError(_choices(owned, error)) from error
 

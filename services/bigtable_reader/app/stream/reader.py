@@ -25,9 +25,9 @@ from services.bigtable_reader.app.stream.partition_reader import BigtablePartiti
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
-from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, BigtablePartitionSurvey, Piece
+from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, BigtablePartitionSurvey, StreamRange
 from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.core.stream.sharing import claimable, fair_share, has_reached, low_watermark
+from services.bigtable_reader.core.stream.sharing import claimable, has_reached, low_watermark, readable
 from services.bigtable_reader.ports import (
     BigtableReaderMetrics,
     CurrentRows,
@@ -41,6 +41,7 @@ from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.position_age import PositionAge
 from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
+from shared.reading.shares import Shares
 from shared.reading.stream_pause import StreamPause
 from shared.reading.supervisor import Monitoring, Round, Supervisor
 from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
@@ -93,8 +94,8 @@ class BigtableReader:
     ) -> None:
         """``snapshots`` makes what reads the rows from before the stream.
 
-        It is given what raises version floors of owned partitions, and what returns whether published messages are
-        kept.
+        It is given what raises the minimum versions of owned partitions, and what returns whether published
+        messages are kept.
         """
         metrics, clock, marks = monitoring.metrics, table.clock, stores.marks
         self._store = stores.partitions
@@ -102,7 +103,7 @@ class BigtableReader:
         self._metrics = metrics
         self._options = options
         self._leases = BigtablePartitionLeases(self._store, clock, metrics, options, lambda: self._topic.is_durable)
-        self._supervisor: Supervisor[Piece, BigtableOwnedPartition] = Supervisor(
+        self._supervisor: Supervisor[StreamRange, BigtableOwnedPartition] = Supervisor(
             self._leases, output.publisher, monitoring.health, options
         )
         self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
@@ -116,7 +117,9 @@ class BigtableReader:
         self._partitions = BigtablePartitionReader(table.stream, self._store, records, metrics, options)
         self._snapshots = None
         if snapshots is not None:
-            self._snapshots = snapshots(self._dead_letters, self._leases.raise_floors, lambda: self._topic.is_durable)
+            self._snapshots = snapshots(
+                self._dead_letters, self._leases.raise_min_versions, lambda: self._topic.is_durable
+            )
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
         self._mark = ResyncWatch()
@@ -164,36 +167,45 @@ class BigtableReader:
         for header in self._outputs.headers:
             await self._announce(header)
 
-    async def survey(self) -> Round[Piece] | None:
-        """Survey all pieces, show how far they are, and return what to do; None at the end that was asked for."""
+    async def survey(self) -> Round[StreamRange] | None:
+        """Survey all key ranges, show how far they are, and return what to do; None at the end that was asked for."""
         asked_at = asyncio.get_running_loop().time()
         survey = await self._store.survey()
-        if not survey.pieces:
+        if not survey.stream_ranges:
             raise MisconfiguredError(
-                "the partition table holds no piece of the key space, so nothing says where to go on: rows of it "
+                "the partition table holds no key range of the key space, so nothing says where to go on: rows of it "
                 f"were deleted. {RESTART_WITH_ALL_ROWS}"
             )
         self._show(survey)
         if self._snapshots is not None:
             self._snapshots.surveyed(survey, asked_at)
-        if all(has_reached(piece, survey, self._options.end) for piece in survey.pieces) and (
+        if all(has_reached(stream_range, survey, self._options.end) for stream_range in survey.stream_ranges) and (
             self._snapshots is None or await self._snapshots.over()
         ):
             return None
         paused = survey.paused_since is not None
         if not paused:
             await self._tend()
-        holding = {owned.partition.piece.id for owned in self.owned}
-        return Round(fair_share(survey, self._options.end), claimable(survey, holding, self._options.end), paused)
+        holding = {owned.partition.stream_range.id for owned in self.owned}
+        due: dict[str, StreamRange] = {
+            stream_range.id: stream_range for stream_range in claimable(survey, holding, self._options.end)
+        }
+        saved = readable(survey, self._options.end)
+        shares = Shares(
+            loads={name: 0 if one is None else one.load for name, one in saved.items()},
+            owners={name: one.owner for name, one in saved.items() if one is not None and one.owner},
+            readers=survey.readers,
+        )
+        return Round(shares, due, paused)
 
-    async def claim(self, due: Sequence[Piece]) -> Iterable[BigtableOwnedPartition]:
+    async def claim(self, due: Sequence[StreamRange]) -> Iterable[BigtableOwnedPartition]:
         """Take those that are still free."""
         claimed = await self._store.claim(due)
         for partition in claimed:
             self._log.debug(
                 "partition_claimed",
-                piece=partition.piece.id,
-                range=str(partition.piece.range),
+                stream_range=partition.stream_range.id,
+                range=str(partition.stream_range.range),
                 low_watermark=shown(partition.low_watermark),
                 fence=partition.fence,
             )
@@ -240,12 +252,16 @@ class BigtableReader:
         tended = await self._store.tend()
         if tended.split or tended.merged or tended.reconciled:
             self._metrics.reshaped(tended.split, tended.merged, tended.reconciled)
-            self._log.info("pieces_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled)
+            self._log.info(
+                "key_ranges_reshaped", split=tended.split, merged=tended.merged, reconciled=tended.reconciled
+            )
             self._supervisor.wake()  # there are others to claim
 
     def _show(self, survey: BigtablePartitionSurvey) -> None:
         """Show how far all have come."""
-        low = low_watermark(survey, {owned.partition.piece.id: owned.prefix.low_watermark for owned in self.owned})
+        low = low_watermark(
+            survey, {owned.partition.stream_range.id: owned.prefix.low_watermark for owned in self.owned}
+        )
         paused = survey.paused_since is not None
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
         self._mark.observe(survey.mark)

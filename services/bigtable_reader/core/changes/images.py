@@ -248,11 +248,11 @@ class ImageMaker:
             if other != what:
                 family = what.removeprefix(_FAMILY)
                 rename = f'[tables."{self._table}".columns.{family}_2] with family = "{family}"'
-                cure = f'{rename}, or leave it out: excluded_families = ["{family}"]'
+                fix = f'{rename}, or leave it out: excluded_families = ["{family}"]'
                 raise MisconfiguredError(
                     f"table {self._table}: {other} and {what} would be one column, {column.name}: BigQuery does not "
                     "tell upper from lower case\nin the tables file give one of them another name"
-                    f"{', say ' + cure if family != what else ''}"
+                    f"{', say ' + fix if family != what else ''}"
                 )
         return Header(
             source=self._source,

@@ -38,7 +38,7 @@ class PartState(StrEnum):
 UNFINISHED: Final = frozenset({PartState.REQUESTED, PartState.CUT})
 
 
-class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, rename={"min_version": "floor"}):
     """Keys that one reader reads at a time."""
 
     number: int
@@ -49,7 +49,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
     """Everything up to this key is confirmed by Pub/Sub."""
     again: bool = False
     """Whether it was asked for while the stream ran."""
-    floor: int | None = None
+    min_version: int | None = None
     """The smallest number under which rows of it were published."""
     read_since: Microseconds | None = None
     """A time before any of these was read, by Bigtable's clock; None where a reader that keeps none has read some."""
@@ -105,9 +105,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def complete_since(self) -> int | None:
         """Return the number below which no row of the table was published by it; None if it is not complete."""
-        floors = [part.floor for part in self.parts if part.floor is not None]
+        min_versions = [part.min_version for part in self.parts if part.min_version is not None]
         complete = self.whole and all(part.state is PartState.DONE for part in self.parts)
-        return min(floors) if complete and floors else None
+        return min(min_versions) if complete and min_versions else None
 
     @property
     def read_since(self) -> Microseconds:
@@ -117,7 +117,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         by a reserve of stamps for each owner that was lost. So what is compared with times is this. Where a part knows
         none (a reader of an older version has read of it), it is when the snapshot was asked for, by whose clock ever.
         """
-        times = [part.read_since for part in self.parts if part.floor is not None]
+        times = [part.read_since for part in self.parts if part.min_version is not None]
         return min((self.requested_at if time is None else time for time in times), default=self.requested_at)
 
     @property
@@ -136,16 +136,16 @@ class PartProgress(msgspec.Struct, frozen=True):
     part: SnapshotPart
     run: int
     last: bytes | None
-    floor: int | None
+    min_version: int | None
     rows: int
     done: bool = False
     read_since: Microseconds | None = None
 
 
 class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
-    """Which of two readings of a row is newer: by the floor it was read under, the snapshot, the claim of its part."""
+    """Which of two readings is newer: by the minimum version at its reading, the snapshot, the claim of its part."""
 
-    floor: int
+    min_version: int
     run: int
     fence: int
     read_at: Microseconds
@@ -154,42 +154,46 @@ class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
     @property
     def sequence(self) -> str:
         """Return it as a change sequence number: above the image that was stamped with the same number."""
-        return f"{self.floor:016X}/{self.run:016X}/{self.fence:016X}/{0:016X}"
+        return f"{self.min_version:016X}/{self.run:016X}/{self.fence:016X}/{0:016X}"
 
 
 # What an inspection of the partition table says of keys
 
 
-def floor_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
+def min_version_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
     """Return a number below every stamp that is made for any of the keys after the inspection; None if unknown."""
-    floors = []
+    min_versions = []
     at: bytes | None = keys.start
-    for piece in sorted(survey.pieces, key=lambda piece: piece.range):
-        if common(piece.range, keys) is None:
+    for stream_range in sorted(survey.stream_ranges, key=lambda stream_range: stream_range.range):
+        if common(stream_range.range, keys) is None:
             continue
-        if at is None or piece.range.start > at:
+        if at is None or stream_range.range.start > at:
             return None
-        saved = survey.saved.get(piece.id)
-        floors.append(piece.floor if saved is None else max(piece.floor, saved.floor))
-        at = piece.range.end or None
+        saved = survey.saved.get(stream_range.id)
+        min_versions.append(
+            stream_range.min_version if saved is None else max(stream_range.min_version, saved.min_version)
+        )
+        at = stream_range.range.end or None
     covered = at is None or (bool(keys.end) and at >= keys.end)
-    return min(floors) if floors and covered else None
+    return min(min_versions) if min_versions and covered else None
 
 
 def ceiling_over(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
     """Return a number that no stamp is above which was made for any of the keys before the inspection."""
     ceilings = [0]
-    for piece in survey.pieces:
-        if common(piece.range, keys) is not None:
-            saved = survey.saved.get(piece.id)
-            ceilings.append(piece.floor if saved is None else max(piece.floor, saved.ceiling))
+    for stream_range in survey.stream_ranges:
+        if common(stream_range.range, keys) is not None:
+            saved = survey.saved.get(stream_range.id)
+            ceilings.append(stream_range.min_version if saved is None else max(stream_range.min_version, saved.ceiling))
     return max(ceilings)
 
 
-def floors_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequence[tuple[KeyRange, int]]:
-    """Return the keys that wait for their floor, and what it has to be: stamps need only rise."""
+def min_versions_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequence[tuple[KeyRange, int]]:
+    """Return the keys that wait for their minimum version, and what it has to be: stamps need only rise."""
     left = [(keys, part.above) for part in snapshot.unfinished if (keys := part.left) is not None]
-    return [(keys, above) for keys, above in left if (low := floor_under(survey, keys)) is not None and low < above]
+    return [
+        (keys, above) for keys, above in left if (low := min_version_under(survey, keys)) is not None and low < above
+    ]
 
 
 def too_old(read_at: Microseconds, now: Microseconds) -> bool:
@@ -357,7 +361,7 @@ def advanced(before: Snapshot | None, progress: Iterable[PartProgress], *, relea
         stored = ours(before, one.run, one.part)
         if stored is None or stored.state not in UNFINISHED:
             continue
-        after = replace(stored, last=one.last, floor=one.floor, rows=one.rows, renewals=stored.renewals + 1)
+        after = replace(stored, last=one.last, min_version=one.min_version, rows=one.rows, renewals=stored.renewals + 1)
         after = replace(after, read_since=one.read_since, state=PartState.DONE if one.done else after.state)
         changed.append(replace(after, owner="") if one.done or release else after)
     return _with(before, changed)

@@ -1,4 +1,4 @@
-"""The messages of a change stream, put together: a change may come in several, and a value in several pieces.
+"""The messages of a change stream, put together: a change may come in several, and a value in several chunks.
 
 Two kinds of cutting at once: a change that is not ``done`` goes on in messages of type CONTINUATION, and the value of
 a SetCell may be cut into contiguous chunks. Token and low watermark come with the last message. The rules, and what
@@ -52,7 +52,7 @@ class Merging:
     """What has come of a change so far. One for each call, whose messages it takes in their order."""
 
     def __init__(self, *, keep: Kept = "all", most_bytes: int = MOST_BYTES) -> None:
-        """Take what is kept of entries; ``most_bytes`` of one change while it comes in pieces."""
+        """Take what is kept of entries; ``most_bytes`` of one change while it comes in chunks."""
         self._keep_entries = keep != "number"
         self._keep_values = keep == "all"
         self._most_bytes = most_bytes
@@ -63,7 +63,7 @@ class Merging:
         self._bytes = 0
         self._cell: Any = None
         """The SetCell whose value is not yet whole."""
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._size = 0
         self._wanted = 0
 
@@ -98,7 +98,7 @@ class Merging:
         entries, keep_entries = self._entries, self._keep_entries
         for chunk in change.chunks:
             if self._cell is not None or chunk.HasField("chunk_info"):
-                self._piece(chunk)
+                self._take_chunk(chunk)
                 continue
             if not keep_entries:
                 self._left_out += 1
@@ -128,8 +128,8 @@ class Merging:
             )
         return None
 
-    def _piece(self, chunk: Any) -> None:
-        """Take a chunk that is a piece of a value, or claims to be. Of a later one only the value counts."""
+    def _take_chunk(self, chunk: Any) -> None:
+        """Take a chunk of a value, or what claims to be one. Of a later one only the value counts."""
         info = chunk.chunk_info
         if not info.chunked_value_size:
             if self._cell is not None:
@@ -149,13 +149,13 @@ class Merging:
             raise BrokenStreamError(f"a value of {self._wanted} bytes has a chunk of one of {info.chunked_value_size}")
         self._size += len(cell.value)
         if self._keep_values:
-            self._pieces.append(cell.value)
+            self._chunks.append(cell.value)
         if not info.last_chunk:
             return
         if self._size != self._wanted:
             raise BrokenStreamError(f"a value of {self._wanted} bytes came with {self._size}")
         whole, self._cell, self._size = self._cell, None, 0
-        value, self._pieces = b"".join(self._pieces), []
+        value, self._chunks = b"".join(self._chunks), []
         self._entries.append(SetCell(whole.family_name, whole.column_qualifier, whole.timestamp_micros, value))
 
     def _done(self, head: _Head, last: Any) -> DataChange:

@@ -1,6 +1,6 @@
-"""The pieces of the key space, what their readers save of them, and an inspection of all of it.
+"""The key ranges of the key space, what their readers save of them, and an inspection of all of it.
 
-A *piece* is a key range with a position: the shape of the stream. A *partition* is a piece that a reader holds.
+A *stream range* is a key range with a position: the shape of the stream. A *partition* is one that a reader owns.
 """
 
 from collections.abc import Iterable
@@ -27,22 +27,22 @@ RESTART_AFTER_LOST_CHANGES: Final = (
 """Where changes are lost to the stream."""
 
 
-PieceId = NewType("PieceId", str)
-"""Names a piece; never used twice, also where a range comes back after a split and a merge."""
+StreamRangeId = NewType("StreamRangeId", str)
+"""Names a key range; never used twice, also where a range comes back after a split and a merge."""
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the key space. ``floor``: every stamp that is made for it is above.
+class StreamRange(msgspec.Struct, frozen=True, kw_only=True, rename={"min_version": "floor"}):
+    """A part of the key space. ``min_version``: every stamp that is made for it is above.
 
     ``target`` is the partition that it is to be a part of, once the others have come; None: it may be read as it is.
     ``position`` is None where the service named no token for it; it is read from a time, if it comes to that.
     ``reconciled``: it waited too long, and is read as it is; ``again``, how often it was put back to wait since.
     """
 
-    id: PieceId
+    id: StreamRangeId
     range: KeyRange
     position: Position | None
-    floor: int
+    min_version: int
     low_watermark: Microseconds
     target: KeyRange | None = None
     reconciled: bool = False
@@ -55,16 +55,18 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece as its reader holds it: where to go on, above which stamp, and in the name of which fence."""
+    """A key range as its reader holds it: where to go on, above which stamp, and in the name of which fence."""
 
-    piece: Piece
+    stream_range: StreamRange
     position: Position
     low_watermark: Microseconds
-    floor: int
+    min_version: int
     ceiling: int
-    """No stamp is made above it before a higher one is saved. At the claim it is the floor: none can be made yet."""
+    """No stamp is made above it before a higher one is saved. At the claim it is the minimum: none can be made yet."""
     fence: int
     owner: str
+    load: int = 0
+    """Records per second."""
 
 
 class BigtableProgress(msgspec.Struct, frozen=True):
@@ -74,8 +76,10 @@ class BigtableProgress(msgspec.Struct, frozen=True):
     position: Position
     low_watermark: Microseconds
     ceiling: int
-    floor: int = 0
+    min_version: int = 0
     """Every stamp that is made from now on is above it."""
+    load: int = 0
+    """Records per second."""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -88,17 +92,19 @@ class Saved(msgspec.Struct, frozen=True):
     low_watermark: Microseconds
     free: bool
     """Whether the one who surveys may claim it: released, unchanged for a lease, or in its own name already."""
-    floor: int = 0
+    min_version: int = 0
     """Every stamp that is made after the inspection is above it."""
     ceiling: int = 0
     """No stamp that was made before the inspection is above it."""
+    load: int = 0
+    """Records per second."""
 
 
 class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
-    """The pieces, what is saved of those that were ever taken, and who is present."""
+    """The key ranges, what is saved of those that were ever taken, and who is present."""
 
-    pieces: tuple[Piece, ...]
-    saved: dict[PieceId, Saved]
+    stream_ranges: tuple[StreamRange, ...]
+    saved: dict[StreamRangeId, Saved]
     readers: frozenset[str]
     now: Microseconds = Microseconds(0)
     """Bigtable's clock, when it was looked."""
@@ -110,11 +116,11 @@ class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
 
 def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> None:
     """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
-    if survey.saved and not survey.pieces:
+    if survey.saved and not survey.stream_ranges:
         raise MisconfiguredError(
             f"the partition table no longer knows {stream}: its row was deleted. {RESTART_WITH_ALL_ROWS}"
         )
-    if not survey.pieces:
+    if not survey.stream_ranges:
         raise MisconfiguredError(
             f"no reader of table {table} has ever started under the name {stream}: are BIGTABLE_TABLE and "
             "CHANGE_STREAM_NAME right? If they are, start the reader first"
@@ -122,12 +128,12 @@ def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> Non
 
 
 Resume = Literal["new", "resume-or-new", "resume-or-fail"]
-"""What a start does about pieces that are known, or not, under the name of the stream."""
+"""What a start does about key ranges that are known, or not, under the name of the stream."""
 
 
 def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool:
     """Return whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
-    known = bool(survey.pieces)
+    known = bool(survey.stream_ranges)
     if known and resume == "new":
         raise MisconfiguredError(
             f"change stream {stream} is known already, and RESUME=new begins one: choose another CHANGE_STREAM_NAME, "

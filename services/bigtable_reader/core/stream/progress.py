@@ -31,6 +31,8 @@ class BigtableConfirmedPrefix:
         self._read_token: str | None = None
         self._low_watermark = low_watermark
         self._line: deque[Place] = deque()
+        self.taken = 0
+        """How many places were taken in all."""
 
     @property
     def position(self) -> Position:
@@ -55,6 +57,7 @@ class BigtableConfirmedPrefix:
     def add(self, token: str, low_watermark: Microseconds, confirmations: int = 0) -> Place:
         """Take the next place in the line, for what is confirmed in so many parts (a heartbeat in none); return it."""
         self._read_token = token
+        self.taken += 1
         place = Place(token, low_watermark, confirmations)
         self._line.append(place)
         if not confirmations:

@@ -1,29 +1,30 @@
-"""The stamps that put the images of rows in order: numbers that only rise, also when a piece changes hands.
+"""The stamps that put the images of rows in order: numbers that only rise, also when a key range changes hands.
 
 A stamp is the time in microseconds where that rises, and one more than the last where it does not: so nothing depends
-on clocks that agree. Two numbers keep the order when a piece changes hands. Its *floor* is below every stamp that is
-still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the next owner,
-and every piece that comes from this one, begins above it. So what a former owner still publishes loses. An owner that
-gives a piece back, or ends it, makes no further stamp, though what it has stamped may be published yet: it saves its
-last one as the ceiling, so that handovers in order do not drive stamps away from the time. The floor is saved as it
-rises, too: what is read of the table's rows after an inspection of it may be published under it (`snapshot_source.py`).
+on clocks that agree. Two numbers keep the order when a key range changes hands. Its *minimum version* is below every
+stamp that is still to be made. Its *ceiling* is saved, under the owner's fence, before any stamp up to it is made; the
+next owner, and every key range that comes from this one, begins above it. So what a former owner still publishes loses.
+An owner that gives a key range back, or ends it, makes no further stamp, though what it has stamped may be published
+yet: it saves its last one as the ceiling, so that handovers in order do not drive stamps away from the time. The
+minimum version is saved as it rises, too: what is read of the table's rows after an inspection of it may be published
+under it (`snapshot_source.py`).
 """
 
 from services.bigtable_reader.core.stream.records import Microseconds
 
 
 class Stamps:
-    """The stamps of one piece in the hands of one owner."""
+    """The stamps of one key range in the hands of one owner."""
 
     __slots__ = ("_ceiling", "_last")
 
-    def __init__(self, floor: int, ceiling: int) -> None:
-        self._last = floor
-        self._ceiling = max(floor, ceiling)
+    def __init__(self, min_version: int, ceiling: int) -> None:
+        self._last = min_version
+        self._ceiling = max(min_version, ceiling)
 
     @property
     def last(self) -> int:
-        """Return the last stamp that was made; the floor, before the first."""
+        """Return the last stamp that was made; the minimum version, before the first."""
         return self._last
 
     @property

@@ -1,7 +1,8 @@
-"""The pieces that the key space is in, and how they change: ended, put together, reconciled.
+"""The key ranges that the key space is in, and how they change: ended, put together, reconciled.
 
-A topology whose pieces overlap, leave a hole or have tokens for other keys than their own cannot be made: each of these
-functions returns a whole one, or raises. Floors only rise: every key's next piece begins above all stamps before it.
+A topology whose key ranges overlap, leave a hole or have tokens for other keys than their own cannot be made: each of
+these functions returns a whole one, or raises. Minimum versions only rise: every key's next key range begins above all
+stamps before it.
 """
 
 from collections import defaultdict
@@ -10,7 +11,13 @@ from datetime import timedelta
 
 import msgspec
 
-from services.bigtable_reader.core.stream.partitions import BigtableProgress, Piece, PieceId, overlapping, uncovered
+from services.bigtable_reader.core.stream.partitions import (
+    BigtableProgress,
+    StreamRange,
+    StreamRangeId,
+    overlapping,
+    uncovered,
+)
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, Position, RangeToken
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -19,35 +26,36 @@ _SAFELY_KEPT = timedelta(minutes=5)
 
 
 class KeyRangeTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """All pieces, in the order of keys. ``version`` rises with every change of one ``life``; both are in pieces' names.
+    """All key ranges, in order. ``version`` rises with every change of one ``life``; their names have both.
 
-    ``start``: when this life began to read; nothing before it is asked for. ValueError for pieces that are not a whole.
+    ``start``: when this life began to read; nothing before it is asked for. ValueError for key ranges that are not a
+    whole.
     """
 
     life: str
     version: int
     start: Microseconds
-    pieces: tuple[Piece, ...]
+    stream_ranges: tuple[StreamRange, ...]
 
     def __post_init__(self) -> None:
-        ranges = [piece.range for piece in self.pieces]
+        ranges = [stream_range.range for stream_range in self.stream_ranges]
         if holes := uncovered(ranges):
-            raise ValueError(f"no piece covers {_listed(holes)}")
+            raise ValueError(f"no key range covers {_listed(holes)}")
         if twice := overlapping(ranges):
-            raise ValueError(f"pieces overlap: {_listed(one for pair in twice for one in pair)}")
-        if len({piece.id for piece in self.pieces}) < len(self.pieces):
-            raise ValueError("two pieces have one name")
-        for piece in self.pieces:
-            _check(piece)
+            raise ValueError(f"key ranges overlap: {_listed(one for pair in twice for one in pair)}")
+        if len({stream_range.id for stream_range in self.stream_ranges}) < len(self.stream_ranges):
+            raise ValueError("two key ranges have one name")
+        for stream_range in self.stream_ranges:
+            _check(stream_range)
 
     @property
-    def names(self) -> frozenset[PieceId]:
-        """Return the names of all pieces."""
-        return frozenset(piece.id for piece in self.pieces)
+    def names(self) -> frozenset[StreamRangeId]:
+        """Return the names of all key ranges."""
+        return frozenset(stream_range.id for stream_range in self.stream_ranges)
 
 
 class Successor(msgspec.Struct, frozen=True):
-    """A part of an ended piece. Without tokens nothing says where it goes on. ``target``, ``again``: as a piece's."""
+    """A part of an ended key range. Without tokens nothing says where it goes on. ``target``, ``again``: as it has."""
 
     range: KeyRange
     tokens: tuple[RangeToken, ...] = ()
@@ -56,7 +64,7 @@ class Successor(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a piece ended: what it is cut into, above which stamp that begins, and how far it had been read."""
+    """How a key range ended: what it is cut into, above which stamp that begins, and how far it had been read."""
 
     successors: tuple[Successor, ...]
     ceiling: int
@@ -75,21 +83,21 @@ class MergeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reshaped(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change made of the pieces."""
+    """What a change made of the key ranges."""
 
     topology: KeyRangeTopology
     split: int = 0
-    """Pieces that ended with more than one child inside them."""
+    """Key ranges that ended with more than one child inside them."""
     merged: int = 0
-    """Pieces that were put together from several."""
+    """Key ranges that were put together from several."""
     reconciled: int = 0
-    """Pieces that had waited too long."""
+    """Key ranges that had waited too long."""
 
 
-def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, floor: int) -> KeyRangeTopology:
-    """Return the first pieces of a life, all to be read from a time. ValueError if the ranges are not a whole."""
-    pieces = [Heir(one, Position(start=start), floor, start) for one in sorted(ranges)]
-    return KeyRangeTopology(life=life, version=1, start=start, pieces=_named(pieces, life, 1))
+def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, min_version: int) -> KeyRangeTopology:
+    """Return the first key ranges of a life, all to be read from a time. ValueError if the ranges are not a whole."""
+    stream_ranges = [Heir(one, Position(start=start), min_version, start) for one in sorted(ranges)]
+    return KeyRangeTopology(life=life, version=1, start=start, stream_ranges=_named(stream_ranges, life, 1))
 
 
 def successors(whole: KeyRange, children: Sequence[Child]) -> tuple[Successor, ...]:
@@ -123,14 +131,14 @@ def partition_around(part: KeyRange, partitions: Iterable[KeyRange]) -> KeyRange
 
 def waiting(progress: BigtableProgress, target: KeyRange) -> Successor:
     """Return a partition as the part of a target that it is. ValueError for what cannot be one, or has no tokens."""
-    part = progress.partition.piece.range
+    part = progress.partition.stream_range.range
     if not progress.position.tokens or part == target or not _within(part, target):
         raise ValueError(f"{part} cannot wait for {target}")
-    return Successor(part, progress.position.tokens, target, progress.partition.piece.again + 1)
+    return Successor(part, progress.position.tokens, target, progress.partition.stream_range.again + 1)
 
 
-def end(topology: KeyRangeTopology, name: PieceId, ending: Ending) -> Reshaped | None:
-    """Replace a piece by its successors; None if it is no longer there."""
+def end(topology: KeyRangeTopology, name: StreamRangeId, ending: Ending) -> Reshaped | None:
+    """Replace a key range by its successors; None if it is no longer there."""
     draft = _Draft(topology)
     split = draft.end(name, ending)
     return Reshaped(topology=draft.done(), split=split) if draft.gone else None
@@ -143,8 +151,8 @@ def merge(topology: KeyRangeTopology) -> Reshaped | None:
     return Reshaped(topology=draft.done(), merged=merged) if merged else None
 
 
-def settle(topology: KeyRangeTopology, endings: Mapping[PieceId, Ending]) -> Reshaped | None:
-    """End pieces, and put together what is complete then; None if nothing of that is left to do."""
+def settle(topology: KeyRangeTopology, endings: Mapping[StreamRangeId, Ending]) -> Reshaped | None:
+    """End key ranges, and put together what is complete then; None if nothing of that is left to do."""
     draft = _Draft(topology)
     split = sum(draft.end(name, ending) for name, ending in endings.items())
     merged = draft.merge()
@@ -152,23 +160,35 @@ def settle(topology: KeyRangeTopology, endings: Mapping[PieceId, Ending]) -> Res
 
 
 def reconcile(
-    topology: KeyRangeTopology, waited: Mapping[PieceId, timedelta], timeouts: MergeTimeouts, kept_since: Microseconds
+    topology: KeyRangeTopology,
+    waited: Mapping[StreamRangeId, timedelta],
+    timeouts: MergeTimeouts,
+    kept_since: Microseconds,
 ) -> Reshaped | None:
     """Let what waited too long be read as it is, or from a time where it has no token; None if nothing did.
 
     ``kept_since`` is the oldest time that can still be read. ValueError if changes older than that are needed.
     """
     draft = _Draft(topology)
-    for piece in topology.pieces:
-        has_waited = waited.get(piece.id, timedelta())
-        if piece.position is None and has_waited >= timeouts.token:
-            position: Position | None = Position(start=restart(topology, piece.low_watermark, timeouts, kept_since))
-        elif piece.position is not None and piece.target is not None and has_waited >= timeouts.merge:
-            position = piece.position
+    for stream_range in topology.stream_ranges:
+        has_waited = waited.get(stream_range.id, timedelta())
+        if stream_range.position is None and has_waited >= timeouts.token:
+            position: Position | None = Position(
+                start=restart(topology, stream_range.low_watermark, timeouts, kept_since)
+            )
+        elif stream_range.position is not None and stream_range.target is not None and has_waited >= timeouts.merge:
+            position = stream_range.position
         else:
             continue
-        heir = Heir(piece.range, position, piece.floor, piece.low_watermark, reconciled=True, again=piece.again)
-        draft.replace(piece, [heir])
+        heir = Heir(
+            stream_range.range,
+            position,
+            stream_range.min_version,
+            stream_range.low_watermark,
+            reconciled=True,
+            again=stream_range.again,
+        )
+        draft.replace(stream_range, [heir])
     return Reshaped(topology=draft.done(), reconciled=len(draft.gone)) if draft.gone else None
 
 
@@ -186,11 +206,11 @@ def restart(
 
 
 class Heir(msgspec.Struct, frozen=True):
-    """A piece that has no name yet."""
+    """A key range that has no name yet."""
 
     range: KeyRange
     position: Position | None
-    floor: int
+    min_version: int
     low_watermark: Microseconds
     target: KeyRange | None = None
     reconciled: bool = False
@@ -202,70 +222,75 @@ class _Draft:
 
     def __init__(self, topology: KeyRangeTopology) -> None:
         self._topology = topology
-        self._pieces = {piece.id: piece for piece in topology.pieces}
+        self._stream_ranges = {stream_range.id: stream_range for stream_range in topology.stream_ranges}
         self._heirs: list[Heir] = []
-        self.gone: set[PieceId] = set()
+        self.gone: set[StreamRangeId] = set()
 
-    def replace(self, piece: Piece, heirs: Iterable[Heir]) -> None:
-        """Let heirs come in the place of a piece."""
-        self.gone.add(piece.id)
+    def replace(self, stream_range: StreamRange, heirs: Iterable[Heir]) -> None:
+        """Let heirs come in the place of a key range."""
+        self.gone.add(stream_range.id)
         self._heirs += heirs
 
-    def end(self, name: PieceId, ending: Ending) -> int:
-        """Let a piece's successors come in its place, if it is there; return 1 if that is a split."""
-        piece = None if name in self.gone else self._pieces.get(name)
-        if piece is None:
+    def end(self, name: StreamRangeId, ending: Ending) -> int:
+        """Let a key range's successors come in its place, if it is there; return 1 if that is a split."""
+        stream_range = None if name in self.gone else self._stream_ranges.get(name)
+        if stream_range is None:
             return 0
-        floor = max(piece.floor, ending.ceiling)
-        low_watermark = max(piece.low_watermark, ending.low_watermark)
+        min_version = max(stream_range.min_version, ending.ceiling)
+        low_watermark = max(stream_range.low_watermark, ending.low_watermark)
         heirs = [
             Heir(
                 one.range,
                 Position(one.tokens) if one.tokens else None,
-                floor,
+                min_version,
                 low_watermark,
                 one.target,
                 again=one.again,
             )
             for one in ending.successors
         ]
-        self.replace(piece, heirs)
+        self.replace(stream_range, heirs)
         return int(sum(heir.target is None and heir.position is not None for heir in heirs) > 1)
 
     def merge(self) -> int:
         """Put together what waits for one target and covers it; return how many targets."""
-        waiting: dict[KeyRange, list[Piece | Heir]] = defaultdict(list)
-        there: list[Piece | Heir] = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        waiting: dict[KeyRange, list[StreamRange | Heir]] = defaultdict(list)
+        there: list[StreamRange | Heir] = [
+            stream_range for stream_range in self._topology.stream_ranges if stream_range.id not in self.gone
+        ]
         for part in sorted([*there, *self._heirs], key=lambda part: part.range):
             if part.target is not None and part.position is not None:
                 waiting[part.target].append(part)
         whole = {
             target: parts for target, parts in waiting.items() if not uncovered((part.range for part in parts), target)
         }
-        self.gone |= {part.id for parts in whole.values() for part in parts if isinstance(part, Piece)}
+        self.gone |= {part.id for parts in whole.values() for part in parts if isinstance(part, StreamRange)}
         self._heirs = [heir for heir in self._heirs if heir.position is None or heir.target not in whole]
         for target, parts in whole.items():
             tokens = tuple(token for part in parts if part.position for token in part.position.tokens)
-            floor, low_watermark = max(part.floor for part in parts), min(part.low_watermark for part in parts)
-            self._heirs.append(Heir(target, Position(tokens), floor, low_watermark))
+            min_version, low_watermark = (
+                max(part.min_version for part in parts),
+                min(part.low_watermark for part in parts),
+            )
+            self._heirs.append(Heir(target, Position(tokens), min_version, low_watermark))
         return len(whole)
 
     def done(self) -> KeyRangeTopology:
         """Return the topology that it has become. ValueError if that is not a whole."""
         version = self._topology.version + 1
-        kept = [piece for piece in self._topology.pieces if piece.id not in self.gone]
+        kept = [stream_range for stream_range in self._topology.stream_ranges if stream_range.id not in self.gone]
         named = _named(self._heirs, self._topology.life, version)
-        pieces = tuple(sorted([*kept, *named], key=lambda piece: piece.range))
-        return msgspec.structs.replace(self._topology, version=version, pieces=pieces)
+        stream_ranges = tuple(sorted([*kept, *named], key=lambda stream_range: stream_range.range))
+        return msgspec.structs.replace(self._topology, version=version, stream_ranges=stream_ranges)
 
 
-def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
+def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[StreamRange, ...]:
     return tuple(
-        Piece(
-            id=PieceId(f"{life}.{version}.{index}"),
+        StreamRange(
+            id=StreamRangeId(f"{life}.{version}.{index}"),
             range=heir.range,
             position=heir.position,
-            floor=heir.floor,
+            min_version=heir.min_version,
             low_watermark=heir.low_watermark,
             target=heir.target,
             reconciled=heir.reconciled,
@@ -275,15 +300,19 @@ def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[Piece, ...]:
     )
 
 
-def _check(piece: Piece) -> None:
-    tokens = () if piece.position is None else piece.position.tokens
+def _check(stream_range: StreamRange) -> None:
+    tokens = () if stream_range.position is None else stream_range.position.tokens
     ranges = [token.range for token in tokens]
     if tokens and (
-        uncovered(ranges, piece.range) or overlapping(ranges) or not all(_within(one, piece.range) for one in ranges)
+        uncovered(ranges, stream_range.range)
+        or overlapping(ranges)
+        or not all(_within(one, stream_range.range) for one in ranges)
     ):
-        raise ValueError(f"piece {piece.id} of {piece.range} has tokens of {_listed(ranges)}")
-    if piece.target is not None and not (tokens and _within(piece.range, piece.target) and piece.range != piece.target):
-        raise ValueError(f"piece {piece.id} of {piece.range} waits for {piece.target}")
+        raise ValueError(f"key range {stream_range.id} of {stream_range.range} has tokens of {_listed(ranges)}")
+    if stream_range.target is not None and not (
+        tokens and _within(stream_range.range, stream_range.target) and stream_range.range != stream_range.target
+    ):
+        raise ValueError(f"key range {stream_range.id} of {stream_range.range} waits for {stream_range.target}")
 
 
 def _within(part: KeyRange, whole: KeyRange) -> bool:

@@ -1,4 +1,4 @@
-"""The row that holds all pieces of a stream, changed as a whole: read, decided, and written if it is still the same."""
+"""The row of all key ranges of a stream, changed as a whole: read, decided, and written if it is still the same."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ _ATTEMPTS: Final = 10
 """How often a change is made again because another's came first."""
 
 
-class PieceRow:
-    """The pieces of the stream of one table. ``source``: its full name."""
+class StreamRangeRow:
+    """The key ranges of the stream of one table. ``source``: its full name."""
 
     def __init__(self, rows: PartitionRows, source: str) -> None:
         self.source = source
@@ -32,11 +32,13 @@ class PieceRow:
     async def begin(
         self, ranges: Sequence[KeyRange], start: Microseconds, now: Microseconds, resync: Resync | None
     ) -> bool:
-        """Write the first pieces, and what needs all rows to be read, unless there are any; return whether so."""
-        floor = max(now, await self._rows.highest_stamp())  # above what an earlier life of the stream may have stamped
+        """Write the first key ranges, and what needs all rows to be read, unless there are any; return whether so."""
+        min_version = max(
+            now, await self._rows.highest_stamp()
+        )  # above what an earlier life of the stream may have stamped
         life = uuid.uuid4().hex[:8]
         try:
-            first = shape.begin(ranges, life=life, start=start, floor=floor)
+            first = shape.begin(ranges, life=life, start=start, min_version=min_version)
         except ValueError as error:
             raise TransientError(f"the first partitions of {self.source} are no whole: {error}") from error
         try:
@@ -47,18 +49,18 @@ class PieceRow:
                 raise
             begun = found.topology.life == life
         if begun:
-            self._log.info("stream_begun", pieces=len(first.pieces), life=life)
+            self._log.info("stream_begun", stream_ranges=len(first.stream_ranges), life=life)
         return begun
 
     async def find(self) -> TopologyRow | None:
-        """Return the pieces; None where the stream is not known. MisconfiguredError if they are another table's."""
+        """Return the key ranges; None where the stream is not known. MisconfiguredError if they are another table's."""
         found = await self._rows.topology()
         if found is not None:
             self.check(found)
         return found
 
     async def known(self) -> TopologyRow:
-        """Return the pieces of a stream that has begun."""
+        """Return the key ranges of a stream that has begun."""
         found = await self.find()
         if found is None:
             raise MisconfiguredError(
@@ -68,7 +70,7 @@ class PieceRow:
         return found
 
     async def change(self, decide: Callable[[TopologyRow], Reshaped | None]) -> TopologyRow:
-        """Change the pieces until there is nothing left to change; return them as they are then."""
+        """Change the key ranges until there is nothing left to change; return them as they are then."""
         for _attempt in range(_ATTEMPTS):
             before = await self.known()
             reshaped = decide(before)
@@ -83,7 +85,7 @@ class PieceRow:
                 written = True
             if written:
                 self._count(reshaped, before.topology)
-        raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
+        raise TransientError(f"the key ranges of {self._rows.stream} were changed by others, again and again")
 
     async def pause(self, *, paused: bool) -> bool:
         """Let the stream be paused, or not; return whether that was new."""
@@ -93,10 +95,10 @@ class PieceRow:
                 return False
             if await (self._rows.write_pause(before) if paused else self._rows.write_resumption(before)):
                 return True
-        raise TransientError(f"the pieces of {self._rows.stream} were changed by others, again and again")
+        raise TransientError(f"the key ranges of {self._rows.stream} were changed by others, again and again")
 
     def check(self, found: TopologyRow) -> None:
-        """Raise MisconfiguredError if pieces are another table's."""
+        """Raise MisconfiguredError if key ranges are another table's."""
         if found.table != self.source:
             raise MisconfiguredError(
                 f"change stream {self._rows.stream} in {self._rows.table.name} is of {found.table}, not of "
@@ -104,7 +106,7 @@ class PieceRow:
             )
 
     def done(self) -> Tended:
-        """Return what was done to the pieces since the last time."""
+        """Return what was done to the key ranges since the last time."""
         done, self._done = self._done, Tended()
         return done
 
@@ -113,9 +115,9 @@ class PieceRow:
         self._done = Tended(
             done.split + reshaped.split, done.merged + reshaped.merged, done.reconciled + reshaped.reconciled
         )
-        old, new = {p.id: p for p in before.pieces}, {p.id: p for p in reshaped.topology.pieces}
+        old, new = {p.id: p for p in before.stream_ranges}, {p.id: p for p in reshaped.topology.stream_ranges}
         self._log.info(
-            "pieces_changed",
+            "key_ranges_changed",
             gone=sorted(str(old[name].range) for name in old.keys() - new.keys()),
             new=sorted(str(new[name].range) for name in new.keys() - old.keys()),
             split=reshaped.split,

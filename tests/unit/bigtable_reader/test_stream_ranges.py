@@ -1,15 +1,16 @@
-"""What is told of a set of pieces: what nobody covers, what overlaps, what may be read; and what a start may do."""
+"""Key ranges of a survey: what none covers, what overlaps, what may be read; and what a start may do."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.bigtable_reader.core.stream.partitions import (
     BigtablePartitionSurvey,
-    Piece,
-    PieceId,
     Resume,
     Saved,
+    StreamRange,
+    StreamRangeId,
     begins,
     check_known,
     overlapping,
@@ -28,15 +29,24 @@ def ranges(draw: st.DrawFn) -> KeyRange:
     return KeyRange(KEYS[first], KEYS[last] if last < len(KEYS) else b"")
 
 
-def a_piece(**values: object) -> Piece:
+def a_stream_range(**values: object) -> StreamRange:
     known: dict[str, object] = {
-        "id": PieceId("p"),
+        "id": StreamRangeId("p"),
         "range": ALL_KEYS,
         "position": Position(start=NOON),
-        "floor": 0,
+        "min_version": 0,
         "low_watermark": NOON,
     }
-    return Piece(**(known | values))  # type: ignore[arg-type]
+    return StreamRange(**(known | values))  # type: ignore[arg-type]
+
+
+def test_what_earlier_versions_saved_is_read() -> None:
+    saved = b'{"id":"p","range":{"start":"","end":""},"position":{"tokens":[],"start":1},"floor":7,"low_watermark":9}'
+
+    found = msgspec.json.decode(saved, type=StreamRange)
+
+    assert (found.min_version, found.low_watermark) == (7, 9)
+    assert b'"floor":7' in msgspec.json.encode(found), "an older reader reads it as well"
 
 
 @given(st.lists(ranges(), max_size=6), ranges())
@@ -63,12 +73,12 @@ def test_what_touches_neither_overlaps_nor_leaves_a_hole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("piece", "readable"),
+    ("stream_range", "readable"),
     [
-        (a_piece(), True),
-        (a_piece(position=None), False),
+        (a_stream_range(), True),
+        (a_stream_range(position=None), False),
         (
-            a_piece(
+            a_stream_range(
                 range=KeyRange(b"", b"a"),
                 position=Position((RangeToken(KeyRange(b"", b"a"), "t"),)),
                 target=KeyRange(b"", b"b"),
@@ -77,8 +87,10 @@ def test_what_touches_neither_overlaps_nor_leaves_a_hole() -> None:
         ),
     ],
 )
-def test_a_piece_is_read_once_it_has_a_position_and_waits_for_nothing(piece: Piece, readable: bool) -> None:
-    assert piece.is_readable == readable
+def test_a_stream_range_is_read_once_it_has_a_position_and_waits_for_nothing(
+    stream_range: StreamRange, readable: bool
+) -> None:
+    assert stream_range.is_readable == readable
 
 
 @pytest.mark.parametrize(
@@ -91,29 +103,29 @@ def test_a_piece_is_read_once_it_has_a_position_and_waits_for_nothing(piece: Pie
     ],
 )
 def test_a_start_begins_or_goes_on(resume: Resume, known: bool, first: bool) -> None:
-    assert begins(resume, BigtablePartitionSurvey((a_piece(),) if known else (), {}, frozenset()), "s") == first
+    assert begins(resume, BigtablePartitionSurvey((a_stream_range(),) if known else (), {}, frozenset()), "s") == first
 
 
 @pytest.mark.parametrize(
-    ("resume", "known", "cure"),
+    ("resume", "known", "fix"),
     [
         ("new", True, "s is known already, .* another CHANGE_STREAM_NAME, or .*RESUME=resume-or-new"),
         ("resume-or-fail", False, "nothing is known of change stream s, .* fix CHANGE_STREAM_NAME"),
     ],
 )
 def test_a_start_that_is_not_what_was_asked_for_is_refused_with_the_choices(
-    resume: Resume, known: bool, cure: str
+    resume: Resume, known: bool, fix: str
 ) -> None:
-    with pytest.raises(MisconfiguredError, match=cure):
-        begins(resume, BigtablePartitionSurvey((a_piece(),) if known else (), {}, frozenset()), "s")
+    with pytest.raises(MisconfiguredError, match=fix):
+        begins(resume, BigtablePartitionSurvey((a_stream_range(),) if known else (), {}, frozenset()), "s")
 
 
-SAVED = {PieceId("p"): Saved("reader", 1, "RUNNING", NOON, free=False)}
+SAVED = {StreamRangeId("p"): Saved("reader", 1, "RUNNING", NOON, free=False)}
 
 
 @pytest.mark.parametrize("saved", [{}, SAVED])
-def test_a_command_may_speak_to_the_readers_of_a_stream_that_was_begun(saved: dict[PieceId, Saved]) -> None:
-    check_known("weather", "s", BigtablePartitionSurvey((a_piece(),), saved, frozenset()))
+def test_a_command_may_speak_to_the_readers_of_a_stream_that_was_begun(saved: dict[StreamRangeId, Saved]) -> None:
+    check_known("weather", "s", BigtablePartitionSurvey((a_stream_range(),), saved, frozenset()))
 
 
 @pytest.mark.parametrize("readers", [frozenset[str](), frozenset({"begins just now"})])
