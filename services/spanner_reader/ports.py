@@ -17,6 +17,7 @@ from services.spanner_reader.core.snapshot.snapshot import KeyText, SnapshotRang
 from services.spanner_reader.core.stream.partitions import NewPartition, SpannerPartition, SpannerPartitionSurvey
 from services.spanner_reader.core.stream.records import (
     PartitionToken,
+    RecordKind,
     SpannerColumnType,
     SpannerStreamQuery,
     StreamRecord,
@@ -36,9 +37,10 @@ class StartTooOldError(MisconfiguredError):
 class DatabaseChangeStream(Protocol):
     """A change stream that can be queried, any number of partitions at once."""
 
-    def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends.
 
+        What has come by then comes together, never none, so that it is handed on together.
         Ends without an error only where Spanner says that the query is complete: after child records, or at the end
         asked for. TransientError for whatever may work again from a start not earlier than what was read;
         StartTooOldError for a position that cannot be read any more, StartPastEndError for one that the partition
@@ -52,6 +54,8 @@ class SpannerProgress:
 
     partition: SpannerPartition
     watermark: Nanoseconds
+    load: int = 0
+    """Records per second."""
 
 
 class TokenPartitionStore(Protocol):
@@ -124,7 +128,7 @@ class CatalogInspection:
     retention: timedelta | None = None
     """For how long the stream keeps what is not read; None where that was not asked."""
     leaves_out: str | None = None
-    """Which changes the stream keeps out of itself, and the statement that mends it: none of it may be read so."""
+    """Which changes the stream keeps out of itself, and the statement that fixes it: none of it may be read so."""
     may_leave_out: str | None = None
     """The statement that forbids transactions to ask for that; None where they cannot."""
 
@@ -138,10 +142,12 @@ class DatabaseCatalog(Protocol):
     async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the tables as they were; None where Spanner does not remember that any more."""
 
-    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
-        """Return those of some tables that the stream watches, as they are now, and the time of that.
+    async def inspect_tables(
+        self, names: Collection[str], at: Nanoseconds | None = None
+    ) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, as they are now or were at a time, and the time of that.
 
-        It costs much less than an inspection of all tables.
+        One query, whatever the number of tables. NotReadableError where Spanner does not remember the time any more.
         """
 
 
@@ -321,8 +327,8 @@ class DatabaseSnapshotStore(Protocol):
 class SpannerReaderMetrics(Protocol):
     """What is counted and shown of a reader."""
 
-    def read(self, record: StreamRecord, changes: int) -> None:
-        """Count a record that was read, and the changes in it."""
+    def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
+        """Count records of one kind that were read, and the changes in them."""
 
     def published(self, changes: int) -> None:
         """Count changes that Pub/Sub has confirmed."""

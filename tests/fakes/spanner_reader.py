@@ -7,6 +7,7 @@ with its `Life`.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -133,7 +134,7 @@ class FakePartitionStore:
                 until = None if release else Nanoseconds(self.table.clock.now() + self._lease)
                 watermark = max(row.watermark, one.watermark)
                 self.table.rows[row.token] = replace(
-                    row, state=PartitionState.RUNNING, watermark=watermark, lease_until=until
+                    row, state=PartitionState.RUNNING, watermark=watermark, lease_until=until, load=one.load
                 )
         self._life.step()
         return lost
@@ -213,6 +214,8 @@ class Script:
     open_queries: set[PartitionToken] = field(default_factory=set)
     silent: bool = False
     """Whether no query is answered any more."""
+    together: int = 1
+    """How many records a query yields at a time."""
 
 
 class FakeChangeStream:
@@ -222,8 +225,18 @@ class FakeChangeStream:
         self._script = script
         self._life = life or Life()
 
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
-        """Yield the records of a partition from the start asked for."""
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the records of a partition from the start asked for, some at a time."""
+        some: list[StreamRecord] = []
+        async with aclosing(self._one_by_one(query)) as found:
+            async for record in found:
+                some += [] if record is None else [record]
+                if some and (record is None or len(some) == self._script.together):
+                    yield some
+                    some = []
+
+    async def _one_by_one(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord | None, None]:
+        """Yield records, and None where it may take a while to the next, or there is none."""
         self._life.step()
         self._script.queries.append(query)
         if query.token in self._script.open_queries:
@@ -237,26 +250,44 @@ class FakeChangeStream:
                 if self._script.silent:
                     await asyncio.Event().wait()
                 if isinstance(record, ChildPartitionsRecord) and query.token in self._script.gates:
+                    yield None
                     await self._script.gates[query.token].wait()
                 if not _within(record, query):
                     continue
                 if isinstance(record, ChildPartitionsRecord) and self._script.ends_early.get(query.token):
                     self._script.ends_early[query.token] -= 1
-                    return
+                    break
                 self._life.step()
                 if left == 0:
+                    yield None
                     raise TransientError("UNAVAILABLE")
                 left = None if left is None else left - 1
                 yield record
-            ends = any(
-                isinstance(r, ChildPartitionsRecord) and _within(r, query) for r in self._script.records[query.token]
-            )
-            if left is not None:
-                raise TransientError("UNAVAILABLE")
-            if not ends and query.end is None:
-                await asyncio.Event().wait()
+            else:
+                yield None
+                await self._wait_at_the_end(query, left)
+            yield None
         finally:
             self._script.open_queries.discard(query.token)
+
+    async def _wait_at_the_end(self, query: SpannerStreamQuery, left: int | None) -> None:
+        ends = any(
+            isinstance(r, ChildPartitionsRecord) and _within(r, query) for r in self._script.records[query.token]
+        )
+        if left is not None:
+            raise TransientError("UNAVAILABLE")
+        if not ends and query.end is None:
+            await asyncio.Event().wait()
+
+
+async def one_by_one(
+    portions: AsyncGenerator[Sequence[StreamRecord], None],
+) -> AsyncGenerator[StreamRecord, None]:
+    """Yield the records of a query one by one; closing it ends the query."""
+    async with aclosing(portions):
+        async for records in portions:
+            for record in records:
+                yield record
 
 
 def _within(record: StreamRecord, query: SpannerStreamQuery) -> bool:

@@ -18,7 +18,7 @@ from services.spanner_reader.core.schema.shapes import (
     synced,
 )
 from services.spanner_reader.core.stream.changes import googlesql_type
-from services.spanner_reader.ports import CatalogInspection, SchemaFindings, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, NotReadableError, SchemaFindings, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
@@ -65,10 +65,14 @@ class FakeCatalog:
         found = await self.inspect()
         return CatalogInspection(replace(found.shapes, at=at), found.watched) if self.remembers else None
 
-    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
-        """Return those of some tables that the stream watches, as they are now, and the time of that."""
+    async def inspect_tables(
+        self, names: Collection[str], at: Nanoseconds | None = None
+    ) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, and the time of that."""
         found = await self.inspect()
-        return found.shapes.at, [table for table in self.tables if table.name in names]
+        if at is not None and not self.remembers:
+            raise NotReadableError("the time is not remembered")
+        return at or found.shapes.at, [table for table in self.tables if table.name in names]
 
 
 def _shape(table: WatchedTable) -> TableShape:

@@ -11,9 +11,12 @@ import pytest
 
 from deploy.local.platform.source import Operation, SpannerDatabase, Value
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerChannels, SpannerDatabaseClient, Statement
+from services.spanner_reader.ports import NotReadableError
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.tables_file import Mode
+from shared.contracts.timestamps import Nanoseconds
+from tests.unit.spanner_reader.capturing import is_reconstructed
 from tests.worlds.spanner_source import Source
 
 pytestmark = pytest.mark.integration
@@ -115,20 +118,37 @@ def test_some_tables_are_inspected_as_a_look_at_all_of_them_shows_them(
     async def inspect(stream: str) -> None:
         channels = SpannerChannels(made.instance.address)
         try:
-            client = SpannerDatabaseClient(made.path, channels)
+            client = CountingClient(made.path, channels)
             await client.learn_dialect()
             catalog = SpannerCatalog(client, stream)
             watched = {table.name: table for table in (await catalog.inspect()).watched}
-            for names in ({"Singers"}, {"Albums", "Tags"}, {"shop.Tags"}, {"Nothing"}):
-                before = made.now()
+            for names in ({"Singers"}, {"Albums", "Tags"}, {"shop.Tags"}, {"Nothing"}, set[str]()):
+                before, asked = made.now(), client.asked
                 at, found = await catalog.inspect_tables(names)
+                assert client.asked == asked + 1, "one query, whatever the number of tables"
                 assert before <= at <= made.now()
                 assert {one.name: one for one in found} == {name: watched[name] for name in names & watched.keys()}
+                assert await catalog.inspect_tables(names, at) == (at, found)
+            with pytest.raises(NotReadableError, match="has no change stream Later"):
+                await SpannerCatalog(client, "Later").inspect_tables({"Singers"}, at)
         finally:
             await channels.close()
 
     asyncio.run(inspect("Everything"))
     asyncio.run(inspect("All"))
+
+
+class CountingClient(SpannerDatabaseClient):
+    """A client that counts the statements of its snapshots."""
+
+    asked = 0
+
+    async def snapshot(
+        self, *statements: Statement, at: Nanoseconds | None = None, large: bool = False
+    ) -> tuple[Nanoseconds, list[list[Row]]]:
+        """Return the rows of several statements, and count these."""
+        self.asked += len(statements)
+        return await super().snapshot(*statements, at=at, large=large)
 
 
 def is_singer(header: Header, change: Change, number: int) -> bool:
@@ -142,3 +162,34 @@ def row_of(header: Header, change: Change) -> Mapping[str, object] | None:
     row = json.loads(change.row)
     names = [column.name for column in header.columns if column.name not in header.primary_key]
     return {name: json.loads(row[name]) if name == "Notes" and row[name] else row[name] for name in names}
+
+
+DROPPED = (
+    "CREATE TABLE Kept (Id INT64 NOT NULL, A STRING(9), B STRING(9)) PRIMARY KEY (Id)",
+    "CREATE CHANGE STREAM Everything FOR Kept",
+)
+DROPPED_POSTGRESQL = (
+    'CREATE TABLE "Kept" ("Id" bigint NOT NULL PRIMARY KEY, "A" varchar(9), "B" varchar(9))',
+    'CREATE CHANGE STREAM "Everything" FOR "Kept"',
+)
+
+
+@pytest.mark.parametrize("mode", ["mirror", "both"])
+@pytest.mark.parametrize("postgresql", [False, True], ids=["googlesql", "postgresql"])
+def test_updates_of_a_column_that_is_dropped_before_they_are_read_are_completed_as_they_were(
+    database: Callable[..., SpannerDatabase], postgresql: bool, mode: Mode
+) -> None:
+    made = database(*(DROPPED_POSTGRESQL if postgresql else DROPPED), postgresql=postgresql)
+    source = Source(made, made.now())
+    source.commit(("insert", "Kept", {"Id": 1, "A": "a", "B": "b"}))
+    source.commit(("update", "Kept", {"Id": 1, "A": "a2"}))
+    quote = '"' if postgresql else "`"
+    made.alter(f"ALTER TABLE {quote}Kept{quote} DROP COLUMN {quote}B{quote}")
+    source.commit(("update", "Kept", {"Id": 1, "A": "a3"}))
+
+    topic = source.read_all(mode=mode)
+
+    changes = [change for _, changes in topic.batches for change in changes]
+    assert not any(is_reconstructed(change) for change in changes)
+    found = [json.loads(change.row or "null") for change in sorted(changes, key=lambda one: one.sequence)]
+    assert found == [{"A": "a", "B": "b"}, {"A": "a2", "B": "b"}, {"A": "a3"}]

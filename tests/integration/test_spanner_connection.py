@@ -18,6 +18,7 @@ from services.spanner_reader.adapters.spanner.connection import (
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import PartitionToken, SpannerStreamQuery
 from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.spanner_reader import one_by_one
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +65,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 async def first_record(stream: SpannerChangeStream, number: int) -> None:
     """Read a partition that says nothing."""
     query = SpannerStreamQuery(PartitionToken(f"p{number}"), Nanoseconds(1_700_000_000 * 10**9), None, 300_000)
-    records: AsyncGenerator[Any, None] = stream.read(query)
+    records: AsyncGenerator[Any, None] = one_by_one(stream.read(query))
     async with aclosing(records):
         await anext(records)
 

@@ -85,7 +85,7 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     assert dropped["table"] == "Planes"
     code, shown = pipeline.status()
     assert (code, shown["paused_tables"][0]["table"], shown["needs_resync"][0]["table"]) == (1, "Planes", "Planes")
-    assert "resume Planes" in shown["needs_resync"][0]["cure"]
+    assert "resume Planes" in shown["needs_resync"][0]["fix"]
     assert pipeline.run_command("synced", "Planes")[0] == 2
 
     reader.kill()  # and it stays so

@@ -19,7 +19,7 @@ from services.spanner_reader.core.stream.records import (
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.timestamps import parse_timestamp
-from tests.fakes.spanner_reader import Topic
+from tests.fakes.spanner_reader import Topic, one_by_one
 from tests.worlds.spanner_source import TABLES, Source, a_source, changes_of, singer
 
 pytestmark = pytest.mark.integration
@@ -223,14 +223,14 @@ def test_a_record_says_when_it_was_committed_to_the_microsecond(source: Source) 
         query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
         tokens = [
             child.token
-            async for record in stream.read(query)
+            async for record in one_by_one(stream.read(query))
             if isinstance(record, ChildPartitionsRecord)
             for child in record.children
         ]
         found = []
         for token in tokens:
             query = SpannerStreamQuery(token, committed, committed, 1_000)
-            found += [record async for record in stream.read(query) if isinstance(record, DataChangeRecord)]
+            found += [record async for record in one_by_one(stream.read(query)) if isinstance(record, DataChangeRecord)]
         assert [record.commit_timestamp for record in found] == [committed]
         assert found[0].mods[0].keys == '{"Base":"b","Id":"1"}'
         await channels.close()

@@ -86,7 +86,7 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
     reader = pipeline.start()
     pipeline.write(rows=20)
     (warned,) = events(reader, "updates_completed_by_reads")
-    watched.alter(warned["fix"].partition(" makes ")[0])  # what avoids these reads is followed while it runs
+    watched.alter(warned["fix"].partition(" makes ")[0])  # Spanner takes it while it is read
     pipeline.write()
     pipeline.wait_for_all()
     reader.kill()
@@ -198,7 +198,7 @@ def test_an_end_that_all_partitions_reach_ends_the_process(pipeline: SpannerPipe
     assert len(pipeline.received) == 6
 
 
-def test_what_cannot_work_is_refused_with_exit_code_two_and_what_mends_it(pipeline: SpannerPipeline) -> None:
+def test_what_cannot_work_is_refused_with_exit_code_two_and_what_fixes_it(pipeline: SpannerPipeline) -> None:
     pipeline.database.alter("CREATE CHANGE STREAM Whole FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
     early = format_timestamp(Nanoseconds(pipeline.database.now() - 3_600 * 1_000_000_000))
     cases = {

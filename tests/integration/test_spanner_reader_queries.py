@@ -24,6 +24,7 @@ from services.spanner_reader.core.stream.records import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
+from tests.fakes.spanner_reader import one_by_one
 from tests.worlds.spanner_source import TABLES, Source, a_source, changes_of, singer
 
 pytestmark = pytest.mark.integration
@@ -59,7 +60,7 @@ def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(so
         stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
         query = SpannerStreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
         with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
-            async with aclosing(stream.read(query)) as records:
+            async with aclosing(one_by_one(stream.read(query))) as records:
                 await anext(records)
         await channels.close()
 
@@ -70,7 +71,7 @@ def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until
     async def scenario() -> None:
         channels = SpannerChannels(source.database.instance.address)
         stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
-        async with aclosing(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000))) as records:
+        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000)))) as records:
             found: list[StreamRecord] = [record async for record in records]
         assert found
         tokens: list[PartitionToken] = []
@@ -78,7 +79,9 @@ def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until
             assert isinstance(record, ChildPartitionsRecord)
             assert all(child.parents == frozenset() for child in record.children)
             tokens += [child.token for child in record.children]
-        async with aclosing(stream.read(SpannerStreamQuery(tokens[0], source.started, None, 1_000))) as records:
+        async with aclosing(
+            one_by_one(stream.read(SpannerStreamQuery(tokens[0], source.started, None, 1_000)))
+        ) as records:
             first, second = await anext(records), await anext(records)
         assert isinstance(first, HeartbeatRecord)
         assert isinstance(second, HeartbeatRecord)
@@ -102,11 +105,11 @@ def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, ne
     async def scenario() -> None:
         channels = SpannerChannels(mortal_emulator)
         stream = SpannerChangeStream(SpannerDatabaseClient(made.path, channels), "Everything")
-        async with aclosing(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000))) as records:
+        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000)))) as records:
             children = [record async for record in records]
         assert isinstance(children[0], ChildPartitionsRecord)
         token = children[0].children[0].token
-        async with aclosing(stream.read(SpannerStreamQuery(token, source.started, None, 1_000))) as records:
+        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(token, source.started, None, 1_000)))) as records:
             await anext(records)
             new_processes.end_all()
             with pytest.raises(TransientError):

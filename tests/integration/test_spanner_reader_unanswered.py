@@ -30,6 +30,7 @@ from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import one_by_one
 from tests.integration.scripted_spanner import ScriptedSpanner
 from tests.integration.scripted_spanner_world import DATABASE, FIRST, START, a_world, until
 from tests.integration.silent_server import serving, stopped_before_a_silent_server
@@ -137,7 +138,7 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
 
 
 async def first_record(stream: SpannerChangeStream) -> StreamRecord:
-    async with aclosing(stream.read(QUERY)) as records:
+    async with aclosing(one_by_one(stream.read(QUERY))) as records:
         return await anext(records)
 
 

@@ -51,12 +51,17 @@ class Watched:
     def alter(self, googlesql: str, postgresql: str) -> None:
         self.database.alter(postgresql if self.postgresql else googlesql)
 
-    def write(self, table: str, **row: Value) -> None:
-        self.database.commit([Write("insert_or_update", table, row)])
+    def write(self, table: str, **row: Value) -> Nanoseconds:
+        return self.database.commit([Write("insert_or_update", table, row)])
 
     @asynccontextmanager
     async def reading(
-        self, *, look: timedelta = timedelta(milliseconds=200), remembering_start: bool = False
+        self,
+        *,
+        look: timedelta = timedelta(milliseconds=200),
+        remembering_start: bool = False,
+        owner: str = "test",
+        metrics: FakeMetrics | None = None,
     ) -> AsyncIterator[None]:
         """Run a reader of the real adapters with a fake topic."""
         channels, stop = SpannerChannels(self.database.instance.address), Stop()
@@ -66,7 +71,7 @@ class Watched:
         )
         for each in (database, partitions):
             await each.learn_dialect()
-        store = SpannerPartitionStore(partitions, "p", change_stream="s", owner="test", lease=LEASE)
+        store = SpannerPartitionStore(partitions, "p", change_stream="s", owner=owner, lease=LEASE)
         await store.create_table()
         catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
         if remembering_start:
@@ -86,8 +91,8 @@ class Watched:
                 subscriptions=FakeSubscriptions(),
                 changes=ChangeMaker("//spanner/s", 16, {}),
             ),
-            Monitoring(self.metrics, Health()),
-            SpannerReaderOptions(owner="test", lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
+            Monitoring(metrics or self.metrics, Health()),
+            SpannerReaderOptions(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
         )
         task = asyncio.create_task(reader.run(stop))
         try:
@@ -145,13 +150,13 @@ def maker_of(dialect: str, database: Callable[..., SpannerDatabase]) -> Callable
     """Return a function that makes a database with table ``t`` and a stream ``FOR`` these tables."""
     postgresql = dialect == "PostgreSQL"
 
-    def made(watching: str = "t") -> Watched:
+    def made(watching: str = "t", captured: str = "NEW_ROW") -> Watched:
         if postgresql:
             table = "CREATE TABLE t (id bigint NOT NULL PRIMARY KEY, a varchar, b bigint)"
-            stream = f"CREATE CHANGE STREAM s FOR {watching} WITH (value_capture_type = 'NEW_ROW')"
+            stream = f"CREATE CHANGE STREAM s FOR {watching} WITH (value_capture_type = '{captured}')"
         else:
             table = "CREATE TABLE t (id INT64 NOT NULL, a STRING(MAX), b INT64) PRIMARY KEY (id)"
-            stream = f"CREATE CHANGE STREAM s FOR {watching} OPTIONS (value_capture_type = 'NEW_ROW')"
+            stream = f"CREATE CHANGE STREAM s FOR {watching} OPTIONS (value_capture_type = '{captured}')"
         watched = database(table, stream, postgresql=postgresql)
         return Watched(watched, database(postgresql=postgresql), watched.now())
 

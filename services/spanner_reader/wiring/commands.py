@@ -10,7 +10,6 @@ import structlog
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.app.status.status import document, exit_code, lines
 from services.spanner_reader.commands.command_line import (
     COMMAND_LINE,
@@ -28,7 +27,13 @@ from services.spanner_reader.core.stream.partitions import SpannerPartitionSurve
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.doctor import doctor
 from services.spanner_reader.wiring.rows import rows
-from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, snapshot_store
+from services.spanner_reader.wiring.stores import (
+    databases,
+    learn_dialects,
+    open_channels,
+    partition_store,
+    snapshot_store,
+)
 from services.spanner_reader.wiring.topics import change_topic
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.status import print_status
@@ -65,7 +70,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
@@ -93,7 +98,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
 
 async def synced(table: str, settings: Settings) -> int:
     """Take the mark from a table whose rows came again."""
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
@@ -112,7 +117,7 @@ async def asked(
 ) -> int:
     """Run a command that asks the readers for something; what it asks for is kept for them."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)

@@ -36,14 +36,14 @@ from services.spanner_reader.core.stream.partitions import low_watermark
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogInspection
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.wiring.stores import topic_of
+from services.spanner_reader.wiring.stores import databases, open_channels, topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.inspection import inspect_topics
 from shared.pubsub.names import topic_path
 from shared.runtime.clock import SystemClock
-from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
+from shared.runtime.doctor import LOGIN, inspect_keep, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
 
 _AGAIN: Final = "check the network and SPANNER_EMULATOR_HOST, which is for emulators only; then ask again"
@@ -69,7 +69,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
     try:
-        channels = SpannerChannels(settings.spanner_emulator_host)
+        channels = open_channels(settings)
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
     try:
@@ -84,11 +84,8 @@ class _Looking:
     def __init__(self, settings: Settings, file: TablesFile, channels: SpannerChannels) -> None:
         self._settings = settings
         self._file = file
-        self._database = SpannerDatabaseClient(settings.database_path, channels)
-        self._elsewhere = settings.partition_database_path != settings.database_path
-        self._partitions = (
-            SpannerDatabaseClient(settings.partition_database_path, channels) if self._elsewhere else self._database
-        )
+        self._database, self._partitions = databases(settings, channels)
+        self._elsewhere = self._partitions is not self._database
         self._catalog = SpannerCatalog(self._database, settings.change_stream)
 
     async def everything(self) -> AsyncIterator[Finding]:
@@ -157,7 +154,14 @@ class _Looking:
                 await check_start(stream, SpannerStreamQuery(ROOT, now, now, heartbeat))
 
         what = f"stream {settings.change_stream}: query"
-        _nothing, failed = await _asked(what, first, f"grant this identity roles/spanner.databaseReader; {_AGAIN}")
+        grant = "grant this identity roles/spanner.databaseReader"
+        if settings.database_role is not None:
+            stream, role = settings.change_stream, settings.database_role
+            grant = (
+                f"GRANT SELECT ON CHANGE STREAM {stream} TO ROLE {role}; GRANT EXECUTE ON TABLE FUNCTION READ_{stream} "
+                f"TO ROLE {role}"
+            )
+        _nothing, failed = await _asked(what, first, f"{grant}; {_AGAIN}")
         return failed or Finding(Level.OK, what, "answered")
 
     def _tables(self, definition: StreamDefinition, inspection: CatalogInspection) -> Iterator[Finding]:
@@ -191,6 +195,7 @@ class _Looking:
                 f"the stream watches no table that is read ({left_out} left out by the tables file)",
                 f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
             )
+        yield from inspect_keep(self._file, included, definition.retention)
         for one in misfits(self._file, {name: inspection.shapes.tables[name] for name in watched}):
             level = Level.ERROR if one.refused else Level.WARNING
             yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
@@ -243,8 +248,8 @@ class _Looking:
         for mark in remembered[1] if remembered else ():
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in mark.findings}))
             since = format_timestamp(mark.since)
-            mend = fix_of(mark, self._database.dialect.quote)
-            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", mend)
+            fix = fix_of(mark, self._database.dialect.quote)
+            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", fix)
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
@@ -285,12 +290,12 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
     return Finding(Level.OK, "progress: retention", detail)
 
 
-async def _asked(what: str, call: Callable[[], Awaitable[T]], mend: str) -> tuple[T | None, Finding | None]:
+async def _asked(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
     """Return the answer, or the finding that there is none."""
     try:
         return await call(), None
     except (MisconfiguredError, TransientError, TimeoutError) as error:
-        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, mend)
+        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, fix)
 
 
 def _create(settings: Settings) -> str:

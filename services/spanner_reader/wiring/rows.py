@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.source_rows import SpannerSourceRows
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, topic_of
+from services.spanner_reader.wiring.stores import databases, learn_dialects, open_channels, partition_store, topic_of
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
@@ -28,7 +27,7 @@ from shared.runtime.tables_file import load_tables_file
 async def rows(settings: Settings) -> int:
     """Answer requests until there are none left; return the exit code."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     stop = Stop()
     try:
         database, partitions = databases(settings, channels)

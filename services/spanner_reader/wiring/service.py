@@ -23,7 +23,6 @@ from services.spanner_reader.adapters.schema.catalog import (
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
@@ -39,12 +38,19 @@ from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.wiring.stores import databases, learn_dialects, partition_store, snapshot_store, topic_of
+from services.spanner_reader.wiring.stores import (
+    databases,
+    learn_dialects,
+    open_channels,
+    partition_store,
+    snapshot_store,
+    topic_of,
+)
 from services.spanner_reader.wiring.topics import mark_if_resumed
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.channels import open_async_channel
+from shared.pubsub.channels import open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import PackerLimits
@@ -102,7 +108,7 @@ async def read(
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
         database, partitions = databases(settings, channels)
@@ -118,20 +124,26 @@ async def read(
             return await prepare(settings, file, stream, catalog, store, topics, shapes, snapshots)
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
-        async with open_async_channel(settings.pubsub_emulator_host) as channel:
+        calls = settings.publish_requests
+        async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
-            letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop, kept=metrics.publishing.kept)
+            letters = AsyncDeadLetterPublisher(
+                channels_to_topic[0], dead_letter_topic, stop, kept=metrics.publishing.kept
+            )
             publisher = BatchPublisher(
-                channel,
+                channels_to_topic,
                 topic_path(settings.project, settings.topic),
                 letters,
                 stop,
                 PublisherOptions(
                     failed_in="spanner_reader",
                     limits=PackerLimits(
-                        changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes
+                        changes_per_message=settings.batch_changes,
+                        bytes_per_message=settings.batch_bytes,
+                        requests=settings.publish_requests,
                     ),
                     outstanding_bytes=settings.outstanding_bytes,
+                    ordered=settings.ordering == "key",
                     last_chance=_LAST_CHANCE,
                 ),
                 PublisherHooks(confirmed=metrics.publishing.confirmed),
@@ -215,6 +227,7 @@ async def prepare(
     )
     tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, definition.dialect, tables)
+    file.refuse_short_keep([table.name for table in watched], definition.retention)
     unfit = list(misfits(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
     refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
     if refused:

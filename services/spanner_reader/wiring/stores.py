@@ -1,17 +1,33 @@
 """Where this service keeps what it knows, as its settings name it."""
 
+from dataclasses import replace
+
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
+from services.spanner_reader.adapters.spanner.connection import (
+    CallOptions,
+    SpannerChannels,
+    SpannerDatabaseClient,
+    directed_reads,
+)
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
-from services.spanner_reader.settings import Settings
+from services.spanner_reader.settings import Settings, replicas
 from shared.pubsub.names import published_to
+
+
+def open_channels(settings: Settings) -> SpannerChannels:
+    """Return the connections to Spanner, or to its emulator. MisconfiguredError where no credentials are found."""
+    return SpannerChannels(settings.spanner_emulator_host, settings.spanner_endpoint)
 
 
 def databases(settings: Settings, channels: SpannerChannels) -> tuple[SpannerDatabaseClient, SpannerDatabaseClient]:
     """Return the watched database and the one of the partition table, which may be the same."""
-    database = SpannerDatabaseClient(settings.database_path, channels)
-    elsewhere = settings.partition_database_path != settings.database_path
-    return database, SpannerDatabaseClient(settings.partition_database_path, channels) if elsewhere else database
+    chosen = None if settings.directed_reads is None else directed_reads(replicas(settings.directed_reads))
+    options = CallOptions(priority=settings.spanner_priority, directed_reads=chosen)
+    with_role = replace(options, role=settings.database_role)
+    database = SpannerDatabaseClient(settings.database_path, channels, options=with_role)
+    if settings.partition_database_path == settings.database_path:
+        return database, database
+    return database, SpannerDatabaseClient(settings.partition_database_path, channels, options=options)
 
 
 async def learn_dialects(*databases: SpannerDatabaseClient) -> None:

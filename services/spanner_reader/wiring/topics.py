@@ -3,11 +3,10 @@
 import structlog
 
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.stream.topic_loss import mark_lost
 from services.spanner_reader.settings import Settings
-from services.spanner_reader.wiring.stores import databases, partition_store, topic_of
+from services.spanner_reader.wiring.stores import databases, open_channels, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
@@ -19,7 +18,7 @@ async def change_topic(settings: Settings) -> int:
 
     MisconfiguredError where no topic is remembered: the start does that.
     """
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
@@ -40,7 +39,7 @@ async def change_topic(settings: Settings) -> int:
 
 async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
     """Mark the tables of a topic that lost messages, if they were read into it before."""
-    channels = SpannerChannels(settings.spanner_emulator_host)
+    channels = open_channels(settings)
     try:
         _database, partitions = databases(settings, channels)
         store = partition_store(settings, partitions, owner="start")

@@ -1,5 +1,8 @@
 """A table that goes on changing under a change stream of any value capture type, and readers that complete its images.
 
+Partitions split, move and merge, columns are added, dropped and taken out of the stream, and the table is paused.
+Beside it another table changes that the tables file leaves out.
+
 The database remembers every version of every row and of its columns, so that what readers publish can be compared with
 what was true: at the end, and at each commit.
 """
@@ -7,14 +10,18 @@ what was true: at the end, and at each commit.
 import asyncio
 import json
 import random
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from services.spanner_reader.core.pauses import Pause
 from services.spanner_reader.core.snapshot.snapshot import KeyText
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, spanner_sequence
-from services.spanner_reader.core.stream.partitions import SpannerPartition
+from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import (
+    ChildPartition,
+    ChildPartitionsRecord,
     DataChangeRecord,
     HeartbeatRecord,
     Mod,
@@ -25,23 +32,29 @@ from services.spanner_reader.core.stream.records import (
 )
 from services.spanner_reader.ports import CatalogInspection, NotReadableError, WatchedTable
 from shared.contracts.change_batch import RECONSTRUCTED, Change, Header
+from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode, TableOptions
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life
+from tests.fakes.pauses import FakePauseStore
 from tests.fakes.spanner_reader import FakePublisher, Script, Table
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
 from tests.unit.spanner_reader.pausing import LiveClock
 from tests.unit.spanner_reader.scripts import World, at
 
 SINGERS = "Singers"
+LEFT_OUT = "LeftOut"
+"""A table that the stream watches and the tables file leaves out."""
 START = at("09:00:00")
 CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 TOKENS = (PartitionToken("even"), PartitionToken("odd"))
 LEASE = timedelta(seconds=30)
 _KEY = SpannerColumnType("Id", '{"code":"INT64"}', is_primary_key=True, ordinal_position=1)
 _LOOK_AGAIN = 0.02
+_APART = 0.3
+"""How often a record that has come does not wait for the next one."""
 
 Row = Mapping[str, str | None]
 Operation = tuple[str, int, Row]
@@ -54,7 +67,18 @@ class Moment:
 
     since: Nanoseconds
     columns: tuple[tuple[str, int], ...] | None
+    """Those that the stream watches, by name and place."""
     rows: Mapping[int, Row]
+    """With columns that it does not watch."""
+
+    def watched_values(self, row: Row | None) -> Row | None:
+        """Return what the stream shows of a row."""
+        return None if row is None else {name: row.get(name) for name, _place in self.columns or ()}
+
+    @property
+    def watched_rows(self) -> Mapping[int, Row | None]:
+        """Return what the stream shows of all rows."""
+        return {key: self.watched_values(row) for key, row in sorted(self.rows.items())}
 
 
 @dataclass
@@ -67,9 +91,16 @@ class CapturedDatabase:
     records: dict[PartitionToken, list[DataChangeRecord]] = field(default_factory=lambda: {one: [] for one in TOKENS})
     truth: dict[tuple[int, str], Row | None] = field(default_factory=dict)
     """The row at each of its changes, by key and sequence; None after a delete."""
+    unwatched: frozenset[str] = frozenset()
+    """Columns that the stream does not watch."""
+    another_table: bool = False
+    """Whether there is a table that the tables file leaves out; it changes in some of the same transactions."""
 
     def __post_init__(self) -> None:
         self.past = [Moment(Nanoseconds(0), (("a", 2), ("b", 3)), {})]
+        self.partition_of: dict[int, PartitionToken] = {}
+        """Where changes of a key come now; even and odd ones apart, unless it is said here."""
+        self.ends: dict[PartitionToken, ChildPartitionsRecord] = {}
         self._transactions = 0
 
     def at(self, time: Nanoseconds) -> Moment:
@@ -86,6 +117,28 @@ class CapturedDatabase:
         self.clock.step(timedelta(microseconds=1))
         return self.clock.now()
 
+    def reshape(self, keys: Collection[int], chance: random.Random) -> None:
+        """Split a partition, move it elsewhere, or merge it with another one."""
+        since, number = self.tick(), len(self.records)
+        routes = {key: self.partition_of.get(key, TOKENS[key % 2]) for key in keys}
+        living = sorted(set(routes.values()))
+        parents = chance.sample(living, min(len(living), chance.choice((1, 1, 2))))
+        moving = sorted(key for key, token in routes.items() if token in parents)
+        names = [PartitionToken(f"{number}/{place}") for place in range(min(len(moving), chance.choice((1, 2))))]
+        chance.shuffle(moving)
+        for place, key in enumerate(moving):
+            routes[key] = names[place % len(names)]
+        children = tuple(ChildPartition(name, frozenset(parents)) for name in names)
+        self.ends |= dict.fromkeys(parents, ChildPartitionsRecord(since, "1", children))
+        self.records |= {name: [] for name in names}
+        self.partition_of = routes
+
+    def unwatch(self, column: str) -> None:
+        """Take a column out of the stream; the table keeps it."""
+        before, since = self.now, self.tick()
+        self.unwatched |= {column}
+        self.past.append(Moment(since, tuple(one for one in before.columns or () if one[0] != column), before.rows))
+
     def alter(self, *columns: str) -> None:
         """Add and drop columns until there are these; None at all drops the table with its rows."""
         before, since = self.now, self.tick()
@@ -94,7 +147,7 @@ class CapturedDatabase:
             return
         kept = [name for name, _place in before.columns or () if name in columns]
         names = [*kept, *(name for name in columns if name not in kept)]
-        rows = {key: {name: row.get(name) for name in names} for key, row in before.rows.items()}
+        rows = {key: {name: row.get(name) for name in (*names, *self.unwatched)} for key, row in before.rows.items()}
         self.past.append(Moment(since, tuple((name, place + 2) for place, name in enumerate(names)), rows))
 
     def commit(self, *operations: Operation, chance: random.Random | None = None) -> Nanoseconds:
@@ -106,8 +159,10 @@ class CapturedDatabase:
         rows, made = dict(before.rows), []
         for kind, key, values in operations:
             old = rows.get(key)
-            wanted = {name: value for name, value in values.items() if name in dict(before.columns or ())}
-            blank: Row = {name: None for name, _place in before.columns or ()}
+            wanted = {
+                name: value for name, value in values.items() if name in {*dict(before.columns or ()), *self.unwatched}
+            }
+            blank: Row = dict.fromkeys([*dict(before.columns or ()), *self.unwatched])
             match kind:
                 case "insert" if old is None:
                     rows[key] = {**blank, **wanted}
@@ -119,17 +174,22 @@ class CapturedDatabase:
                     del rows[key]
                 case _:
                     continue
-            made.append((kind, key, old, wanted, rows.get(key)))
+            wanted = {name: value for name, value in wanted.items() if name not in self.unwatched}
+            if wanted or kind != "update":
+                made.append((kind, key, old, wanted, rows.get(key)))
         self._transactions += 1
         together = chance is not None and chance.random() < 0.3
-        records: dict[PartitionToken, list[DataChangeRecord]] = {token: [] for token in TOKENS}
+        records: defaultdict[PartitionToken, list[DataChangeRecord]] = defaultdict(list)
         for place, (kind, key, old, wanted, new) in enumerate(made):
             part = f"/{key // 2 % 2}" if together else ""
             record = self._record(before, commit, place, kind, key, old, wanted, new)
             record = replace(record, server_transaction_id=f"transaction {self._transactions}{part}")
-            records[TOKENS[key % 2]].append(record)
+            token = self.partition_of.get(key, TOKENS[key % 2])
+            records[token].append(record)
+            if self.another_table and chance is not None and chance.random() < 0.3:
+                records[token].append(replace(record, table=LEFT_OUT, record_sequence=f"{1_000 + place:08d}"))
             sequence = str(spanner_sequence(microseconds(commit), record.record_sequence, 0))
-            self.truth[key, sequence] = None if new is None else dict(new)
+            self.truth[key, sequence] = before.watched_values(new)
         for token, found in records.items():
             if chance is not None:
                 chance.shuffle(found)
@@ -181,7 +241,8 @@ class CapturedDatabase:
         """Return the tables that the stream watched."""
         if moment.columns is None:
             return []
-        return [WatchedTable(SINGERS, ("Id",), column_types(moment.columns), self.capture)]
+        names = [SINGERS, *([LEFT_OUT] if self.another_table else [])]
+        return [WatchedTable(name, ("Id",), column_types(moment.columns), self.capture) for name in names]
 
 
 def column_types(columns: Collection[tuple[str, int]]) -> tuple[SpannerColumnType, ...]:
@@ -212,12 +273,17 @@ class CapturedCatalog(FakeCatalog):
         found = await self.inspect()
         return CatalogInspection(replace(found.shapes, at=at), tuple(self.database.watched(self.database.at(at))))
 
-    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
-        """Return the table as it is now."""
+    async def inspect_tables(
+        self, names: Collection[str], at: Nanoseconds | None = None
+    ) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return the table as it is now, or was at a time."""
         self.inspected += 1
-        now, watched = self.database.clock.now(), self.database.watched(self.database.now)
+        seen_at = self.database.clock.now() if at is None else at
+        if self.database.forgotten(seen_at):
+            raise NotReadableError("the time is not remembered")
+        watched = self.database.watched(self.database.at(seen_at))
         await asyncio.sleep(0.01)
-        return now, watched
+        return seen_at, [one for one in watched if one.name in names]
 
 
 class CapturedRows:
@@ -232,6 +298,10 @@ class CapturedRows:
         self.away = False
         self.refused: int | None = None
         """A key that no read may ask for."""
+        self.refusals: list[int] = []
+        """Of how many keys the reads were that asked for it."""
+        self.hung = frozenset[int]()
+        """Keys that a read asks for in vain: it never ends."""
         self.keys: list[KeyText] = []
         self._database = database
         self._chance = chance
@@ -260,11 +330,18 @@ class CapturedRows:
         self.reads.append((at, len(keys)))
         self.keys += keys
         if f'["{self.refused}"]' in keys:
+            self.refusals.append(len(keys))
             raise NotReadableError("no such key")
+        if not self.hung.isdisjoint(int(json.loads(text)[0]) for text in keys):
+            await asyncio.Event().wait()
         await asyncio.sleep(self._chance.uniform(0, 0.2))
         moment = self._database.at(at)
         names = [one.name for one in table.column_types]
-        if self._database.forgotten(at) or not {*names} <= {"Id", *dict(moment.columns or ())}:
+        if self._database.forgotten(at) or not {*names} <= {
+            "Id",
+            *dict(moment.columns or ()),
+            *self._database.unwatched,
+        }:
             raise NotReadableError("too long ago, or other columns")
         shift = 2 if self.shifted else 0
         found = [key for text in keys if (key := int(json.loads(text)[0]) + shift) in moment.rows]
@@ -283,7 +360,10 @@ class CapturedRows:
 
 
 class CapturedStream:
-    """The stream: what is committed comes a moment later; a query goes on, or breaks off, and says how far it is."""
+    """The stream: what is committed comes a moment later; a query goes on, or breaks off, and says how far it is.
+
+    Where a partition has ended, so does its query, with the record of its children.
+    """
 
     def __init__(
         self, database: CapturedDatabase, chance: random.Random, life: Life, breaks: float, slowness: float
@@ -293,11 +373,13 @@ class CapturedStream:
         self._life = life
         self._breaks = breaks
         self._slowness = slowness
+        self._apart = random.Random(0)
 
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a partition from the start asked for."""
         records = self._database.records[query.token]
         place, quiet = 0, 0
+        together: list[StreamRecord] = []
         while True:
             if place < len(records):
                 self._life.step()
@@ -305,17 +387,28 @@ class CapturedStream:
                 place, quiet = place + 1, 0
                 if record.commit_timestamp < query.start:
                     continue
-                if self._chance.random() < self._breaks:
+                breaks = self._chance.random() < self._breaks
+                waits = self._chance.random() < self._slowness
+                if together and (breaks or waits or self._apart.random() < _APART):
+                    yield together
+                    together = []
+                if breaks:
                     raise TransientError("UNAVAILABLE")
-                if self._chance.random() < self._slowness:
+                if waits:
                     await asyncio.sleep(self._chance.uniform(0, 0.3))
-                yield record
+                together.append(record)
+            elif query.token in self._database.ends:
+                yield [*together, self._database.ends[query.token]]
+                return
             else:
                 quiet += 1
                 now = self._database.clock.now()
+                if together:
+                    yield together
+                    together = []
                 await asyncio.sleep(_LOOK_AGAIN)
-                if quiet % 50 == 0 and place == len(records):
-                    yield HeartbeatRecord(now)
+                if quiet % 50 == 0 and place == len(records) and query.token not in self._database.ends:
+                    yield [HeartbeatRecord(now)]
 
 
 @dataclass
@@ -329,7 +422,10 @@ class CapturingWorld:
     included: bool = True
     orderly: bool = False
     """Whether records come at once, and what is published is there in its order."""
+    unread: Sequence[str] = ()
+    """What happens beside commits while nobody reads."""
     readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
     rows: list[CapturedRows] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -354,7 +450,7 @@ class CapturingWorld:
             shapes=FakeShapeStore(self.world.shapes, life),
             stream=CapturedStream(self.database, self.chance, life, self.breaks, 0.0 if self.orderly else 0.3),
             rows=rows,
-            included=lambda _table: self.included,
+            included=lambda table: self.included and table != LEFT_OUT,
             table_options=lambda name: TableOptions(name=name, mode=self.mode),
         )
         self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
@@ -372,6 +468,21 @@ class CapturingWorld:
         if killed:
             self.database.clock.step(LEASE * 2)
 
+    async def pause_or_resume(self) -> None:
+        """Pause the table, or let it go on."""
+        store, rows = FakePauseStore(self.world.pauses), self.world.shapes.pauses
+        if self.world.shapes.look is None:  # no reader has seen the table yet
+            return
+        if await store.pause(SINGERS):
+            self.pauses.append(rows[SINGERS])
+        elif await store.resume(SINGERS):
+            self.pauses[-1] = rows[SINGERS]
+
+    def may_be_dropped(self, sequence: str) -> bool:
+        """Return whether a change was committed during a pause."""
+        commit = Nanoseconds(parse_sequence(sequence).sections[0] * 1_000)
+        return any(one.covers(commit) for one in self.pauses)
+
     async def until_all_is_read(self) -> None:
         """Let everything go well until all that was committed is confirmed."""
         if not self.readers:
@@ -379,7 +490,10 @@ class CapturingWorld:
         self.breaks = 0.0
         last = self.database.clock.now()
         async with asyncio.timeout(600):
-            while min(one.watermark for one in self.world.table.rows.values()) <= last:
+            while any(
+                one.watermark <= last and one.state is not PartitionState.FINISHED
+                for one in self.world.table.rows.values()
+            ):
                 for _life, _stop, task in self.readers:
                     if task.done():
                         task.result()
@@ -416,7 +530,7 @@ class CapturingWorld:
                 assert set_values(row) == set_values(self.database.truth[key, change.sequence]), change
             elif self.mode == "mirror":  # true at its own time
                 moment = self.database.at(parse_timestamp(change.commit_timestamp))
-                assert set_values(row) == set_values(moment.rows.get(key)), change
+                assert set_values(row) == set_values(moment.watched_values(moment.rows.get(key))), change
 
 
 def key_of(change: Change) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -82,7 +82,7 @@ class LiveStream:
         self._life = life
         self._lag = lag
 
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a partition from the start asked for."""
         records = self._database.records[query.token]
         for place in range(1 << 30):
@@ -91,7 +91,7 @@ class LiveStream:
             self._life.step()
             if records[place].commit_timestamp >= query.start:
                 await asyncio.sleep(self._lag)
-                yield records[place]
+                yield [records[place]]
 
 
 @dataclass

@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -250,6 +251,22 @@ def test_a_key_that_contradicts_its_type_is_published_all_the_same(keys: str) ->
     _header, ((ordering, change),) = maker().changes(replace(a_record(COMMIT), mods=(Mod(keys, "{}", None),)))
     assert change.key == keys
     assert ordering.startswith("Singers/")
+
+
+def test_ordering_keys_are_remembered_once_for_a_table_and_not_for_each_column_list_that_was_decoded() -> None:
+    make = ChangeMaker("//spanner/s", 10_000, {})
+    records = [
+        replace(a_record(COMMIT, 1), column_types=tuple(replace(c) for c in COLUMNS)) for _partition in range(50)
+    ]
+    make.changes(records[0])
+    tracemalloc.start()
+    try:
+        for record in records:
+            make.changes(record)
+        size, _peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 1_000_000
 
 
 def test_a_table_has_as_many_ordering_keys_as_it_is_given() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ from google.api_core.exceptions import Aborted, ServiceUnavailable
 from google.cloud.spanner_v1 import (
     CommitRequest,
     CommitResponse,
+    DirectedReadOptions,
     ExecuteSqlRequest,
     PartialResultSet,
     RollbackRequest,
@@ -18,12 +20,12 @@ from google.cloud.spanner_v1 import (
 )
 from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
 
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, row
+from services.spanner_reader.adapters.spanner.connection import CallOptions, SpannerChannels, SpannerDatabaseClient, row
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import SpannerProgress
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 from tests.fakes.virtual_time import run_in_virtual_time
 
@@ -49,18 +51,26 @@ class FakeSpanner:
         self.rolled_back: list[bytes] = []
         self.begun_after: list[bytes] = []
         """The aborted transaction that each transaction names as the one before it."""
+        self.calls: list[tuple[str, Any, bool]] = []
+        """What was asked: the call, its request, and whether it is routed to the leader."""
         self.answers: list[_Answer] = []
         """What the next queries are answered with, instead of the rows."""
         self._rows = rows
         self._asks_again = asks_again
 
-    async def create_session(self, **_call: Any) -> Session:
+    def _note(self, name: str, request: Any, metadata: Sequence[tuple[str, str]]) -> None:
+        self.calls.append((name, request, ("x-goog-spanner-route-to-leader", "true") in metadata))
+
+    async def create_session(self, *, request: Any, metadata: Any, **_call: Any) -> Session:
+        self._note("create_session", request, metadata)
         return Session(name="sessions/s", multiplexed=True)
 
-    async def rollback(self, request: RollbackRequest, **_call: Any) -> None:
+    async def rollback(self, request: RollbackRequest, *, metadata: Any, **_call: Any) -> None:
+        self._note("rollback", request, metadata)
         self.rolled_back.append(request.transaction_id)
 
-    async def execute_streaming_sql(self, request: ExecuteSqlRequest, **_call: Any) -> "_Answer":
+    async def execute_streaming_sql(self, request: ExecuteSqlRequest, *, metadata: Any, **_call: Any) -> "_Answer":
+        self._note("execute_streaming_sql", request, metadata)
         read_write = request.transaction.begin.read_write
         self.begun_after.append(read_write.multiplexed_session_previous_transaction_id)
         if self.answers:
@@ -72,7 +82,8 @@ class FakeSpanner:
             answer.values.extend(row(one).values)
         return _Answer([PartialResultSet(answer)])
 
-    async def commit(self, request: CommitRequest, **_call: Any) -> CommitResponse:
+    async def commit(self, request: CommitRequest, *, metadata: Any, **_call: Any) -> CommitResponse:
+        self._note("commit", request, metadata)
         self.commits.append(CommitRequest.pb(CommitRequest.deserialize(CommitRequest.serialize(request))))
         if not self._asks_again:
             return CommitResponse()
@@ -107,10 +118,14 @@ class _Silent(_Answer):
 BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
 
 
-def in_a_store(spanner: FakeSpanner, work: Callable[[SpannerPartitionStore], Awaitable[object]]) -> None:
+def in_a_store(
+    spanner: FakeSpanner,
+    work: Callable[[SpannerPartitionStore], Awaitable[object]],
+    options: CallOptions | None = None,
+) -> None:
     async def scenario() -> None:
         channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
-        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
+        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
         lease = timedelta(seconds=30)
         await work(SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=lease))
 
@@ -120,7 +135,7 @@ def in_a_store(spanner: FakeSpanner, work: Callable[[SpannerPartitionStore], Awa
 def a_row(partition: SpannerPartition) -> Sequence[Any]:
     """Return a partition as the partition table's query has it."""
     watermark, state = format_timestamp(partition.watermark), partition.state.value
-    return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), TIME]
+    return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), None, TIME]
 
 
 def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
@@ -203,3 +218,28 @@ def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_rolled_b
 
     assert len(spanner.commits) == 4
     assert spanner.rolled_back == [b"t"]
+
+
+def test_a_transaction_goes_to_the_leader_with_the_priority_and_without_directed_reads_which_only_a_query_has() -> None:
+    spanner = FakeSpanner([TIME])
+    directed = DirectedReadOptions(include_replicas={"replica_selections": [{"location": "us-east1"}]})
+    options = CallOptions(role="mirror", priority="low", directed_reads=directed)
+
+    async def work(store: SpannerPartitionStore) -> None:
+        await store.attend()
+        with suppress(MisconfiguredError):  # the rows are of no change stream
+            await store.is_empty()
+
+    in_a_store(spanner, work, options)
+
+    (session, begun, commit, query) = spanner.calls
+    assert [(name, to_leader) for name, _request, to_leader in spanner.calls] == [
+        ("create_session", True),
+        ("execute_streaming_sql", True),
+        ("commit", True),
+        ("execute_streaming_sql", False),
+    ]
+    assert session[1]["session"].creator_role == "mirror"
+    assert {one[1].request_options.priority.name for one in (begun, commit, query)} == {"PRIORITY_LOW"}
+    assert not begun[1].directed_read_options
+    assert query[1].directed_read_options == directed

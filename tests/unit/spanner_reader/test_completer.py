@@ -3,57 +3,34 @@
 import asyncio
 import contextlib
 import json
-import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.app.mirrored_tables import MirroredTables
-from services.spanner_reader.app.stream.completer import Completer, Completion
-from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
-from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import DataChangeRecord, Mod
+from services.spanner_reader.core.stream.records import Mod
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.publishing import ConfirmedPublishing
-from shared.runtime.stop import Stop
-from tests.fakes.life import CrashError, Life
+from tests.fakes.life import CrashError
 from tests.fakes.pauses import FakePauseStore
-from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import FakePublisher
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.spanner_reader.capturing import (
     SINGERS,
     START,
     TOKENS,
-    CapturedDatabase,
-    CapturedRows,
     CapturingWorld,
     Moment,
     is_reconstructed,
     key_of,
     row_of,
 )
+from tests.unit.spanner_reader.completing import Harness, a_world, live
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 MOMENT = 0.5
 AN_HOUR = timedelta(hours=1)
-
-
-def a_world(mode: Mode = "mirror") -> CapturingWorld:
-    return CapturingWorld(random.Random(0), CapturedDatabase(), mode, orderly=True)
-
-
-def live(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(36_000):
-            await scenario()
-
-    run_in_virtual_time(limited())
 
 
 def versions(world: CapturingWorld, key: int) -> list[object]:
@@ -78,6 +55,7 @@ def test_updates_of_many_rows_are_completed_by_one_read_and_whole_changes_by_non
         world.database.commit(("insert", 6, {"a": "6"}), ("update", 6, {"b": "7"}))
         await world.until_all_is_read()
         assert reads(world) == [3]
+        assert world.world.metrics.completion_reads == 1
         assert versions(world, 2) == [{"a": "2", "b": value} for value in ("old", "1", "2", "3")]
         assert versions(world, 6) == [{"a": "6", "b": None}, {"a": "6", "b": "7"}]
         assert world.world.metrics.completed_changes["exact"] == 10
@@ -332,49 +310,6 @@ def test_rows_of_other_keys_than_were_asked_for_are_believed_of_none() -> None:
     live(scenario)
 
 
-@dataclass
-class Clock:
-    """A clock that a test moves."""
-
-    time: Nanoseconds = START
-
-    def now(self) -> Nanoseconds:
-        """Return the time now."""
-        return self.time
-
-
-@dataclass
-class Harness:
-    """What completes updates of one partition, without a reader around it."""
-
-    world: CapturingWorld
-    clock: Clock = field(default_factory=Clock)
-    failed: list[BaseException | None] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.changes = ChangeMaker("//spanner/s", 16, {SINGERS: ("Id",)})
-        self.rows = CapturedRows(self.world.database, self.world.chance, Life())
-        self.metrics = FakeMetrics()
-        self.completion = Completion(
-            self.rows,
-            MirroredTables(self.world.catalog, self.changes, lambda _table: True),
-            ConfirmedPublishing(FakePublisher(self.world.world.topic), self.metrics, self.failed.append),
-            lambda _table: False,
-            self.metrics,
-            self.clock,
-        )
-        self.held = SpannerOwnedPartition(self.world.world.table.rows[TOKENS[0]])
-        self.completer = Completer(self.completion, self.held, Stop())
-
-    async def take(self, record: DataChangeRecord, *, left_out: bool = False) -> None:
-        """Let a record come."""
-        self.completer.arrived(record)
-        if left_out:
-            await self.completer.left_out(record)
-        else:
-            await self.completer.publish(record, *self.changes.changes(record))
-
-
 def test_a_change_that_has_waited_for_an_hour_is_not_published_but_read_again() -> None:
     async def scenario() -> None:
         world = a_world()
@@ -382,18 +317,47 @@ def test_a_change_that_has_waited_for_an_hour_is_not_published_but_read_again() 
         world.database.commit(("update", 0, {"b": "1"}))
         one = Harness(world)
         one.rows.away = True
-        async with one.completer.working():
-            await one.take(world.database.records[TOKENS[0]][-1])
-            await asyncio.sleep(60)
-            one.clock.time = Nanoseconds(START + 3_601_000_000_000)
-            one.rows.away = False
-            await asyncio.sleep(60)
-            assert one.held.outstanding == 1
-        (error,) = one.failed
-        assert isinstance(error, TransientError)
-        assert "have waited" in str(error)
+
+        async def read() -> None:
+            async with one.completer.working():
+                await one.take(world.database.records[TOKENS[0]][-1])
+                await asyncio.sleep(60)
+                assert one.held.outstanding == 1
+                one.clock.time = Nanoseconds(START + 3_601_000_000_000)
+                one.rows.away = False
+                await asyncio.Event().wait()  # for the next record
+
+        with pytest.raises(TransientError, match="have waited"):
+            await read()
+        assert one.failed == [], "the query breaks off, and the reader goes on"
         assert (world.published, one.held.outstanding, one.held.position) == ([], 0, START)
         assert one.completion.size == 0
+
+    live(scenario)
+
+
+def test_a_record_that_waits_for_room_as_its_query_breaks_off_does_not_hold_the_watermark_for_ever() -> None:
+    async def scenario() -> None:
+        world = a_world()
+        world.database.commit(("insert", 0, {"a": "0"}))
+        world.database.commit(("update", 0, {"b": "1"}))
+        world.database.commit(("insert", 2, {"a": "2"}))
+        _inserted, update, insert = world.database.records[TOKENS[0]]
+        one = Harness(world)
+        one.rows.away = True
+
+        async def read() -> None:
+            async with one.completer.working():
+                await one.take(update)
+                await asyncio.sleep(60)
+                one.clock.time = Nanoseconds(START + 3_601_000_000_000)
+                one.publisher.room = 0
+                one.rows.away = False
+                await one.take(insert)
+
+        with pytest.raises(TransientError, match="have waited"):
+            await read()
+        assert (world.published, one.held.outstanding, one.held.position) == ([], 0, START)
 
     live(scenario)
 
@@ -445,7 +409,7 @@ def test_a_key_that_the_database_refuses_leaves_the_others_as_they_are() -> None
             key_of(change): (row_of(header, change), is_reconstructed(change)) for header, change in world.published
         }
         assert found == {key: ({"a": "0", "b": "1"}, False) for key in keys if key != 6} | {6: ({"b": "1"}, False)}
-        assert one.metrics.completion_failures == 1
+        assert one.metrics.completion_failures == len(one.rows.refusals) + 1  # and the change that was given up
 
     live(scenario)
 

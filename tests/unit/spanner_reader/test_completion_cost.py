@@ -113,11 +113,11 @@ def test_a_sample_is_bounded_in_records_and_in_time() -> None:
 
     async def silent() -> tuple[str, float]:
         class Silent(FakeChangeStream):
-            async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+            async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
                 if query.token == ROOT:
-                    yield root[0]
+                    yield root[:1]
                 elif query.token == P:
-                    yield an_update(later(0))
+                    yield [an_update(later(0))]
                 else:
                     await asyncio.Event().wait()
 
@@ -132,10 +132,10 @@ def test_a_sample_is_bounded_in_records_and_in_time() -> None:
 
 def test_a_stream_that_is_younger_is_read_from_later_on() -> None:
     class Young(FakeChangeStream):
-        async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
             if query.start < at("09:59:50"):
                 raise StartTooOldError("the stream began later")
-            yield an_update(at("09:59:58"))
+            yield [an_update(at("09:59:58"))]
 
     async def ask(stream: FakeChangeStream, now: Nanoseconds) -> str:
         return await cost_of_completing(stream, now)
@@ -146,10 +146,10 @@ def test_a_stream_that_is_younger_is_read_from_later_on() -> None:
 
 def test_what_spanner_refuses_is_said_and_is_no_failure() -> None:
     class Refusing(FakeChangeStream):
-        async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+        async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
             if query.token == ROOT:
                 raise MisconfiguredError("the role may not")
-            yield an_update(NOW)
+            yield [an_update(NOW)]
 
     async def ask() -> str:
         return await cost_of_completing(Refusing(Script({})), NOW)

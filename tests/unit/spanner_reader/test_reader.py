@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -404,13 +404,13 @@ class RefusingStream(FakeChangeStream):
         super().__init__(script)
         self._too_old = too_old
 
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Refuse the query."""
         self._script.queries.append(query)
         if len(self._script.queries) > 20:
             raise RuntimeError("the partition is queried for ever")
         for record in self._script.records[query.token]:
-            yield record
+            yield [record]
         if query.start > self._too_old:
             raise StartPastEndError("out of range: past the end")
         raise StartTooOldError("out of range: too far in the past")

@@ -106,9 +106,11 @@ def check_children_follow_their_parents(records: Records, topic: Topic) -> None:
         assert last_of_parent < first_of_child
 
 
-async def live_through(records: Records, end: Nanoseconds, kills: Sequence[int], seed: int = 0) -> tuple[World, int]:
+async def live_through(
+    records: Records, end: Nanoseconds, kills: Sequence[int], seed: int = 0, together: int = 1
+) -> tuple[World, int]:
     """Start readers one after the other, each killed at its step, and a last one that lives; return its steps."""
-    world = World(Script(records))
+    world = World(Script(records, together=together))
     await world.add_root(START)
     world.table.clock.time = Nanoseconds(end + SECOND)
     for number, killed_at in enumerate([*kills, None]):
@@ -131,15 +133,16 @@ def check_all_arrived(world: World, records: Records, end: Nanoseconds) -> None:
     check_children_follow_their_parents(records, world.topic)
 
 
-def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing() -> None:
+@pytest.mark.parametrize("together", [1, 3])
+def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing(together: int) -> None:
     async def scenario() -> None:
         records, end = build([0, 1, 2, 1], heartbeats=True)
-        world, steps = await live_through(records, end, [])
+        world, steps = await live_through(records, end, [], together=together)
         check_all_arrived(world, records, end)
         assert len(world.topic.changes) == len(set(world.topic.sequences()))  # undisturbed: each once
         assert steps > 100
         for killed_at in range(1, steps + 1):
-            world, _steps = await live_through(records, end, [killed_at])
+            world, _steps = await live_through(records, end, [killed_at], together=together)
             check_all_arrived(world, records, end)
 
     asyncio.run(scenario())
@@ -152,13 +155,15 @@ def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing() -> None:
     kills=st.lists(st.integers(1, 80), max_size=4),
     breaks=st.dictionaries(st.integers(0, 5), st.lists(st.integers(0, 4), max_size=3), max_size=3),
     seed=st.integers(0, 1_000),
+    together=st.integers(1, 6),
 )
 def test_whatever_the_lineage_the_kills_and_the_breaks_nothing_is_lost(
-    shapes: list[int], heartbeats: bool, kills: list[int], breaks: dict[int, list[int]], seed: int
+    shapes: list[int], heartbeats: bool, kills: list[int], breaks: dict[int, list[int]], seed: int, together: int
 ) -> None:
     async def scenario() -> None:
         records, end = build(shapes, heartbeats)
-        world = World(Script(records, breaks={PartitionToken(f"p{n}"): list(at) for n, at in breaks.items()}))
+        cuts = {PartitionToken(f"p{n}"): list(at) for n, at in breaks.items()}
+        world = World(Script(records, breaks=cuts, together=together))
         await world.add_root(START)
         world.table.clock.time = Nanoseconds(end + SECOND)
         for number, killed_at in enumerate([*kills, None]):

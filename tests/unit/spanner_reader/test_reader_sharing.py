@@ -10,7 +10,7 @@ import pytest
 
 from services.spanner_reader.app.stream.reader import SpannerReader
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
-from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition, fair_share
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
 from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
@@ -57,17 +57,6 @@ def held_by(world: World) -> Counter[str | None]:
     return Counter(
         row.owner for row in rows if row.lease_until is not None and row.state is not PartitionState.FINISHED
     )
-
-
-@pytest.mark.parametrize(
-    ("due", "readers", "share"), [(0, 1, 0), (1, 1, 1), (1, 3, 1), (4, 2, 2), (5, 2, 3), (6, 4, 2), (7, 0, 7)]
-)
-def test_a_fair_share_leaves_no_partition_without_a_reader(due: int, readers: int, share: int) -> None:
-    partitions = [SpannerPartition(token=PartitionToken(f"p{n}"), start=START, watermark=START) for n in range(due)]
-    waiting = SpannerPartition(token=PartitionToken("child"), start=START, watermark=START, parents=frozenset({T1}))
-    names = {f"reader {number}" for number in range(readers)}
-    assert fair_share([*partitions, waiting], readers=names, end=None) == share
-    assert share * max(1, readers) >= due
 
 
 def test_readers_that_start_one_after_the_other_end_with_equal_shares_and_read_nothing_twice_at_a_time() -> None:

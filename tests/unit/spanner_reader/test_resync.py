@@ -11,10 +11,10 @@ ADDED = SpannerResyncCause("s.T", SpannerResyncKind.COLUMN_DEFAULTED, at("09:00:
 RETYPED = replace(ADDED, kind=SpannerResyncKind.COLUMN_RETYPED, before=at("09:00:02"), columns=("Name", "Age"))
 
 
-def test_the_cure_is_a_statement_to_copy_after_the_last_time_at_which_the_table_may_have_changed() -> None:
+def test_the_fix_is_a_statement_to_copy_after_the_last_time_at_which_the_table_may_have_changed() -> None:
     text = fix_of(SpannerResyncRequest("s.T", (ADDED, RETYPED)), "`")
     assert text.startswith("`python -m services.spanner_reader snapshot s.T` brings all rows as they are now")
-    assert "without a snapshot: after 2022-05-01T09:00:02Z, touch every row in Spanner" in text
+    assert "without a snapshot: after 2022-05-01T09:00:03Z, touch every row in Spanner" in text
     assert "partitioned DML: UPDATE `s`.`T` SET `Age` = `Age` WHERE TRUE (" in text
     assert text.endswith("then run `python -m services.spanner_reader synced s.T`")
     assert 'UPDATE "s"."T" SET "Age" = "Age" WHERE TRUE (' in fix_of(SpannerResyncRequest("s.T", (ADDED, RETYPED)), '"')
@@ -31,7 +31,7 @@ def test_a_table_that_the_tables_file_lets_in_is_read_when_nobody_can_drop_chang
     )
 
 
-def test_where_no_column_is_to_blame_the_cure_says_which_would_do() -> None:
+def test_where_no_column_is_to_blame_the_fix_says_which_would_do() -> None:
     text = fix_of(
         SpannerResyncRequest(
             "T", (SpannerResyncCause("T", SpannerResyncKind.TABLE_AGAIN, at("09:00:00"), at("09:00:01")),)

@@ -50,11 +50,11 @@ def test_streams_that_carry_parts_of_rows_are_read_and_a_statement_spares_the_re
     fix = "ALTER CHANGE STREAM Orders SET OPTIONS (value_capture_type = 'NEW_ROW')"
     assert whole_rows("Orders", stream) == fix
     (found,) = [one for one in inspect_stream("Orders", stream) if one.check == "stream Orders: capture type"]
-    assert (found.level, found.cure) == (Level.WARNING, fix)
+    assert (found.level, found.fix) == (Level.WARNING, fix)
 
 
 @pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
-def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_mends_them(option: str) -> None:
+def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_fixes_them(option: str) -> None:
     with pytest.raises(MisconfiguredError) as error:
         check_stream("Orders", replace(GOOD, exclusions=frozenset({option, "allow_txn_exclusion"})))
     assert f"ALTER CHANGE STREAM Orders SET OPTIONS ({option} = false)" in str(error.value)
@@ -228,7 +228,7 @@ def test_an_error_that_may_pass_is_transient(kind: Callable[[str], Exception], m
     "kind",
     [exceptions.OutOfRange, exceptions.InvalidArgument, exceptions.NotFound, exceptions.PermissionDenied],
 )
-def test_what_only_a_person_can_mend_is_misconfigured(kind: Callable[[str], Exception]) -> None:
+def test_what_only_a_person_can_fix_is_misconfigured(kind: Callable[[str], Exception]) -> None:
     with pytest.raises(MisconfiguredError, match="read"), spanner_errors("read"):
         raise kind("database not found")
 

@@ -62,7 +62,7 @@ def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() 
     run(scenario)
 
 
-def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and_the_cure_is_marked_too() -> None:
+def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and_the_fix_is_marked_too() -> None:
     async def scenario() -> None:
         world = a_world()
         await world.add_root(START)
@@ -83,10 +83,10 @@ def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and
                 await until(lambda: False)
         world.catalog.exclusions = frozenset()
         async with running(world.reader(owner="a third", look=SOON)):
-            cured = world.catalog.time + 1_000
-            await until(lambda: world.catalog.time > cured + 5_000)
+            fixed = world.catalog.time + 1_000
+            await until(lambda: world.catalog.time > fixed + 5_000)
         (mark,) = world.shapes.marks.values()
-        assert mark.since < stopped < mark.sync_after == cured  # what was left out until the first look without
+        assert mark.since < stopped < mark.sync_after == fixed  # what was left out until the first look without
         assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
 
     run(scenario)

@@ -1,8 +1,12 @@
+import asyncio
+import re
 from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.settings import Settings
+from services.spanner_reader.adapters.spanner.connection import CallOptions
+from services.spanner_reader.settings import Settings, replicas
+from services.spanner_reader.wiring.stores import databases, open_channels
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import parse_timestamp
 from shared.runtime.settings import read_settings
@@ -50,6 +54,61 @@ def test_times_keep_all_their_digits_and_the_end_is_not_before_the_start() -> No
     assert read(START_TIMESTAMP=start).start_timestamp == parse_timestamp(start)
     with pytest.raises(MisconfiguredError, match="END_TIMESTAMP is before START_TIMESTAMP"):
         read(START_TIMESTAMP=start, END_TIMESTAMP="2022-05-01T09:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("us-east1", [("us-east1", "")]),
+        ("us-east1:read_only, :read_write", [("us-east1", "read_only"), ("", "read_write")]),
+    ],
+)
+def test_directed_reads_name_locations_and_types_of_replicas(text: str, found: list[tuple[str, str]]) -> None:
+    assert read(DIRECTED_READS=text).directed_reads == text
+    assert replicas(text) == found
+
+
+@pytest.mark.parametrize(
+    ("variables", "mistake"),
+    [
+        ({"DIRECTED_READS": "us-east1:readonly"}, "'us-east1:readonly' is not LOCATION"),
+        ({"DIRECTED_READS": "us-east1,"}, "'' is not LOCATION"),
+        ({"DIRECTED_READS": ",".join(["us-east1"] * 11)}, "Spanner takes 10 at most"),
+        ({"SPANNER_ENDPOINT": "https://spanner.googleapis.com"}, "not host or host:port"),
+        ({"SPANNER_ENDPOINT": "spanner.us.rep.googleapis.com", "SPANNER_EMULATOR_HOST": "localhost:1"}, "unset one"),
+        ({"SPANNER_PRIORITY": "lowest"}, "not one of low, medium, high"),
+        ({"DATABASE_ROLE": "a b", "PARTITION_DATABASE": "other"}, "DATABASE_ROLE='a b': not an identifier"),
+        ({"DATABASE_ROLE": "mirror"}, "DATABASE_ROLE needs a PARTITION_DATABASE other than SPANNER_DATABASE"),
+        ({"DATABASE_ROLE": "mirror", "PARTITION_DATABASE": "d"}, "a role cannot create tables"),
+    ],
+)
+def test_what_is_said_of_how_spanner_is_asked_has_to_be_right(variables: dict[str, str], mistake: str) -> None:
+    with pytest.raises(MisconfiguredError, match=re.escape(mistake)):
+        read(**variables)
+
+
+def test_a_role_is_used_in_the_watched_database_alone() -> None:
+    settings = read(
+        DATABASE_ROLE="mirror",
+        PARTITION_DATABASE="other",
+        SPANNER_PRIORITY="low",
+        DIRECTED_READS="us-east1:read_only",
+        SPANNER_EMULATOR_HOST="localhost:1",
+    )
+
+    async def made() -> list[CallOptions]:
+        channels = open_channels(settings)
+        try:
+            return [database.options for database in databases(settings, channels)]
+        finally:
+            await channels.close()
+
+    watched, partitions = asyncio.run(made())
+    assert (watched.role, partitions.role) == ("mirror", None)
+    assert (watched.priority, partitions.priority) == ("low", "low")
+    assert watched.directed_reads is not None
+    (chosen,) = watched.directed_reads.include_replicas.replica_selections
+    assert (chosen.location, chosen.type_.name) == ("us-east1", "READ_ONLY")
 
 
 @pytest.mark.parametrize("variable", ["CHANGE_STREAM", "PARTITION_TABLE"])

@@ -123,7 +123,7 @@ def test_a_table_whose_key_does_not_fit_is_warned_of_where_a_history_is_kept_of_
     table: TableShape, mode: str
 ) -> None:
     (refused,) = wrong(table, mode)
-    assert "unfit_key" in refused.cure
+    assert "unfit_key" in refused.fix
     (found,) = wrong(table, f"{UNFIT}\n{mode}")
     assert (found.level, found.check) == (Level.WARNING, "table t: key")
     assert "no mirror" in found.detail
@@ -131,14 +131,14 @@ def test_a_table_whose_key_does_not_fit_is_warned_of_where_a_history_is_kept_of_
     assert [one.level for one in wrong(of_a_history, f"{UNFIT}\n{mode}")] == [Level.WARNING, Level.ERROR]
 
 
-def test_to_ignore_a_column_is_named_as_a_cure_where_it_is_one() -> None:
+def test_to_ignore_a_column_is_named_as_a_fix_where_it_is_one() -> None:
     (found,) = wrong(TableShape((ID, ColumnShape("i", "TOKENLIST"))))
-    assert "name i in the table's ignored_columns" in found.cure
-    assert "leave it out" in found.cure
+    assert "name i in the table's ignored_columns" in found.fix
+    assert "leave it out" in found.fix
     (found,) = wrong(TableShape((ID, *columns("_FILE_x"))))
-    assert "name _FILE_x in the table's ignored_columns" in found.cure
+    assert "name _FILE_x in the table's ignored_columns" in found.fix
     (found,) = wrong(TableShape((replace(ID, name="_FILE_x"),)))
-    assert "ignored_columns" not in found.cure
+    assert "ignored_columns" not in found.fix
 
 
 def test_the_types_that_are_known_are_those_of_the_consumer() -> None:
@@ -160,7 +160,7 @@ def test_a_soft_delete_without_old_values_is_warned_of() -> None:
     soft = the_file("soft_delete = true").options("t")
     (found,) = inspect_soft_delete("t", soft, "s", STREAM)
     assert (found.level, found.check) == (Level.WARNING, "table t: soft_delete")
-    assert "ALTER CHANGE STREAM s SET OPTIONS (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')" in found.cure
+    assert "ALTER CHANGE STREAM s SET OPTIONS (value_capture_type = 'NEW_ROW_AND_OLD_VALUES')" in found.fix
     whole = replace(STREAM, value_capture_type="NEW_ROW_AND_OLD_VALUES")
     assert list(inspect_soft_delete("t", soft, "s", whole)) == []
     for options in ("", f"{HISTORY}\nsoft_delete = true"):

@@ -23,6 +23,16 @@ def test_the_watermark_is_the_time_of_the_longest_confirmed_prefix() -> None:
     assert prefix.outstanding == 0
 
 
+def test_records_that_are_confirmed_together_stand_in_one_place_and_count_each() -> None:
+    prefix = SpannerConfirmedPrefix(START)
+    three = prefix.add(at(3), records=3)
+    one = prefix.add(at(4))
+    prefix.confirm(one)
+    assert (prefix.watermark, prefix.outstanding) == (START, 4)
+    prefix.confirm(three)
+    assert (prefix.watermark, prefix.outstanding) == (at(4), 0)
+
+
 def test_a_heartbeat_counts_only_when_all_data_before_it_are_confirmed() -> None:
     heartbeat = parse_timestamp("2022-09-27T12:35:00.312486Z")
     prefix = SpannerConfirmedPrefix(START)

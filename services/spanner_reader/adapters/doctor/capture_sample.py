@@ -55,7 +55,7 @@ async def _read(stream: DatabaseChangeStream, start: Nanoseconds, end: Nanosecon
             while queries:
                 query = queries.popleft()
                 async with aclosing(stream.read(query)) as found:
-                    async for record in found:
+                    async for record in (record async for some in found for record in some):
                         match record:
                             case DataChangeRecord():
                                 sample.add(query.token, record)

@@ -24,6 +24,8 @@ _WRITES: Final = (
     "spanner.databases.beginOrRollbackReadWriteTransaction",
     "spanner.databases.write",
 )
+_BY_ROLE: Final = ("spanner.sessions.create", "spanner.databases.useRoleBasedAccess")
+"""What else a role may do is no permission of IAM: the other checks find out by asking."""
 _CHANGES: Final = "spanner.databases.updateDdl"
 _ENOUGH: Final = timedelta(days=3)
 """A weekend, and a day to notice."""
@@ -79,21 +81,23 @@ def inspect_stream(name: str, definition: StreamDefinition, sampled: str = "") -
 async def inspect_rights(database: SpannerDatabaseClient, *, writes: bool, makes_tables: bool) -> Finding:
     """Look whether this identity may do what the reader does in a database."""
     what = f"rights on {database.name.rpartition('/')[2]}"
-    wanted = [*(_WRITES if writes else _READS), *([_CHANGES] if makes_tables else [])]
+    role = database.options.role
+    wanted = [*(_BY_ROLE if role else _WRITES if writes else _READS), *([_CHANGES] if makes_tables else [])]
     granted = await database.granted(wanted)
     if granted is None:
         return Finding(Level.OK, what, "not known here: an emulator has no rights")
     missing = [each for each in wanted if each not in granted]
     if not missing:
         return Finding(Level.OK, what, ", ".join(wanted))
-    role = "databaseUser" if writes or makes_tables else "databaseReader"
+    needed = "fineGrainedAccessUser" if role else "databaseUser" if writes or makes_tables else "databaseReader"
     _projects, project, _instances, instance, _databases, name = database.name.split("/")
     return Finding(
         Level.ERROR,
         what,
         f"this identity lacks {', '.join(missing)}",
         f"gcloud spanner databases add-iam-policy-binding {name} --instance={instance} --project={project} "
-        f"--member=IDENTITY --role=roles/spanner.{role}",
+        f"--member=IDENTITY --role=roles/spanner.{needed}"
+        + (f", and grant it roles/spanner.databaseRoleUser for database role {role}" if role else ""),
     )
 
 

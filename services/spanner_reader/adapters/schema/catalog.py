@@ -1,6 +1,6 @@
 """What the database says of the change stream and its tables, and the checks before a start.
 
-Whatever could only go wrong later is refused here, each with what mends it.
+Whatever could only go wrong later is refused here, each with what fixes it.
 """
 
 import re
@@ -20,7 +20,7 @@ from services.spanner_reader.adapters.stream.change_stream import SpannerChangeS
 from services.spanner_reader.core.schema.shapes import ColumnShape, SchemaInspection, TableShape
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, googlesql_type
 from services.spanner_reader.core.stream.records import ROOT, SpannerColumnType, SpannerStreamQuery
-from services.spanner_reader.ports import CatalogInspection, WatchedTable
+from services.spanner_reader.ports import CatalogInspection, NotReadableError, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
@@ -65,7 +65,7 @@ class StreamDefinition:
     exclusions: frozenset[str] = frozenset()
     """The options that are on and keep changes out of the stream."""
     dialect: Dialect = Dialect.GOOGLESQL
-    """In which the statements that mend it have to be written."""
+    """In which the statements that fix it have to be written."""
     retention_is_set: bool = True
 
 
@@ -111,77 +111,58 @@ class SpannerCatalog:
             structlog.get_logger().warning("schema_not_read_at_start", at=format_timestamp(at), error=str(error))
             return None
 
-    async def inspect_tables(self, names: Collection[str]) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
-        """Return those of some tables that the stream watches, as they are now, and the time of that."""
-        look = await self._look(None, names)
-        return look.shapes.at, [table for table in look.watched if table.name in names]
+    async def inspect_tables(
+        self, names: Collection[str], at: Nanoseconds | None = None
+    ) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
+        """Return those of some tables that the stream watches, as they are now or were at a time, and the time of that.
 
-    async def _look(self, when: Nanoseconds | None, names: Collection[str] | None = None) -> CatalogInspection:
-        """Return all tables, or some tables and others of their names in other schemas."""
+        One query, whatever the number of tables. NotReadableError where the database does not remember the time.
+        """
+        of = {"p1": string(self._change_stream), "p2": strings(sorted({name.rpartition(".")[2] for name in names}))}
+        try:
+            seen_at, (rows,) = await self._database.snapshot(Statement(self._sql.of_tables, of), at=at, large=True)
+            some: dict[str, list[Row]] = defaultdict(list)
+            for kind, *row in sorted(rows, key=lambda row: int(row[5])):  # keys and columns in their order
+                some[kind].append(row)
+            definition = self._definition(
+                [(text == "YES",) for _schema, _table, _name, text, *_rest in some["stream"]],
+                [(name, text) for _schema, _table, name, text, *_rest in some["option"]],
+            )
+        except MisconfiguredError as error:
+            if at is None:
+                raise
+            raise NotReadableError(str(error)) from error
+        schema = _Schema(
+            definition,
+            tables=[(schema, table, text == "YES") for schema, table, _name, text, *_rest in some["table"]],
+            watched=[row[:3] for row in some["watched"]],
+            keys=[row[:4] for row in some["key"]],
+            columns=[(*row, False, False) for row in some["column"]],
+        )
+        found = schema.tables_of({(schema, table) for schema, table, *_rest in some["key"]}, self._database.dialect)
+        return seen_at, [watched for _shape, watched in found.values() if watched is not None and watched.name in names]
+
+    async def _look(self, when: Nanoseconds | None) -> CatalogInspection:
         sql, dialect = self._sql, self._database.dialect
-        tables_asked = [] if names is not None else [Statement(sql.all_tables)]
-        at, (stream, options, tables, some_columns, *all_tables) = await self._database.snapshot(
+        at, (stream, options, tables, some_columns, all_tables) = await self._database.snapshot(
             *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),
-            *tables_asked,
+            Statement(sql.all_tables),
             at=when,
             large=True,
         )
         definition = self._definition(stream, options)
-        if names is not None:
-            of = {"p1": strings(sorted({name.rpartition(".")[2] for name in names}))}
-            asked = [Statement(each, of) for each in (sql.keys_of_tables, sql.columns_of_tables)]
-        elif definition.watches_everything:
+        if definition.watches_everything:
             asked = [Statement(each) for each in (sql.all_keys, sql.all_columns)]
         else:
             asked = [self._about(each) for each in (sql.keys_of_stream, sql.columns_of_stream)]
         _at, (all_keys, all_columns) = await self._database.snapshot(*asked, at=at, large=True)
-        there = {(schema, table) for schema, table, *_rest in (all_tables[0] if all_tables else all_keys)}
-        listed = {(schema, table): bool(whole) for schema, table, whole in tables}
-        some: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for schema, table, column in some_columns:
-            some[schema, table].add(column)
-        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-        descending: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for schema, table, column, order in all_keys:
-            keys[schema, table].append(column)
-            if order == "DESC":
-                descending[schema, table].add(column)
-        columns: dict[tuple[str, str], list[tuple[SpannerColumnType, bool, bool]]] = defaultdict(list)
-        for schema, table, column, spanner_type, ordinal, generated, has_default, nullable in all_columns:
-            is_key = column in keys[schema, table]
-            if is_key or not generated:  # of generated columns a record has those of the key
-                kind = SpannerColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal))
-                columns[schema, table].append((kind, bool(has_default), bool(nullable)))
-        shapes: dict[str, TableShape] = {}
-        watched: list[WatchedTable] = []
-        for schema, table in sorted(there):
-            place = (schema, table)
-            name = table if schema == sql.default_schema else f"{schema}.{table}"
-            is_watched = definition.watches_everything or place in listed
-            whole = definition.watches_everything or listed.get(place, False)
-            shapes[name] = TableShape(
-                tuple(
-                    ColumnShape(
-                        kind.name,
-                        googlesql_type(kind.type),
-                        is_key=kind.is_primary_key,
-                        watched=whole or kind.is_primary_key or kind.name in some[place],
-                        has_default=has_default,
-                        nullable=nullable,
-                    )
-                    for kind, has_default, nullable in columns[place]
-                ),
-                watched=is_watched,
-            )
-            if is_watched:
-                names = shapes[name].watched_names
-                types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
-                capture, down = definition.value_capture_type, frozenset(descending[place])
-                watched.append(WatchedTable(name, tuple(keys[place]), types, capture, down))
+        schema = _Schema(definition, tables, some_columns, all_keys, all_columns)
+        found = schema.tables_of({(schema, table) for schema, table, *_rest in all_tables}, dialect)
+        shapes = {name: shape for name, (shape, _watched) in found.items()}
         exclusions = definition.exclusions & {*EXCLUDING}
         return CatalogInspection(
             SchemaInspection(at, definition.watches_everything, shapes, exclusions=exclusions),
-            tuple(watched),
+            tuple(watched for _shape, watched in found.values() if watched is not None),
             dialect.quote,
             definition.retention,
             leaves_out(self._change_stream, definition),
@@ -223,8 +204,73 @@ class SpannerCatalog:
         return Statement(sql, {"p1": string(self._change_stream)})
 
 
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """What the information schema says, row by row; keys and columns in their order."""
+
+    definition: StreamDefinition
+    tables: Sequence[Row]
+    """That the stream names: schema, table, whether all of its columns are watched."""
+    watched: Sequence[Row]
+    """Columns that the stream names: schema, table, column."""
+    keys: Sequence[Row]
+    """Schema, table, column, order."""
+    columns: Sequence[Row]
+    """Schema, table, column, type, place, whether it is generated, has a default, may be NULL."""
+
+    def tables_of(
+        self, there: Collection[tuple[str, str]], dialect: Dialect
+    ) -> Mapping[str, tuple[TableShape, WatchedTable | None]]:
+        """Return tables by the names that records give them; beside each what the stream watches of it, if it does."""
+        definition, default_schema = self.definition, catalog_sql(dialect).default_schema
+        listed = {(schema, table): bool(whole) for schema, table, whole in self.tables}
+        some: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for schema, table, column in self.watched:
+            some[schema, table].add(column)
+        keys: dict[tuple[str, str], list[str]] = defaultdict(list)
+        descending: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for schema, table, column, order in self.keys:
+            keys[schema, table].append(column)
+            if order == "DESC":
+                descending[schema, table].add(column)
+        columns: dict[tuple[str, str], list[tuple[SpannerColumnType, bool, bool]]] = defaultdict(list)
+        for schema, table, column, spanner_type, ordinal, generated, has_default, nullable in self.columns:
+            is_key = column in keys[schema, table]
+            if is_key or not generated:  # of generated columns a record has those of the key
+                kind = SpannerColumnType(column, type_json(spanner_type, dialect), is_key, int(ordinal))
+                columns[schema, table].append((kind, bool(has_default), bool(nullable)))
+        found: dict[str, tuple[TableShape, WatchedTable | None]] = {}
+        for schema, table in sorted(there):
+            place = (schema, table)
+            name = table if schema == default_schema else f"{schema}.{table}"
+            is_watched = definition.watches_everything or place in listed
+            whole = definition.watches_everything or listed.get(place, False)
+            shape = TableShape(
+                tuple(
+                    ColumnShape(
+                        kind.name,
+                        googlesql_type(kind.type),
+                        is_key=kind.is_primary_key,
+                        watched=whole or kind.is_primary_key or kind.name in some[place],
+                        has_default=has_default,
+                        nullable=nullable,
+                    )
+                    for kind, has_default, nullable in columns[place]
+                ),
+                watched=is_watched,
+            )
+            watched = None
+            if is_watched:
+                names = shape.watched_names
+                types = tuple(kind for kind, _has_default, _nullable in columns[place] if kind.name in names)
+                capture, down = definition.value_capture_type, frozenset(descending[place])
+                watched = WatchedTable(name, tuple(keys[place]), types, capture, down)
+            found[name] = shape, watched
+        return found
+
+
 def check_stream(change_stream: str, definition: StreamDefinition) -> None:
-    """Refuse a change stream that cannot be mirrored, with the statement that mends it."""
+    """Refuse a change stream that cannot be mirrored, with the statement that fixes it."""
     if definition.partition_mode != "IMMUTABLE_KEY_RANGE":
         raise MisconfiguredError(
             f"change stream {change_stream} has partition_mode {definition.partition_mode}: its partitions change "
@@ -245,14 +291,14 @@ def whole_rows(change_stream: str, definition: StreamDefinition) -> str | None:
 
 
 def leaves_out(change_stream: str, definition: StreamDefinition) -> str | None:
-    """Return which changes the stream keeps out of itself, with the statement that mends it; None if it has all."""
+    """Return which changes the stream keeps out of itself, with the statement that fixes it; None if it has all."""
     excluding = sorted(definition.exclusions & {*EXCLUDING})
     if not excluding:
         return None
     off = stream_options(definition.dialect, ", ".join(f"{name} = false" for name in excluding))
     return (
         f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out never reach BigQuery. "
-        f"Mend it with\n  ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {off}\n"
+        f"Fix it with\n  ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {off}\n"
         "and start after the time of that statement; tables that were read before are marked, for what was left out "
         "until then: `status` lists them"
     )

@@ -77,6 +77,7 @@ class SpannerRows:
                 columns=columns,
                 key_set=keys,
                 request_options=_LOW,
+                directed_read_options=self._database.options.directed_reads,
             )
             async with aclosing(self._rows(table, request)) as batches:
                 async for rows in batches:
@@ -102,6 +103,7 @@ class SpannerRows:
             columns=[column.name for column in table.column_types],
             key_set=KeySet(keys=[_wire(key) for key in keys]),
             request_options=_LOW,
+            directed_read_options=self._database.options.directed_reads,
         )
         async with aclosing(self._rows(table, request)) as batches:
             async for rows in batches:

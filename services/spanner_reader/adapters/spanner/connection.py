@@ -6,10 +6,10 @@ retries by itself, without a wait; its calls retry where ours must end within a 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import grpc
 from google.api_core.exceptions import (
@@ -25,9 +25,11 @@ from google.cloud.spanner_admin_database_v1 import DatabaseAdminAsyncClient
 from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcAsyncIOTransport
 from google.cloud.spanner_v1 import (
     CommitRequest,
+    DirectedReadOptions,
     ExecuteSqlRequest,
     Mutation,
     PartialResultSet,
+    RequestOptions,
     RollbackRequest,
     Session,
     SpannerAsyncClient,
@@ -67,7 +69,11 @@ _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # channels with the same options would otherwise share one connection
 ]
-_SERVICE: Final = "spanner.googleapis.com:443"
+_SERVICE: Final = "spanner.googleapis.com"
+_PORT: Final = ":443"
+_TO_THE_LEADER: Final = ("x-goog-spanner-route-to-leader", "true")
+"""Goes with what only the leader region answers, or every such call first goes to the nearest region. Source:
+google-cloud-spanner, `_metadata_with_leader_aware_routing`; Spanner, "Leader-aware routing"."""
 # A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
 _KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
@@ -131,6 +137,28 @@ class Statement:
         )
 
 
+Priority = Literal["low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How a database is asked: with the rights of which role, how urgently, and which of its replicas."""
+
+    role: str | None = None
+    priority: Priority | None = None
+    directed_reads: DirectedReadOptions | None = None
+    """Spanner takes it for what only reads, and refuses a read-write transaction with it."""
+
+
+def directed_reads(replicas: Iterable[tuple[str, str]]) -> DirectedReadOptions:
+    """Return which replicas are asked, by location and type, "" being any; where none is available, others are."""
+    chosen = [
+        DirectedReadOptions.ReplicaSelection(location=location, type_=kind.upper() or "TYPE_UNSPECIFIED")
+        for location, kind in replicas
+    ]
+    return DirectedReadOptions(include_replicas=DirectedReadOptions.IncludeReplicas(replica_selections=chosen))
+
+
 class _Result:
     """What ExecuteStreamingSql has answered so far.
 
@@ -177,8 +205,10 @@ class _Connection:
 class SpannerChannels:
     """The connections to Spanner that everything here shares; to an emulator if one is named."""
 
-    def __init__(self, emulator_host: str | None) -> None:
+    def __init__(self, emulator_host: str | None, endpoint: str | None = None) -> None:
+        """``endpoint``: where Spanner answers, with or without a port; None is everywhere."""
         self._emulator_host = emulator_host
+        self._service = endpoint or _SERVICE
         self._calls = self._open()
         self._streaming: list[_Connection] = []
         self.client = self._calls.client
@@ -207,15 +237,23 @@ class SpannerChannels:
         if self._emulator_host:
             return _Connection(grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS))
         with spanner_errors("connect to Spanner"):
-            return _Connection(SpannerGrpcAsyncIOTransport.create_channel(_SERVICE, options=_OPTIONS + _KEEPALIVE))
+            address = self._service if ":" in self._service else self._service + _PORT
+            return _Connection(SpannerGrpcAsyncIOTransport.create_channel(address, options=_OPTIONS + _KEEPALIVE))
 
 
 class SpannerDatabaseClient:
     """One database, read and written through one multiplexed session, which any number of calls may share."""
 
-    def __init__(self, name: str, channels: SpannerChannels, dialect: Dialect = Dialect.GOOGLESQL) -> None:
+    def __init__(
+        self,
+        name: str,
+        channels: SpannerChannels,
+        dialect: Dialect = Dialect.GOOGLESQL,
+        options: CallOptions | None = None,
+    ) -> None:
         self.name = name
         self.dialect = dialect
+        self.options = options or CallOptions()
         self.client = channels.client
         self.streaming = channels.streaming
         self._admin = channels.admin
@@ -233,15 +271,39 @@ class SpannerDatabaseClient:
         """Return what goes with every call."""
         return [("google-cloud-resource-prefix", self.name)]
 
+    @property
+    def _leader_metadata(self) -> Sequence[tuple[str, str]]:
+        return [*self.metadata, _TO_THE_LEADER]
+
+    def reading(self, statement: Statement, session: str, transaction: TransactionSelector) -> ExecuteSqlRequest:
+        """Return the request that runs a query, for which ``transaction`` reads only."""
+        request = self._asking(statement, session, transaction)
+        if self.options.directed_reads is not None:
+            request.directed_read_options = self.options.directed_reads
+        return request
+
+    def _asking(self, statement: Statement, session: str, transaction: TransactionSelector) -> ExecuteSqlRequest:
+        request = statement.request(session, transaction)
+        request.request_options = self._request_options
+        return request
+
+    @property
+    def _request_options(self) -> RequestOptions:
+        priority = self.options.priority
+        return RequestOptions(priority=f"PRIORITY_{priority.upper()}") if priority else RequestOptions()
+
     async def session(self) -> str:
         """Return the name of the session, made at the first call."""
         async with self._making_session:
             if self._session is None:
                 made = await self.client.create_session(
-                    request={"database": self.name, "session": Session(multiplexed=True)},
+                    request={
+                        "database": self.name,
+                        "session": Session(multiplexed=True, creator_role=self.options.role or ""),
+                    },
                     retry=None,
                     timeout=TIMEOUT,
-                    metadata=self.metadata,
+                    metadata=self._leader_metadata,
                 )
                 self._session = str(made.name)
             return self._session
@@ -262,7 +324,7 @@ class SpannerDatabaseClient:
     async def query(self, statement: Statement, *, large: bool = False) -> list[Row]:
         """Return the rows of a strong read; ``large``: the size is the customer's, and no limit is set to its time."""
         with self.errors("query"):
-            return (await self._read(statement.request(await self.session(), _STRONG), large=large)).rows
+            return (await self._read(self.reading(statement, await self.session(), _STRONG), large=large)).rows
 
     async def snapshot(
         self, *statements: Statement, at: Nanoseconds | None = None, large: bool = False
@@ -276,7 +338,7 @@ class SpannerDatabaseClient:
             session, transaction = await self.session(), _STRONG_AND_WHEN if at is None else read_only_at(at)
             results: list[list[Row]] = []
             for statement in statements:
-                result = await self._read(statement.request(session, transaction), large=large)
+                result = await self._read(self.reading(statement, session, transaction), large=large)
                 if at is None:
                     read = result.read_timestamp
                     at, transaction = Nanoseconds(read.ToNanoseconds()), _as_of(read)
@@ -315,12 +377,13 @@ class SpannerDatabaseClient:
     async def _responses(self, request: ExecuteSqlRequest, *, large: bool) -> AsyncGenerator[Any, None]:
         """Yield what a query is answered with: all within `TIMEOUT`, or each response within `LARGE_TIMEOUT`."""
         responses: Any = None
+        metadata = self.metadata if request.transaction._pb.HasField("single_use") else self._leader_metadata
         try:
             while True:
                 async with asyncio.timeout(LARGE_TIMEOUT if large else None):
                     if responses is None:
                         responses = await self.client.execute_streaming_sql(
-                            request, retry=None, timeout=None if large else TIMEOUT, metadata=self.metadata
+                            request, retry=None, timeout=None if large else TIMEOUT, metadata=metadata
                         )
                         iterator = aiter(responses)
                     response = await anext(iterator, None)
@@ -360,7 +423,7 @@ class SpannerDatabaseClient:
         begin = TransactionSelector(begin=TransactionOptions(read_write=read_write))
         result = _Result()
         try:
-            await self._read(statement.request(session, begin), result, large=large)
+            await self._read(self._asking(statement, session, begin), result, large=large)
             answer, mutations = decide(result.rows)
             if mutations:
                 await self._commit(session, result.transaction, mutations, result.precommit_token)
@@ -380,17 +443,22 @@ class SpannerDatabaseClient:
         return answer
 
     async def _commit(self, session: str, transaction: bytes, mutations: list[Mutation], token: Any) -> None:
-        request = CommitRequest(session=session, transaction_id=transaction, mutations=mutations, precommit_token=token)
+        again = {
+            "session": session,
+            "transaction_id": transaction,
+            "request_options": self._request_options,
+        }
+        request = CommitRequest(**again, mutations=mutations, precommit_token=token)
         for _attempt in range(1 + _COMMITS_REPEATED):
             try:
-                answer = await self.client.commit(request, retry=None, timeout=TIMEOUT, metadata=self.metadata)
+                answer = await self.client.commit(request, retry=None, timeout=TIMEOUT, metadata=self._leader_metadata)
             except AlreadyExists as error:
                 raise TransientError(f"transaction in {self.name}: {error.message}") from error
             if "precommit_token" not in answer:
                 return
             # The service asks for another commit with a newer token. It has kept the mutations of the first one: an
             # insert that is sent again fails with ALREADY_EXISTS. Source: google-cloud-go, pull request 11472.
-            request = CommitRequest(session=session, transaction_id=transaction, precommit_token=answer.precommit_token)
+            request = CommitRequest(**again, precommit_token=answer.precommit_token)
         raise TransientError(
             f"transaction in {self.name}: Spanner asked for another Commit after each of {1 + _COMMITS_REPEATED}"
         )
@@ -400,7 +468,7 @@ class SpannerDatabaseClient:
             return
         with contextlib.suppress(GoogleAPICallError):  # its locks end by themselves if this does not reach Spanner
             request = RollbackRequest(session=session, transaction_id=transaction)
-            await self.client.rollback(request, retry=None, timeout=seconds, metadata=self.metadata)
+            await self.client.rollback(request, retry=None, timeout=seconds, metadata=self._leader_metadata)
 
     async def granted(self, permissions: Sequence[str]) -> frozenset[str] | None:
         """Return those of the permissions that this identity has; None of an emulator, which knows none."""

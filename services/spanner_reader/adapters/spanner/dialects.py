@@ -44,22 +44,37 @@ class CatalogSql:
     keys_of_stream: str
     columns_of_stream: str
     """The same of the tables alone that the stream names."""
-    keys_of_tables: str
-    columns_of_tables: str
-    """The same of the tables alone whose names, without their schemas, are the parameter."""
+    of_tables: str
+    """All of this at once, but for ``all_tables``: of the tables alone whose names, without their schemas, are ``p2``.
+
+    Each row says of what it is: a schema, a table, a name, a text, a place and whether a column is generated.
+    """
 
 
 _KEYS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_ORDERING
 FROM INFORMATION_SCHEMA.INDEX_COLUMNS AS c{of_stream}
-WHERE c.INDEX_TYPE = 'PRIMARY_KEY'{of_tables} ORDER BY c.ORDINAL_POSITION"""
+WHERE c.INDEX_TYPE = 'PRIMARY_KEY' ORDER BY c.ORDINAL_POSITION"""
 _COLUMNS: Final = """SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.SPANNER_TYPE, c.ORDINAL_POSITION,
   c.IS_GENERATED != 'NEVER', c.COLUMN_DEFAULT IS NOT NULL OR c.IS_IDENTITY = 'YES', c.IS_NULLABLE = 'YES'
 FROM INFORMATION_SCHEMA.COLUMNS AS c{of_stream}
-WHERE c.TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS'){of_tables}
+WHERE c.TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')
 ORDER BY c.ORDINAL_POSITION"""
 _OF_STREAM: Final = """ JOIN INFORMATION_SCHEMA.CHANGE_STREAM_TABLES AS t
 ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME AND t.CHANGE_STREAM_NAME = @p1"""
-_OF_TABLES: Final = " AND c.TABLE_NAME IN UNNEST(@p1)"
+_OF_TABLES: Final = """SELECT 'stream', '', '', '', IF(`ALL`, 'YES', 'NO'), 0, FALSE
+FROM INFORMATION_SCHEMA.CHANGE_STREAMS WHERE CHANGE_STREAM_NAME = @p1
+UNION ALL SELECT 'option', '', '', OPTION_NAME, OPTION_VALUE, 0, FALSE
+FROM INFORMATION_SCHEMA.CHANGE_STREAM_OPTIONS WHERE CHANGE_STREAM_NAME = @p1
+UNION ALL SELECT 'table', TABLE_SCHEMA, TABLE_NAME, '', IF(ALL_COLUMNS, 'YES', 'NO'), 0, FALSE
+FROM INFORMATION_SCHEMA.CHANGE_STREAM_TABLES WHERE CHANGE_STREAM_NAME = @p1 AND TABLE_NAME IN UNNEST(@p2)
+UNION ALL SELECT 'watched', TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, '', 0, FALSE
+FROM INFORMATION_SCHEMA.CHANGE_STREAM_COLUMNS WHERE CHANGE_STREAM_NAME = @p1 AND TABLE_NAME IN UNNEST(@p2)
+UNION ALL SELECT 'key', TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_ORDERING, ORDINAL_POSITION, FALSE
+FROM INFORMATION_SCHEMA.INDEX_COLUMNS WHERE INDEX_TYPE = 'PRIMARY_KEY' AND TABLE_NAME IN UNNEST(@p2)
+UNION ALL SELECT 'column', TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SPANNER_TYPE, ORDINAL_POSITION,
+  IS_GENERATED != 'NEVER'
+FROM INFORMATION_SCHEMA.COLUMNS
+WHERE TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS') AND TABLE_NAME IN UNNEST(@p2)"""
 _GOOGLESQL: Final = CatalogSql(
     default_schema="",
     now="SELECT CURRENT_TIMESTAMP()",
@@ -72,24 +87,36 @@ WHERE CHANGE_STREAM_NAME = @p1""",
 WHERE CHANGE_STREAM_NAME = @p1""",
     all_tables="""SELECT TABLE_SCHEMA, TABLE_NAME, TRUE FROM INFORMATION_SCHEMA.TABLES
 WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('INFORMATION_SCHEMA', 'SPANNER_SYS')""",
-    all_keys=_KEYS.format(of_stream="", of_tables=""),
-    all_columns=_COLUMNS.format(of_stream="", of_tables=""),
-    keys_of_stream=_KEYS.format(of_stream=_OF_STREAM, of_tables=""),
-    columns_of_stream=_COLUMNS.format(of_stream=_OF_STREAM, of_tables=""),
-    keys_of_tables=_KEYS.format(of_stream="", of_tables=_OF_TABLES),
-    columns_of_tables=_COLUMNS.format(of_stream="", of_tables=_OF_TABLES),
+    all_keys=_KEYS.format(of_stream=""),
+    all_columns=_COLUMNS.format(of_stream=""),
+    keys_of_stream=_KEYS.format(of_stream=_OF_STREAM),
+    columns_of_stream=_COLUMNS.format(of_stream=_OF_STREAM),
+    of_tables=_OF_TABLES,
 )
 _PG_KEYS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.column_ordering
 FROM information_schema.index_columns AS c{of_stream}
-WHERE c.index_type = 'PRIMARY_KEY'{of_tables} ORDER BY c.ordinal_position"""
+WHERE c.index_type = 'PRIMARY_KEY' ORDER BY c.ordinal_position"""
 _PG_COLUMNS: Final = """SELECT c.table_schema, c.table_name, c.column_name, c.spanner_type, c.ordinal_position,
   c.is_generated != 'NEVER', c.column_default IS NOT NULL OR c.is_identity = 'YES', c.is_nullable = 'YES'
 FROM information_schema.columns AS c{of_stream}
-WHERE c.table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys'){of_tables}
+WHERE c.table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')
 ORDER BY c.ordinal_position"""
 _PG_OF_STREAM: Final = """ JOIN information_schema.change_stream_tables AS t
 ON t.table_schema = c.table_schema AND t.table_name = c.table_name AND t.change_stream_name = $1"""
-_PG_OF_TABLES: Final = " AND c.table_name = ANY($1)"
+_PG_OF_TABLES: Final = """SELECT 'stream', '', '', '', "all", 0, FALSE
+FROM information_schema.change_streams WHERE change_stream_name = $1
+UNION ALL SELECT 'option', '', '', option_name, option_value, 0, FALSE
+FROM information_schema.change_stream_options WHERE change_stream_name = $1
+UNION ALL SELECT 'table', table_schema, table_name, '', all_columns, 0, FALSE
+FROM information_schema.change_stream_tables WHERE change_stream_name = $1 AND table_name = ANY($2)
+UNION ALL SELECT 'watched', table_schema, table_name, column_name, '', 0, FALSE
+FROM information_schema.change_stream_columns WHERE change_stream_name = $1 AND table_name = ANY($2)
+UNION ALL SELECT 'key', table_schema, table_name, column_name, column_ordering, ordinal_position, FALSE
+FROM information_schema.index_columns WHERE index_type = 'PRIMARY_KEY' AND table_name = ANY($2)
+UNION ALL SELECT 'column', table_schema, table_name, column_name, spanner_type, ordinal_position,
+  is_generated != 'NEVER'
+FROM information_schema.columns
+WHERE table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys') AND table_name = ANY($2)"""
 _POSTGRESQL: Final = CatalogSql(
     default_schema="public",
     now="SELECT CURRENT_TIMESTAMP",
@@ -102,12 +129,11 @@ WHERE change_stream_name = $1""",
 WHERE change_stream_name = $1""",
     all_tables="""SELECT table_schema, table_name, TRUE FROM information_schema.tables
 WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('information_schema', 'pg_catalog', 'spanner_sys')""",
-    all_keys=_PG_KEYS.format(of_stream="", of_tables=""),
-    all_columns=_PG_COLUMNS.format(of_stream="", of_tables=""),
-    keys_of_stream=_PG_KEYS.format(of_stream=_PG_OF_STREAM, of_tables=""),
-    columns_of_stream=_PG_COLUMNS.format(of_stream=_PG_OF_STREAM, of_tables=""),
-    keys_of_tables=_PG_KEYS.format(of_stream="", of_tables=_PG_OF_TABLES),
-    columns_of_tables=_PG_COLUMNS.format(of_stream="", of_tables=_PG_OF_TABLES),
+    all_keys=_PG_KEYS.format(of_stream=""),
+    all_columns=_PG_COLUMNS.format(of_stream=""),
+    keys_of_stream=_PG_KEYS.format(of_stream=_PG_OF_STREAM),
+    columns_of_stream=_PG_COLUMNS.format(of_stream=_PG_OF_STREAM),
+    of_tables=_PG_OF_TABLES,
 )
 
 
@@ -129,19 +155,26 @@ def quoted(dialect: Dialect, name: str) -> str:
 
 
 _PARTITIONS: Final = """SELECT p.token, p.parents,
-  ARRAY(SELECT parent.token FROM {table} AS parent
-        WHERE {parent_of_p} AND parent.state = 'FINISHED') AS finished_parents,
-  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, {now} AS now
-FROM {table} AS p"""
+  ARRAY(SELECT parent.token FROM {parents_of_p} AS name JOIN {table} AS parent ON parent.token = name
+        WHERE parent.state = 'FINISHED') AS finished_parents,
+  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, {load} AS load, {now} AS now
+FROM {table}{by_state} AS p"""
+_UNFINISHED: Final = "IN ('CREATED', 'SCHEDULED', 'RUNNING')"
+"""Not `!= 'FINISHED'`, which an index does not answer."""
 # Both stay true once they are: FINISHED is final, and who names a partition as a parent was inserted with its end.
-_FORGETTABLE: Final = """SELECT p.token FROM {table} AS p
+_FORGETTABLE: Final = """SELECT p.token FROM {table}{by_state} AS p
 WHERE p.state = 'FINISHED' AND p.finished_at < {p1}
-  AND NOT EXISTS (SELECT 1 FROM {table} AS child WHERE child.state != 'FINISHED' AND {p_parent_of_child})
+  AND NOT EXISTS (SELECT 1 FROM {table}{by_state} AS child
+                  WHERE child.state {unfinished} AND {p_parent_of_child})
 LIMIT 1000"""
 _EXIST: Final = """SELECT table_name FROM information_schema.tables
-WHERE table_schema = '{default_schema}' AND {named}"""
-_SURVEY: Final = """SELECT {now}, (SELECT COUNT(*) FROM {table} WHERE state = 'FINISHED'),
-  ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"""
+WHERE table_schema = '{default_schema}' AND {named}
+UNION ALL SELECT index_name FROM information_schema.indexes
+WHERE table_schema = '{default_schema}' AND index_name = '{index}' AND index_state = 'READ_WRITE'
+UNION ALL SELECT column_name FROM information_schema.columns
+WHERE table_schema = '{default_schema}' AND table_name = '{name}' AND column_name = 'load'"""
+_SURVEY: Final = "SELECT {now}, ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"
+_FINISHED: Final = "SELECT COUNT(*) FROM {table}{by_state} WHERE state = 'FINISHED'"
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
 _SHAPES: Final = """SELECT s.source_table, s.shape, s.needs_resync, s.since, s.looked_at,
   p.since AS paused_since, p.paused_at, p.resumed_at
@@ -172,10 +205,19 @@ class PartitionSql:
     """The statements of a partition table and of the table of its readers."""
 
     create: tuple[str, ...]
+    complete: tuple[str, ...]
+    """What is added to tables that an earlier version has made."""
+    index: str
+    """The name of the index of states."""
     exist: str
+    """The names of the tables, of the index, and of the column of loads: those that there are.
+
+    An index that is still being made is listed by Spanner, and is not there: a query that names it fails.
+    """
     now: str
     survey: str
-    """One row always, so that Spanner's time and the number of finished partitions come with an empty table, too."""
+    """One row always, so that Spanner's time comes with an empty table, too."""
+    finished: str
     unfinished: str
     named: str
     streams: str
@@ -308,6 +350,11 @@ _POSTGRESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
   topic varchar NOT NULL,
   PRIMARY KEY (only_row)
 )"""
+_COMPLETE: Final = (
+    "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS load {number}",
+    "CREATE INDEX IF NOT EXISTS {index} ON {table} (state)",
+)
+"""In both dialects alike. A version that knows neither reads and writes the other columns as before."""
 _GOOGLESQL_TABLES: Final = (
     _GOOGLESQL_DDL,
     _GOOGLESQL_READERS_DDL,
@@ -326,18 +373,23 @@ _POSTGRESQL_TABLES: Final = (
 )
 
 
-def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
-    """Return the statements of a partition table of that name; tokens and times are the parameter."""
+def partition_sql(dialect: Dialect, table: str, *, complete: bool = True) -> PartitionSql:
+    """Return the statements of a partition table of that name; tokens and times are the parameter.
+
+    Not ``complete``: without the index of states and the column of loads, which earlier versions do not make.
+    """
     if dialect is Dialect.GOOGLESQL:
         ddl = _GOOGLESQL_TABLES
         default_schema = ""
         names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
         within = "{value} IN UNNEST({array})"
+        parents, by_state, number = "UNNEST(p.parents)", "@{{FORCE_INDEX={index}}}", "INT64"
     else:
         ddl = _POSTGRESQL_TABLES
         default_schema = "public"
         names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
         within = "{value} = ANY({array})"
+        parents, by_state, number = "unnest(p.parents)", "/*@ FORCE_INDEX = {index} */", "bigint"
 
     def one_of(value: str, array: str) -> str:
         return within.format(value=value, array=array)
@@ -345,16 +397,29 @@ def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
     quote = "" if dialect is Dialect.GOOGLESQL else '"'
     for what, suffix in _SUFFIXES.items():
         names[what] = f"{quote}{table}{suffix}{quote}"
-    partitions = _PARTITIONS.format(**names, parent_of_p=one_of("parent.token", "p.parents"))
+    index = f"{table}_by_state"
+    names["index"] = f"{quote}{index}{quote}"
+    by_state = by_state.format(**names) if complete else ""
+    load = "p.load" if complete else "NULL"
+    partitions, unfinished = (
+        _PARTITIONS.format(**names, parents_of_p=parents, by_state=hint, load=load) for hint in ("", by_state)
+    )
     return PartitionSql(
         create=tuple(statement.format(**names) for statement in ddl),
-        exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"])),
+        complete=tuple(statement.format(**names, number=number) for statement in _COMPLETE),
+        index=index,
+        exist=_EXIST.format(
+            default_schema=default_schema, named=one_of("table_name", names["p1"]), index=index, name=table
+        ),
         now=f"SELECT {names['now']}",
         survey=_SURVEY.format(**names),
-        unfinished=f"{partitions} WHERE p.state != 'FINISHED'",
+        finished=_FINISHED.format(**names, by_state=by_state),
+        unfinished=f"{unfinished} WHERE p.state {_UNFINISHED}",
         named=f"{partitions} WHERE {one_of('p.token', names['p1'])}",
         streams=_STREAMS.format(**names),
-        forgettable=_FORGETTABLE.format(**names, p_parent_of_child=one_of("p.token", "child.parents")),
+        forgettable=_FORGETTABLE.format(
+            **names, by_state=by_state, unfinished=_UNFINISHED, p_parent_of_child=one_of("p.token", "child.parents")
+        ),
         gone_readers=_GONE_READERS.format(**names),
         shapes=_SHAPES.format(**names),
         shapes_of=f"{_SHAPES.format(**names)} WHERE {one_of('s.source_table', names['p1'])}",

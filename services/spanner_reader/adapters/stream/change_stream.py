@@ -2,19 +2,24 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
+from urllib.parse import quote
 
+import grpc
 import structlog
-from google.api_core.exceptions import InvalidArgument, OutOfRange
+from google.api_core.exceptions import InvalidArgument, OutOfRange, from_grpc_error
 from google.cloud.spanner_v1 import (
     ExecuteSqlRequest,
-    PartialResultSet,
+    ResultSetMetadata,
+    SpannerAsyncClient,
     TransactionOptions,
     TransactionSelector,
     TypeCode,
 )
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Value
 
 from services.spanner_reader.adapters.spanner.chunks import ChunkedValue, value_from_wire
@@ -29,6 +34,7 @@ from services.spanner_reader.adapters.spanner.connection import (
 from services.spanner_reader.adapters.spanner.dialects import Dialect
 from services.spanner_reader.adapters.stream.json_record_decoder import JsonRecordDecoder
 from services.spanner_reader.adapters.stream.record_decoder import RecordDecoder
+from services.spanner_reader.adapters.stream.row_messages import Result
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError
@@ -40,6 +46,9 @@ _OPENING_SECONDS: Final = 10.0
 """What a query may take longer until it says something for the first time; twice that the next time."""
 _OPENING_DOUBLED: Final = 5
 """A start that always takes long begins in the end; one that never comes is given up every few minutes."""
+_RECORDS: Final = 256
+"""Records that are handed over at a time: how long nothing else is done meanwhile."""
+_METHOD: Final = "/google.spanner.v1.Spanner/ExecuteStreamingSql"
 # The only options that Spanner takes for a change stream query; a read timestamp is not asked for, it would be a lie.
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
@@ -83,8 +92,11 @@ class SpannerChangeStream:
         self._silences: Counter[PartitionToken] = Counter()
         """How often in a row a query of a partition was given up before it said anything."""
 
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[StreamRecord, None]:
-        """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends."""
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends.
+
+        Those that one response holds come together, but so that the event loop has its turns between them.
+        """
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
         timeout = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
         silences = self._silences
@@ -94,17 +106,13 @@ class SpannerChangeStream:
         with self._errors(query), self._database.streaming() as client:
             try:
                 statement = change_stream_query(self._change_stream, query, self._database.dialect)
-                request: ExecuteSqlRequest = statement.request(await self._database.session(), _STRONG)
+                asked = self._database.reading(statement, await self._database.session(), _STRONG)
+                request = ExecuteSqlRequest.pb(asked)
                 rows = StreamRows()
                 while True:
                     async with asyncio.timeout(timeout if opened else opening):
                         if responses is None:  # that, too, waits for the service to say something
-                            responses = await client.execute_streaming_sql(
-                                request,
-                                retry=None,
-                                timeout=None,  # the client's own is an hour, and a live partition may last longer
-                                metadata=self._database.metadata,
-                            )
+                            responses = self._responses(client, request)
                             iterator = aiter(responses)
                         response = await anext(iterator, None)
                     if not opened:
@@ -113,8 +121,11 @@ class SpannerChangeStream:
                     if response is None:
                         rows.end()
                         return
-                    for record in rows.records(PartialResultSet.pb(response)):
-                        yield record
+                    for records in rows.records(response):
+                        yield records
+                        await asyncio.sleep(0)
+            except grpc.RpcError as error:
+                raise from_grpc_error(error) from error  # type: ignore[no-untyped-call]
             except TimeoutError:
                 if not opened:
                     silences[query.token] += 1
@@ -122,6 +133,13 @@ class SpannerChangeStream:
             finally:
                 if responses is not None:
                     responses.cancel()
+
+    def _responses(self, client: SpannerAsyncClient, request: Any) -> Any:
+        """Begin a call whose responses stay bytes. It has no deadline: a live partition lasts long."""
+        channel: Any = cast("SpannerGrpcAsyncIOTransport", client.transport).grpc_channel
+        call = channel.unary_stream(_METHOD, request_serializer=type(request).SerializeToString)
+        routing = ("x-goog-request-params", f"session={quote(request.session, safe='/')}")
+        return call(request, metadata=[*self._database.metadata, routing])
 
     @contextmanager
     def _errors(self, query: SpannerStreamQuery) -> Iterator[None]:
@@ -173,20 +191,30 @@ class StreamRows:
         self._decoder: RecordDecoder | JsonRecordDecoder | None = None
         self._chunks = ChunkedValue()
 
-    def records(self, response: Any) -> Iterator[StreamRecord]:
+    def records(self, response: bytes) -> Iterator[Sequence[StreamRecord]]:
+        """Yield the records that are whole with the next PartialResultSet, some at a time. TransientError."""
+        try:
+            result = Result.FromString(response)
+        except DecodeError as error:
+            raise TransientError(f"a response of {len(response)} bytes cannot be read") from error
         if self._decoder is None:
-            self._decoder = _decoder(response.metadata.row_type)
-        values = response.values
-        last = len(values) - 1
-        for index, value in enumerate(values):
-            cut = index == last and response.chunked_value
+            self._decoder = _decoder(ResultSetMetadata.pb().FromString(result.metadata).row_type)
+        found: list[StreamRecord] = []
+        last = len(result.values) - 1
+        for index, value in enumerate(result.values):
+            cut = index == last and result.chunked_value
             if cut or self._chunks.started:
-                self._chunks.add(value_from_wire(value))
+                self._chunks.add(value_from_wire(Value.FromString(value)))
                 if cut:
-                    return
-                yield from self._decoder.decode(_wire(self._chunks.take()))
+                    break
+                found += self._decoder.decode(_wire(self._chunks.take()))
             else:
-                yield from self._decoder.decode(value)
+                found += self._decoder.decode(value)
+            if len(found) >= _RECORDS:
+                yield found
+                found = []
+        if found:
+            yield found
 
     def end(self) -> None:
         """Check that no row was left in pieces: a stream cut off without an error is not a complete one."""
@@ -200,8 +228,7 @@ def _decoder(row_type: Any) -> RecordDecoder | JsonRecordDecoder:
     return JsonRecordDecoder() if is_json else RecordDecoder(row_type)
 
 
-def _wire(value: Any) -> Value:
-    """Return a value that was put together as one of the wire."""
-    if isinstance(value, str):
-        return Value(string_value=value)
-    return Value(list_value=row(value))
+def _wire(value: Any) -> bytes:
+    """Return a value that was put together as the wire has it."""
+    whole = Value(string_value=value) if isinstance(value, str) else Value(list_value=row(value))
+    return whole.SerializeToString()

@@ -3,10 +3,11 @@
 The values of mods are kept as the JSON text that they are; column types, the bulk of a record, are cached by theirs.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from services.spanner_reader.adapters.stream.row_messages import Scalar
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
     ChildPartitionsRecord,
@@ -85,10 +86,10 @@ class JsonRecordDecoder:
     def __init__(self) -> None:
         self._column_types: dict[bytes, tuple[SpannerColumnType, ...]] = {}
 
-    def decode(self, value: Any) -> list[StreamRecord]:
+    def decode(self, value: bytes) -> list[StreamRecord]:
         """Return the records of one row: exactly one, says the documentation, and as many as there are, say we."""
         try:
-            record = _record.decode(value.string_value)
+            record = _record.decode(Scalar.FromString(value).string_value)
             found: list[StreamRecord] = []
             if record.data_change_record is not None:
                 found.append(self._data(record.data_change_record))

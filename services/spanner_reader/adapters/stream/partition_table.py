@@ -46,13 +46,31 @@ class SpannerPartitionStore:
     """The partition table as one owner sees it."""
 
     def __init__(
-        self, database: SpannerDatabaseClient, table: str, *, change_stream: str, owner: str, lease: timedelta
+        self,
+        database: SpannerDatabaseClient,
+        table: str,
+        *,
+        change_stream: str,
+        owner: str,
+        lease: timedelta,
+        count_every: timedelta = timedelta(minutes=1),
     ) -> None:
+        """``count_every``: how often finished partitions are counted where no partition has come or gone.
+
+        That reads an entry of the index for each of them.
+        """
         self._database = database
         self._table = table
         self._change_stream = change_stream
         self._owner = owner
         self._lease = int(lease.total_seconds() * 1_000_000_000)
+        self._count_every = int(count_every.total_seconds() * 1_000_000_000)
+        self._finished, self._counted_at = 0, -self._count_every
+        """By Spanner's clock."""
+        self._counted_beside: frozenset[PartitionToken] | None = None
+        """The partitions that were not finished then."""
+        self._complete = True
+        """False where an earlier version has made the tables, and they lack what this one adds."""
 
     @property
     def _tables(self) -> Sequence[str]:
@@ -61,18 +79,32 @@ class SpannerPartitionStore:
 
     @property
     def _sql(self) -> PartitionSql:
-        return partition_sql(self._database.dialect, self._table)
+        return partition_sql(self._database.dialect, self._table, complete=self._complete)
 
     async def create_table(self) -> None:
-        """Make the tables unless they are there; the right to change the schema is needed only then."""
+        """Make the tables and complete them; the right to change the schema is needed only where that is to be done."""
+        log = structlog.get_logger().bind(table=self._table, database=self._database.name)
         if not await self.exists():
-            await self._database.change_schema(*self._sql.create)
-            structlog.get_logger().info("partition_table_created", table=self._table, database=self._database.name)
+            await self._database.change_schema(*self._sql.create, *self._sql.complete)
+            log.info("partition_table_created")
+        elif not self._complete:
+            try:
+                await self._database.change_schema(*self._sql.complete)
+            except MisconfiguredError as error:
+                statements = "; ".join(self._sql.complete)
+                raise MisconfiguredError(
+                    f"{error}. This version needs more of the partition table than the one that made it. Grant "
+                    f"roles/spanner.databaseUser on {self._database.name}, or have its owner run: {statements}"
+                ) from error
+            log.info("partition_table_completed")
+        self._complete = True
 
     async def exists(self) -> bool:
-        """Return whether the tables are there."""
-        tables = self._tables
-        return len(await self._database.query(Statement(self._sql.exist, {"p1": strings(tables)}))) == len(tables)
+        """Return whether the tables are there; they may be those of an earlier version, which are read as they are."""
+        found = await self._database.query(Statement(self._sql.exist, {"p1": strings(self._tables)}))
+        names = {str(name) for (name,) in found}
+        self._complete = names.isdisjoint(self._tables) or {self._sql.index, "load"} <= names
+        return names.issuperset(self._tables)
 
     async def is_empty(self) -> bool:
         """Return whether no partition is known; MisconfiguredError if those known are another change stream's."""
@@ -90,14 +122,18 @@ class SpannerPartitionStore:
 
     async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
-        # Two strong reads, the count and the clock first: what finishes between them is only counted a little later.
-        ((now, finished, readers),) = await self._database.query(Statement(self._sql.survey))
+        # The clock first: what finishes between two of these reads is only counted a little later.
+        ((now, readers),) = await self._database.query(Statement(self._sql.survey))
         rows = await self._database.query(Statement(self._sql.unfinished))
         found = [_found(row) for row in rows]
+        tokens = frozenset(one.partition.token for one in found)
+        if tokens != self._counted_beside or parse_timestamp(now) >= self._counted_at + self._count_every:
+            ((finished,),) = await self._database.query(Statement(self._sql.finished))
+            self._finished, self._counted_at, self._counted_beside = int(finished), parse_timestamp(now), tokens
         return SpannerPartitionSurvey(
             max((f.now for f in found), default=parse_timestamp(now)),
             tuple(f.partition for f in found),
-            int(finished),
+            self._finished,
             frozenset(readers),
         )
 
@@ -140,11 +176,11 @@ class SpannerPartitionStore:
                 before, now = found[one.partition.token].partition, found[one.partition.token].now
                 watermark = max(before.watermark, one.watermark)
                 until = None if release else format_timestamp(Nanoseconds(now + self._lease))
-                saved.append((before.token, format_timestamp(watermark), until))
+                saved.append((before.token, format_timestamp(watermark), until, str(one.load)))
                 if before.state is not PartitionState.RUNNING:
                     started.append((before.token, PartitionState.RUNNING.value, COMMIT_TIMESTAMP))
             return lost, [
-                *_updates(self._table, ("token", "watermark", "lease_until"), saved),
+                *_updates(self._table, ("token", "watermark", "lease_until", "load"), saved),
                 *_updates(self._table, ("token", "state", "running_at"), started),
             ]
 
@@ -249,6 +285,7 @@ class SpannerPartitionStore:
             owner=self._owner,
             lease_until=until,
             fencing=partition.fencing + 1,
+            load=partition.load,
         )
 
     def _insert(self, partitions: Iterable[NewPartition], end: Nanoseconds | None) -> Mutation:
@@ -274,7 +311,7 @@ def _deletion(table: str, keys: Iterable[str]) -> Mutation:
 
 
 def _found(values: Row) -> _Found:
-    token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, now = values
+    token, parents, finished_parents, start, state, watermark, owner, lease_until, fencing, load, now = values
     partition = SpannerPartition(
         token=PartitionToken(token),
         start=parse_timestamp(start),
@@ -285,5 +322,6 @@ def _found(values: Row) -> _Found:
         owner=owner,
         lease_until=None if lease_until is None else parse_timestamp(lease_until),
         fencing=int(fencing),
+        load=int(load or 0),
     )
     return _Found(partition, parse_timestamp(now))

@@ -6,7 +6,7 @@ marked durably: they need re-sync.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -24,13 +24,14 @@ from services.spanner_reader.core.schema.shapes import (
     lacked,
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, googlesql_type, is_whole
-from services.spanner_reader.core.stream.records import DataChangeRecord
+from services.spanner_reader.core.stream.records import DataChangeRecord, SpannerColumnType
 from services.spanner_reader.ports import (
     CatalogInspection,
     DatabaseCatalog,
     SchemaFindings,
     ShapeStore,
     SpannerReaderMetrics,
+    WatchedTable,
 )
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -113,6 +114,11 @@ class SchemaWatch:
         if columns is header and record.commit_timestamp <= says_more_after:
             return None
         return self._notice(header, _sighting(record) if whole else None, place)
+
+    def sighted(self, table: WatchedTable, at: Nanoseconds) -> None:
+        """Notice columns that another inspection has shown, of some tables: as a record with a whole row shows them."""
+        header = self._changes.header(table.name, table.column_types, table.value_capture_type)
+        self._notice(header, _sighting_of(table.name, table.column_types, at), (table.name, True))
 
     def _notice(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> "asyncio.Future[None] | None":
         before, sighted = self._newest.get(place, (None, None))
@@ -268,9 +274,9 @@ class SchemaWatch:
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
-        cures = {mark.table: fix_of(mark, quote) for mark in compared.marks}
+        fixes = {mark.table: fix_of(mark, quote) for mark in compared.marks}
         for found in (*stored, *compared.findings):
-            _tell(found, cures[found.table])
+            _tell(found, fixes[found.table])
 
 
 def _tell(found: SpannerResyncCause, fix: str) -> None:
@@ -286,11 +292,15 @@ def _tell(found: SpannerResyncCause, fix: str) -> None:
 
 
 def _sighting(record: DataChangeRecord) -> Sighting:
+    return _sighting_of(record.table, record.column_types, record.commit_timestamp)
+
+
+def _sighting_of(table: str, column_types: Iterable[SpannerColumnType], at: Nanoseconds) -> Sighting:
     columns = [
         ColumnShape(column.name, googlesql_type(column.type), is_key=column.is_primary_key)
-        for column in sorted(record.column_types, key=lambda one: one.ordinal_position)
+        for column in sorted(column_types, key=lambda one: one.ordinal_position)
     ]
-    return Sighting(record.table, tuple(columns), record.commit_timestamp)
+    return Sighting(table, tuple(columns), at)
 
 
 async def remember_start(
@@ -318,6 +328,6 @@ async def remember_refused(
 ) -> None:
     """Store an inspection that refuses a start, and mark what was found: the next start may see nothing of it."""
     compared = await shapes.compare(excluding(inspection.shapes, included, table_options), ())
-    cures = {mark.table: fix_of(mark, inspection.quote) for mark in compared.marks}
+    fixes = {mark.table: fix_of(mark, inspection.quote) for mark in compared.marks}
     for found in compared.findings:
-        _tell(found, cures[found.table])
+        _tell(found, fixes[found.table])

@@ -3,19 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.spanner_reader.app.status.status import paused_tables, resync
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind, SpannerResyncRequest
-from services.spanner_reader.core.stream.records import (
-    ChildPartitionsRecord,
-    DataChangeRecord,
-    HeartbeatRecord,
-    StreamRecord,
-)
+from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
 from shared.runtime.metrics import PublishingMetrics
@@ -98,18 +93,9 @@ class SpannerPrometheusMetrics:
         self._pauses = Pauses(Nanoseconds(0))
         self._lag = gauge("millrace_reader_lag_seconds", "The source's present time minus the low watermark.")
 
-    def read(self, record: StreamRecord, changes: int) -> None:
-        """Count a record that was read, and the changes in it."""
-        match record:
-            case DataChangeRecord():
-                kind = "data"
-            case HeartbeatRecord():
-                kind = "heartbeat"
-            case ChildPartitionsRecord():
-                kind = "child_partitions"
-            case _:
-                assert_never(record)
-        self._records.labels(kind).inc()
+    def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
+        """Count records of one kind that were read, and the changes in them."""
+        self._records.labels(kind).inc(records)
         self._changes.inc(changes)
 
     def published(self, changes: int) -> None:

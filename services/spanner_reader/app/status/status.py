@@ -94,7 +94,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
             columns = f" ({', '.join(why['columns'])})" if why["columns"] else ""
             until = f", between {why['after']} and {why['before']}" if why["before"] else f", since {why['after']}"
             yield f"  {why['kind'].replace('_', ' ')}{columns}{until}"
-        yield f"  -> {table['cure']}"
+        yield f"  -> {table['fix']}"
     if not shown["needs_resync"]:
         yield "no table needs re-sync"
 
@@ -113,5 +113,5 @@ def resync(mark: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
             }
             for found in mark.findings
         ],
-        "cure": fix_of(mark, quote),
+        "fix": fix_of(mark, quote),
     }

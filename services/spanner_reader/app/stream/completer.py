@@ -6,13 +6,13 @@ that time cannot be read any more, a mirror gets the rows as they are now, and a
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final
 
 import msgspec
@@ -44,7 +44,7 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.publishing import ConfirmedPublishing, Countdown
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -54,13 +54,21 @@ _WAIT: Final = timedelta(milliseconds=100)
 _CHANGES: Final = 1_000
 """How many changes a batch holds, but for a larger commit."""
 _READS: Final = 8
-"""How many reads of one reader are under way at a time."""
+"""How many reads of one table are under way at a time in one reader; one of each partition at most."""
+_KEYS: Final = 1_000
+"""How many keys one read asks for."""
+_KEY_BYTES: Final = 1024 * 1024
+"""How large the texts of these keys may be, but for the last of them."""
 _BYTES: Final = 32 * 1024 * 1024
 """How much may wait in one reader to be completed."""
+_SHARE: Final = 1024 * 1024
+"""How much may wait of any partition, whatever waits of the others: reads of one may hang for long."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 """How large the rows may be that are read together, but for the last of them."""
 _LONGEST_HELD: Final = timedelta(hours=1)
 """How long a change may wait here; then it is read again, perhaps by another reader. See `safe_age.MOST_HELD`."""
+_HEADERS: Final = 256
+"""How many column lists a query remembers: of updates there may be one for each set of columns."""
 _WHOLE_NUMBERS: Final = ("INT64", "ENUM")
 _END_OF_TIME: Final = Nanoseconds((1 << 63) - 2)
 
@@ -121,7 +129,7 @@ class Completion:
         """How many bytes wait, or are remembered beside what waits."""
         self.freed = asyncio.Event()
         self._rows = rows
-        self._reading = asyncio.Semaphore(_READS)
+        self._reading: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_READS))
         self._told: set[str] = set()
 
     async def read(
@@ -132,7 +140,7 @@ class Completion:
         They are not all where they are large: the others are to be asked for again.
         """
         found: list[Sequence[object]] = []
-        async with self._reading:
+        async with self._reading[table.name]:
             began, size = time.monotonic(), 0
             try:
                 async with aclosing(self._rows.read_keys(table, at, keys)) as batches:
@@ -141,7 +149,7 @@ class Completion:
                         size += sum(len(value) for row in rows for value in row if isinstance(value, str))
                         if size > _READ_BYTES:
                             return found, False
-            except TransientError:
+            except (TransientError, NotReadableError):
                 self.metrics.completion_failed()
                 raise
             finally:
@@ -164,20 +172,35 @@ class Completer:
         self._stop = stop
         self._queue = CompletionQueue()
         self._counted = 0
+        self._block: asyncio.Timeout | None = None
+        self._broken_off: TransientError | None = None
         self._places: set[int] = set()
         """Of records whose changes wait, or are not confirmed yet."""
+        self._since = held.prefix.watermark
+        """What records have named since then is in ``_named``: here the query begins."""
+        self._named: dict[int, tuple[Header, Nanoseconds]] = {}
+        """Column lists of records, each with the latest commit that had it, by their identity."""
         self._some = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator["Completer", None]:
-        """Complete what comes until the end of the block; what is not published by then has to be read again."""
+        """Complete what comes until the end of the block; what is not published by then has to be read again.
+
+        What is transient ends the block as well, wherever it is, and is raised.
+        """
         work = asyncio.create_task(self._work(), name=f"complete {self._held.key}")
-        work.add_done_callback(self._on_over)
         try:
-            yield self
+            async with asyncio.timeout(None) as self._block:
+                work.add_done_callback(self._on_over)
+                yield self
+        except TimeoutError:
+            if self._broken_off is None:
+                raise
+            raise self._broken_off from None
         finally:
+            self._block = None
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             if not self._queue.is_idle:
@@ -189,7 +212,7 @@ class Completer:
 
     def arrived(self, record: DataChangeRecord) -> None:
         """Notice a record, whatever becomes of it."""
-        if self._concerns(record):
+        if self.concerns(record):
             self._queue.arrived(record)
             self._changed()
 
@@ -201,9 +224,10 @@ class Completer:
 
     async def left_out(self, record: DataChangeRecord) -> None:
         """Take a record that is not published: what comes after it in its rows rests on it all the same."""
-        if self._concerns(record):
+        if self.concerns(record):
             await self._room()
             header, changes = self._completion.changes.changes(record)
+            self._note(header, record.commit_timestamp)
             self._queue.add([one for one in _entries(record, header, changes) if one is not None])
             self._changed()
 
@@ -212,9 +236,10 @@ class Completer:
 
         The place of the record in the partition is confirmed when all of them are.
         """
-        if not self._concerns(record):
+        if not self.concerns(record):
             await self._publish_now(record, header, changes)
             return
+        self._note(header, record.commit_timestamp)
         await self._room()
         entries = _entries(record, header, changes)
         known = [one for one in entries if one is not None]
@@ -225,7 +250,7 @@ class Completer:
             return
         place = self._held.prefix.add(record.commit_timestamp)
         self._places.add(place)
-        confirm = _Countdown(len(changes), partial(self._confirm, place, self._held.confirming(place)))
+        confirm = Countdown(len(changes), partial(self._confirm, place, self._held.confirming(place)))
         now = self._completion.clock.now()
         self._queue.add([_waiting(one, confirm, now) for one in known])
         self._idle.clear()
@@ -244,20 +269,36 @@ class Completer:
         self._places.discard(place)
         confirm()
 
-    def _concerns(self, record: DataChangeRecord) -> bool:
-        return record.value_capture_type not in WHOLE_ROW or not self._queue.is_empty
+    def _note(self, header: Header, commit: Nanoseconds) -> None:
+        """Remember the columns that a record names."""
+        if len(self._named) >= _HEADERS:
+            self._named.clear()
+            self._since = commit
+        self._named[id(header)] = header, commit
+
+    def concerns(self, record: DataChangeRecord) -> bool:
+        """Return whether a record is one to complete, or may have to wait for one. What others name is not noted."""
+        if record.value_capture_type in WHOLE_ROW and self._queue.is_empty:
+            self._since = record.commit_timestamp
+            return False
+        return True
 
     async def _room(self) -> None:
-        """Wait while too much is remembered in this reader, but not for what only further records can complete."""
-        while self._completion.size >= _BYTES and self._queue.can_take:
+        """Wait while too much is remembered, but not for what only further records can complete.
+
+        A partition has always a share of its own: what hangs in others does not cut its batches.
+        """
+        while self._completion.size >= _BYTES and self._counted >= _SHARE and self._queue.can_take:
             self._completion.freed.clear()
             await self._completion.freed.wait()
 
     async def _publish_now(
         self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
     ) -> None:
-        confirm = self._held.confirming(self._held.prefix.add(record.commit_timestamp))
-        await self._completion.publishing.publish(header, changes, confirm)
+        place = self._held.prefix.add(record.commit_timestamp)
+        self._places.add(place)  # broken off while it waits for room, it is never confirmed
+        await self._completion.publishing.publish(header, changes, self._held.confirming(place))
+        self._places.discard(place)
 
     def _changed(self) -> None:
         """Count what the queue holds now, and have it looked into."""
@@ -268,8 +309,15 @@ class Completer:
     # What becomes of it
 
     def _on_over(self, work: "asyncio.Task[None]") -> None:
-        if not work.cancelled():
-            self._completion.publishing.fail(work.exception())
+        if work.cancelled():
+            return
+        error = work.exception()
+        if isinstance(error, TransientError):
+            if self._block is not None:  # else it is over already, and what waited is read again
+                self._broken_off = error
+                self._block.reschedule(asyncio.get_running_loop().time())
+        else:
+            self._completion.publishing.fail(error)
 
     async def _work(self) -> None:
         while True:
@@ -288,14 +336,23 @@ class Completer:
         if self._queue.is_idle:
             self._idle.set()
 
-    async def _complete(self, entries: Sequence[QueuedChange]) -> None:
-        """Publish changes of one table, completed from their rows as they were just before the first of them."""
+    async def _complete(self, entries: Sequence[QueuedChange], *, inspect: bool = False) -> None:
+        """Publish changes of one table, completed from their rows as they were just before the first of them.
+
+        With ``inspect`` only by columns that were seen before and after them.
+        """
         rows = by_row(entries)
         if all(one.whole or one.published for one in entries):
             await self._publish([_as_they_are(each) for each in rows.values()])
             return
         table, base, last = entries[0].header.table, base_of(entries), max(one.commit for one in entries)
         columns = self._completion.columns
+        recent = None if inspect else self._recent(table, base, last)
+        if recent is not None and _is_table_of(recent, entries[0].header):
+            doubtful = await self._complete_from_then(rows, recent, base, sure=False)
+            if doubtful:
+                await self._complete([one for each in doubtful.values() for one in each], inspect=True)
+            return
         try:
             watched = await retried(self._stop, partial(columns.at, table, base))
             unchanged = await retried(self._stop, partial(columns.unchanged, table, base, last))
@@ -313,7 +370,28 @@ class Completer:
         assert watched is not None
         await self._complete_from_then(rows, watched, base)
 
-    async def _complete_from_then(self, rows: Changes, watched: WatchedTable, base: Nanoseconds) -> None:
+    def _recent(self, table: str, base: Nanoseconds, last: Nanoseconds) -> WatchedTable | None:
+        """Return a table as it was seen just before some changes, if its columns will do for them; else None.
+
+        A column that was added since is NULL in all rows that no record has set it in. All records since then came in
+        this query, and none names another column. A column that was dropped since fails the read. What Spanner changes
+        without a record makes the table pending resync, and is healed later: see `COLUMNS_UNSEEN`.
+        """
+        found = self._completion.columns.recent(table, base, last)
+        if found is None or found[0] < self._since:
+            return None
+        seen_at, watched = found
+        known = self._completion.changes.header(watched.name, watched.column_types, watched.value_capture_type).columns
+        named = (header for header, commit in self._named.values() if header.table == table and commit > seen_at)
+        return watched if all({*known}.issuperset(header.columns) for header in named) else None
+
+    async def _complete_from_then(
+        self, rows: Changes, watched: WatchedTable, base: Nanoseconds, *, sure: bool = True
+    ) -> Changes:
+        """Publish changes from their rows of a time; return those that the table's columns are to be doubted for.
+
+        With ``sure`` there are none: these columns are known to be those of the time.
+        """
         header, why = self._header(watched, rows), "rows that were updated had not been there"
         columns = _beside_key(watched)
         wanting = {row_id: each for row_id, each in rows.items() if needs_read(each, columns)}
@@ -331,10 +409,12 @@ class Completer:
 
         await publish([(row_id, each, None) for row_id, each in rows.items() if row_id not in wanting])
         try:
-            async with aclosing(self._read(watched, base, wanting)) as found:
+            async with aclosing(self._read(watched, base, wanting, sure=sure)) as found:
                 async for some in found:
                     await publish([(row_id, each, Before(values)) for row_id, each, values in some])
         except NotReadableError as error:
+            if not sure:
+                return lost | wanting
             why = str(error)
             remembered = await retried(self._stop, partial(self._completion.columns.remembered, base))
             if remembered and len(wanting) > 1:  # one key that is none of the table's refuses them all
@@ -342,8 +422,9 @@ class Completer:
                     await self._complete_from_then(part, watched, base)
                 wanting.clear()
         lost |= wanting
-        if lost:
+        if lost and sure:
             await self._complete_from_now(lost, why)
+        return {} if sure else lost
 
     async def _complete_from_now(self, rows: Changes, why: str) -> None:
         """Publish changes whose rows of before are not to be had: from the rows as they are now.
@@ -376,7 +457,7 @@ class Completer:
         await self._publish([_from_now(each, None, now) for each in left.values()])
 
     async def _read(
-        self, table: WatchedTable, at: Nanoseconds, wanting: dict[bytes, Sequence[QueuedChange]]
+        self, table: WatchedTable, at: Nanoseconds, wanting: dict[bytes, Sequence[QueuedChange]], *, sure: bool = True
     ) -> AsyncGenerator[Sequence[tuple[bytes, Sequence[QueuedChange], Values]], None]:
         """Yield the rows that there were of some changes, which are not ``wanting`` any more then.
 
@@ -384,15 +465,19 @@ class Completer:
         """
         names = [column.name for column in table.column_types]
         types = self._completion.changes.header(table.name, table.column_types, table.value_capture_type).key_types()
-        asked, over = frozenset(wanting), False
-        while wanting and not over:
-            keys = [_key_text(types, each[0]) for each in wanting.values()]
-            rows, over = await retried(self._stop, partial(self._completion.read, table, at, keys))
+        left = {row_id: _key_text(types, each[0]) for row_id, each in wanting.items()}
+        while left:
+            asked = dict(islice(left.items(), keys_of_one_read(left.values())))
+            rows, over = await retried(self._stop, partial(self._completion.read, table, at, [*asked.values()]))
             known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
-            if not known.keys() <= asked:
+            if not known.keys() <= asked.keys():
+                if not sure:
+                    raise NotReadableError(f"rows of other keys came from table {table.name}")
                 await self._give_up(wanting)
                 return
-            yield [(row_id, wanting.pop(row_id), values) for row_id, values in known.items() if row_id in wanting]
+            for row_id in asked if over else known:
+                del left[row_id]
+            yield [(row_id, wanting.pop(row_id), values) for row_id, values in known.items()]
 
     async def _give_up(self, wanting: dict[bytes, Sequence[QueuedChange]]) -> None:
         """Publish changes that cannot be completed as they are: the consumer makes dead letters of them."""
@@ -434,18 +519,14 @@ class Completer:
         self._completion.metrics.completed(outcomes[Completeness.RECONSTRUCTED], reconstructed=True)
 
 
-class _Countdown:
-    """Calls something once it is called so often itself."""
-
-    def __init__(self, left: int, call: Callable[[], None]) -> None:
-        self._left = left
-        self._call = call
-
-    def __call__(self) -> None:
-        """Count."""
-        self._left -= 1
-        if not self._left:
-            self._call()
+def keys_of_one_read(keys: Iterable[KeyText]) -> int:
+    """Return how many of some keys, from the first on, one read asks for: one at least."""
+    size = 0
+    for number, key in enumerate(keys):
+        if number >= _KEYS or size >= _KEY_BYTES:
+            return number
+        size += len(key)
+    return number + 1
 
 
 def _entries(

@@ -1,7 +1,7 @@
 """A partition that a reader owns, how it is saved with its lease, and how a reader reads."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ class SpannerOwnedPartition(OwnedPartition):
         super().__init__()
         self.partition = partition
         self.prefix = SpannerConfirmedPrefix(partition.watermark)
+        self.load = partition.load
         self.read_again_from: Nanoseconds | None = None
         """Where it was begun again because its position lies behind its end."""
         self.too_old: StartTooOldError | None = None
@@ -46,6 +47,11 @@ class SpannerOwnedPartition(OwnedPartition):
     def outstanding(self) -> int:
         """Return how many of its records wait for Pub/Sub."""
         return self.prefix.outstanding
+
+    @property
+    def taken(self) -> int:
+        """Return how many of its records were read."""
+        return self.prefix.taken
 
     @property
     def position(self) -> Nanoseconds:
@@ -70,7 +76,7 @@ class SpannerOwnedPartition(OwnedPartition):
     @property
     def progress(self) -> SpannerProgress:
         """Return how far it has been read and confirmed."""
-        return SpannerProgress(self.partition, self.prefix.watermark)
+        return SpannerProgress(self.partition, self.prefix.watermark, round(self.load))
 
 
 class SpannerPartitionLeases(PartitionLeases[SpannerOwnedPartition, SpannerProgress]):
@@ -82,4 +88,4 @@ class SpannerPartitionLeases(PartitionLeases[SpannerOwnedPartition, SpannerProgr
         return [one.progress for one in owned]
 
     def _to_release(self, owned: SpannerOwnedPartition, *, durable: bool) -> SpannerProgress:
-        return owned.progress if durable else SpannerProgress(owned.partition, owned.partition.watermark)
+        return owned.progress if durable else replace(owned.progress, watermark=owned.partition.watermark)

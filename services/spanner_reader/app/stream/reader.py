@@ -33,8 +33,8 @@ from services.spanner_reader.core.stream.partitions import (
     SpannerPartition,
     SpannerPartitionSurvey,
     claimable,
-    fair_share,
     has_reached,
+    is_due,
     low_watermark,
 )
 from services.spanner_reader.ports import (
@@ -50,11 +50,14 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.position_age import PositionAge
 from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
+from shared.reading.shares import Shares
 from shared.reading.supervisor import Monitoring, Round, Supervisor
 from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
+_PRESENCE: Final = 3
+"""How often in a lease the reader says that it is there."""
 _LENGTHEN: Final = "ALTER CHANGE STREAM ... SET OPTIONS (retention_period = '7d')"
 
 
@@ -187,15 +190,16 @@ class SpannerReader:
             self._snapshots is None or await self._snapshots.over()
         ):
             return None
+        due = claimable(
+            survey.unfinished,
+            owner=self._options.owner,
+            holding={held.partition.token for held in self._leases.owned.values()},
+            now=survey.now,
+            end=self._options.end,
+        )
         return Round(
-            share=fair_share(survey.unfinished, readers=survey.readers | {self._options.owner}, end=self._options.end),
-            due=claimable(
-                survey.unfinished,
-                owner=self._options.owner,
-                holding={held.partition.token for held in self._leases.owned.values()},
-                now=survey.now,
-                end=self._options.end,
-            ),
+            self._shares(survey),
+            {partition.token: partition for partition in due},
             paused=self._pauses.known.stream is not None,
         )
 
@@ -259,7 +263,19 @@ class SpannerReader:
         now = asyncio.get_running_loop().time()
         if now >= self._attend_at:
             await self._stores.partitions.attend()
-            self._attend_at = now + self._options.tick.total_seconds()
+            self._attend_at = now + self._options.lease.total_seconds() / _PRESENCE
+
+    def _shares(self, survey: SpannerPartitionSurvey) -> Shares:
+        due = [partition for partition in survey.unfinished if is_due(partition, self._options.end)]
+        return Shares(
+            loads={partition.token: partition.load for partition in due},
+            owners={
+                partition.token: partition.owner
+                for partition in due
+                if partition.owner and partition.lease_until is not None and partition.lease_until >= survey.now
+            },
+            readers=survey.readers | {self._options.owner},
+        )
 
     def _show(self, survey: SpannerPartitionSurvey) -> None:
         states = Counter(partition.state.value for partition in survey.unfinished)

@@ -63,10 +63,10 @@ class ColumnSpans(Generic[ColumnsT]):
                 return span.table
         raise LookupError("no look has shown the table at that time")
 
-    def saw(self, time: Nanoseconds, table: ColumnsT | None) -> None:
-        """Take what an inspection has shown."""
+    def saw(self, time: Nanoseconds, table: ColumnsT | None) -> bool:
+        """Take what an inspection has shown; return whether that is not what those around it have shown."""
         if self.knows(time):
-            return
+            return False
         place = next((number for number, span in enumerate(self._spans) if span.since > time), len(self._spans))
         if place < len(self._spans) and _same(self._spans[place].table, table):
             self._spans[place].since = time
@@ -74,8 +74,10 @@ class ColumnSpans(Generic[ColumnsT]):
             self._spans[place - 1].until, self._spans[place - 1].table = time, table
         else:
             self._spans.insert(place, _Span(time, time, table))
-        if len(self._spans) > _MOST:
-            del self._spans[1 if place == 0 else 0]
+            if len(self._spans) > _MOST:
+                del self._spans[1 if place == 0 else 0]
+            return True
+        return False
 
 
 def _same(one: Columns | None, other: Columns | None) -> bool:

@@ -28,6 +28,12 @@ than this after the inspection that marks; and if the other has inspected again,
 snapshot that heals such a mark has to be later than that.
 """
 
+COLUMNS_UNSEEN: Final = Nanoseconds(timedelta(seconds=1) // timedelta(microseconds=1) * 1_000)
+"""How much older than a change the inspection may be whose columns its row is completed with.
+
+A column that was added with a default may be missing in such a change. So what was found of columns is healed only by
+rows that were read later than this after the inspection that found it: no such change is newer.
+"""
 
 NEVER: Final = Nanoseconds((1 << 63) - 1)
 """The end of a finding that lasts: no snapshot is later."""
@@ -143,6 +149,12 @@ class SpannerResyncCause:
     columns: tuple[str, ...] = ()
     dropped_until: Nanoseconds = _NO_TIME
 
+    @property
+    def sync_after(self) -> Nanoseconds:
+        """Return the time before which a row that comes again proves nothing."""
+        unseen = COLUMNS_UNSEEN if self.columns else _NO_TIME
+        return max(Nanoseconds(self.before + unseen), self.dropped_until)
+
 
 @dataclass(frozen=True, slots=True)
 class SpannerResyncRequest:
@@ -159,7 +171,7 @@ class SpannerResyncRequest:
     @property
     def sync_after(self) -> Nanoseconds:
         """Return the time before which a row that comes again proves nothing."""
-        return max(max(finding.before, finding.dropped_until) for finding in self.findings)
+        return max(finding.sync_after for finding in self.findings)
 
     def with_more(self, findings: Iterable[SpannerResyncCause]) -> "SpannerResyncRequest":
         """Return the mark with what was found since; the same again moves on the time after which rows have to come."""

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Column, Header, Op
-from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
+from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
@@ -44,6 +45,11 @@ def spanner_sequence(commit_micros: int, record_sequence: str, mod: int) -> Chan
     The record sequence is read as hexadecimal whatever it is: that keeps the order of decimal and hexadecimal text.
     MisconfiguredError for any other text: without its order a change can neither be published nor left out.
     """
+    return parse_sequence(_first_sections(commit_micros, record_sequence) + _last_sections(mod))
+
+
+def _first_sections(commit_micros: int, record_sequence: str) -> str:
+    """Return the sections of a change sequence number that all changes of a record have, as text."""
     if _SEQUENCE.fullmatch(record_sequence) is None:
         raise MisconfiguredError(
             f"a record of commit timestamp {format_timestamp(Nanoseconds(commit_micros * 1_000))} has the "
@@ -51,7 +57,24 @@ def spanner_sequence(commit_micros: int, record_sequence: str, mod: int) -> Chan
             "its changes. Nothing is lost: start a version of the reader that knows this form before the change "
             "stream's retention is over"
         )
-    return four_sections(commit_micros, int(record_sequence, 16), mod)
+    return f"{commit_micros:016X}/{int(record_sequence, 16):016X}/"
+
+
+@lru_cache(maxsize=1_000)
+def _last_sections(mod: int) -> str:
+    return f"{mod:016X}/{0:016X}"
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """What records have in common: their column types, and what follows from these."""
+
+    column_types: tuple[SpannerColumnType, ...]
+    header: Header
+    key_types: tuple[tuple[str, str], ...]
+    op: Op
+    without_values: str
+    ordering_keys: Sequence[str]
+    """By bucket."""
 
 
 def is_whole(record: DataChangeRecord) -> bool:
@@ -110,9 +133,11 @@ class ChangeMaker:
         self._source = source
         self._default_buckets = buckets
         self._options = buckets_of
-        self._buckets: dict[str, int] = {}
+        self._ordering_keys: dict[str, Sequence[str]] = {}
+        """Of each table, by bucket: there may be ten thousand."""
         self._primary_keys = dict(primary_keys)
         self._headers: dict[tuple[str, tuple[SpannerColumnType, ...], str], Header] = {}
+        self._forms: dict[tuple[int, str, str, str], _Form] = {}
 
     def knows(self, table: str) -> bool:
         """Tell whether the order of a table's key columns is known from the schema."""
@@ -125,6 +150,7 @@ class ChangeMaker:
         if learned != self._primary_keys:
             self._primary_keys = learned
             self._headers.clear()
+            self._forms.clear()
 
     def header(
         self, table: str, column_types: tuple[SpannerColumnType, ...], value_capture_type: str, *, whole: bool = True
@@ -155,44 +181,71 @@ class ChangeMaker:
 
         What holds only what changed says so by its value capture type: nobody may apply it before it is completed.
         """
-        header = self.header(record.table, record.column_types, record.value_capture_type, whole=is_whole(record))
-        key_types = header.key_types()
-        op = _OPS[record.mod_type]
+        form = self._form(record)
         commit = format_timestamp(record.commit_timestamp)
-        micros = microseconds(record.commit_timestamp)
+        of_record = _first_sections(microseconds(record.commit_timestamp), record.record_sequence)
         about = _about(record)
-        # A key alone has no values; of any other row, missing values are for the consumer to set aside, not to blank.
-        without_values = _EMPTY if all(column.is_primary_key for column in record.column_types) else _NULL
+        op, mod_type, without_values = form.op, record.mod_type, form.without_values
         changes = []
         for index, mod in enumerate(record.mods):
+            old = mod.old_values
             change = Change(
-                op=op,
-                mod_type=record.mod_type,
-                sequence=str(spanner_sequence(micros, record.record_sequence, index)),
-                commit_timestamp=commit,
-                place=f'{{"mod_index":{index},{about}',
-                key=mod.keys,
-                row=None if op == "DELETE" else mod.new_values or without_values,
-                old=mod.old_values if mod.old_values and mod.old_values != _EMPTY else None,
+                op,
+                mod_type,
+                of_record + _last_sections(index),
+                commit,
+                f'{{"mod_index":{index},{about}',
+                mod.keys,
+                None if op == "DELETE" else mod.new_values or without_values,
+                old if old and old != _EMPTY else None,
             )
-            changes.append((self._ordering_key(record.table, key_types, mod), change))
-        return header, changes
+            changes.append((self._ordering_key(form, mod), change))
+        return form.header, changes
 
-    def _ordering_key(self, table: str, key_types: Sequence[tuple[str, str]], mod: Mod) -> str:
+    def _form(self, record: DataChangeRecord) -> "_Form":
+        """Return what all records have in common that are of one table and kind, and of the same column types.
+
+        These are the same object as a rule: who decodes records has made them once.
+        """
+        content = (id(record.column_types), record.table, record.mod_type, record.value_capture_type)
+        form = self._forms.get(content)
+        if form is None or form.column_types is not record.column_types:
+            if len(self._forms) >= _MOST_HEADERS:
+                self._forms.clear()
+            header = self.header(record.table, record.column_types, record.value_capture_type, whole=is_whole(record))
+            # A key alone has no values; of any other row, missing values are for the consumer to set aside, not to
+            # blank.
+            is_key_alone = all(column.is_primary_key for column in record.column_types)
+            form = self._forms[content] = _Form(
+                record.column_types,
+                header,
+                tuple(header.key_types()),
+                _OPS[record.mod_type],
+                _EMPTY if is_key_alone else _NULL,
+                self._ordering_keys_of(record.table),
+            )
+        return form
+
+    def _ordering_key(self, form: "_Form", mod: Mod) -> str:
+        table = form.header.table
         try:
-            canonical = canonical_key(table, key_types, _keys.decode(mod.keys))
+            canonical = canonical_key(table, form.key_types, _keys.decode(mod.keys))
         except (PoisonRecordError, msgspec.MsgspecError):
             # A key that contradicts its type. The consumer sets such a change aside, with its bytes; here it only
             # needs some bucket, and no correctness rests on which.
             canonical = table.encode() + b"\0" + mod.keys.encode()
-        return ordering_key(table, bucket_of(canonical, self.buckets_of(table)))
+        return form.ordering_keys[bucket_of(canonical, len(form.ordering_keys))]
 
     def buckets_of(self, table: str) -> int:
         """Return how many ordering keys a table has."""
-        buckets = self._buckets.get(table)
-        if buckets is None:
-            buckets = self._buckets[table] = self._options(table) or self._default_buckets
-        return buckets
+        return len(self._ordering_keys_of(table))
+
+    def _ordering_keys_of(self, table: str) -> Sequence[str]:
+        keys = self._ordering_keys.get(table)
+        if keys is None:
+            buckets = self._options(table) or self._default_buckets
+            keys = self._ordering_keys[table] = [ordering_key(table, bucket) for bucket in range(buckets)]
+        return keys
 
 
 def _about(record: DataChangeRecord) -> str:

@@ -34,6 +34,8 @@ class SpannerPartition:
     owner: str | None = None
     lease_until: Nanoseconds | None = None
     fencing: int = 0
+    load: int = 0
+    """Records per second."""
 
     def __post_init__(self) -> None:
         if self.watermark < self.start:
@@ -55,6 +57,7 @@ class NewPartition:
 class SpannerPartitionSurvey:
     """All partitions that are not finished, as they were at one time (by Spanner's clock), and a count of the rest.
 
+    ``finished``: as many as there were when they were counted last: a minute ago at most, and since any was finished.
     ``readers`` are the owners of leases, present or to come, that share the partitions.
     """
 
@@ -97,12 +100,6 @@ def claimable(
     """Return the partitions that are due, free, and not held already; the earliest first."""
     found = [p for p in partitions if p.token not in holding and is_due(p, end) and is_free(p, owner, now)]
     return sorted(found, key=lambda p: p.watermark)
-
-
-def fair_share(partitions: Iterable[SpannerPartition], *, readers: Collection[str], end: Nanoseconds | None) -> int:
-    """Return how many partitions a reader may hold, so that every one that is due finds a reader."""
-    due = sum(is_due(partition, end) for partition in partitions)
-    return -(-due // max(1, len(readers)))
 
 
 def low_watermark(watermarks: Iterable[Nanoseconds], now: Nanoseconds) -> Nanoseconds:

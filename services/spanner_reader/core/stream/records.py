@@ -1,7 +1,7 @@
 """What a change stream query returns: three kinds of records, and no fourth. Times are exact integer nanoseconds."""
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import Literal, NewType
 
 from shared.contracts.timestamps import Nanoseconds
 
@@ -75,6 +75,7 @@ class ChildPartitionsRecord:
 
 
 StreamRecord = DataChangeRecord | HeartbeatRecord | ChildPartitionsRecord
+RecordKind = Literal["data", "heartbeat", "child_partitions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from shared.contracts.timestamps import Nanoseconds
 class _Place:
     timestamp: Nanoseconds
     confirmed: bool
+    records: int = 1
 
 
 class SpannerConfirmedPrefix:
@@ -25,6 +26,8 @@ class SpannerConfirmedPrefix:
         self._watermark = watermark
         self._line: deque[_Place] = deque()
         self._first = 0
+        self._outstanding = 0
+        self._passed = 0
 
     @property
     def watermark(self) -> Nanoseconds:
@@ -33,17 +36,27 @@ class SpannerConfirmedPrefix:
 
     @property
     def outstanding(self) -> int:
-        """Return how many places in the line are not part of the prefix yet."""
-        return len(self._line)
+        """Return how many records in the line are not part of the prefix yet."""
+        return self._outstanding
 
-    def add(self, timestamp: Nanoseconds) -> int:
-        """Take the next place in the line for something that will be confirmed; return the place."""
-        self._line.append(_Place(timestamp, confirmed=False))
+    @property
+    def taken(self) -> int:
+        """Return how many records have stood in the line in all."""
+        return self._passed + self._outstanding
+
+    def add(self, timestamp: Nanoseconds, records: int = 1) -> int:
+        """Take the next place in the line for what will be confirmed; return the place.
+
+        ``timestamp`` is that of the last of so many records, which are confirmed together.
+        """
+        self._line.append(_Place(timestamp, confirmed=False, records=records))
+        self._outstanding += records
         return self._first + len(self._line) - 1
 
     def add_confirmed(self, timestamp: Nanoseconds) -> None:
         """Take the next place for something that needs no confirmation: a heartbeat."""
         self._line.append(_Place(timestamp, confirmed=True))
+        self._outstanding += 1
         self._advance()
 
     def confirm(self, place: int) -> None:
@@ -65,5 +78,8 @@ class SpannerConfirmedPrefix:
 
     def _advance(self) -> None:
         while self._line and self._line[0].confirmed:
-            self._watermark = max(self._watermark, self._line.popleft().timestamp)
+            first = self._line.popleft()
+            self._watermark = max(self._watermark, first.timestamp)
+            self._outstanding -= first.records
+            self._passed += first.records
             self._first += 1
