@@ -18,6 +18,7 @@ REPLAY_OF: Final = "replay_of"
 REPLAY_FORCED: Final = "replay_forced"
 """The attribute of a replayed message whose sender has accepted that it may bring a deleted row back."""
 
+_TEXTS: Final = ("detail", "failed_in", "ordering_key", "table", "key", "sequence", "commit_timestamp")
 _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
 _ATTRIBUTES: Final = 100  # Pub/Sub: attributes on a message
 _TAKEN_OFF: Final = (REPLAY_OF, REPLAY_FORCED, "CloudPubSubDeadLetterSource")
@@ -71,14 +72,8 @@ def to_attributes(letter: DeadLetter) -> dict[str, str]:
     ours = {
         "identity": letter.identity,
         "reason": letter.reason.value,
-        "detail": letter.detail,
         "failed_at": format_timestamp(letter.failed_at),
-        "failed_in": letter.failed_in,
-        "ordering_key": letter.ordering_key,
-        "table": letter.table,
-        "key": letter.key,
-        "sequence": letter.sequence,
-        "commit_timestamp": letter.commit_timestamp,
+        **{name: getattr(letter, name) for name in _TEXTS},
     }
     if letter.payload_bytes is not None:
         ours["payload_bytes"] = str(letter.payload_bytes)
@@ -97,15 +92,9 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
     return DeadLetter(
         data=data,
         attributes={name: value for name, value in attributes.items() if not name.startswith(PREFIX)},
-        ordering_key=ours.get("ordering_key", ""),
         reason=Reason(ours["reason"]),
-        detail=ours.get("detail", ""),
         failed_at=parse_timestamp(ours["failed_at"]),
-        failed_in=ours.get("failed_in", ""),
-        table=ours.get("table", ""),
-        key=ours.get("key", ""),
-        sequence=ours.get("sequence", ""),
-        commit_timestamp=ours.get("commit_timestamp", ""),
+        **{name: ours.get(name, "") for name in _TEXTS},
         payload_bytes=int(payload_bytes) if payload_bytes is not None else None,
         identity=ours["identity"],
     )

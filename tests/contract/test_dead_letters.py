@@ -124,7 +124,7 @@ class TestDeadLetterPublisher(DeadLettersContract):
                 return seen
 
             def come_back() -> None:
-                way.mend()
+                way.fix()
                 grpc.channel_ready_future(channel).result(30)  # which tries more and more seldom
 
             yield Place(letters, kept, way.cut, come_back)

@@ -37,7 +37,7 @@ class Scenario:
     first: Sequence[int] = ()
     """The rows of its table that come at once: nothing is wrong with them."""
     fixed: Mapping[int, int] = field(default_factory=dict)
-    """The seats of the rows that come by the cure; their names are those of `named`."""
+    """The seats of the rows that come by the fix; their names are those of `named`."""
     edit: Sequence[str] = ()
     """The options of `edit`."""
     before: str = ""

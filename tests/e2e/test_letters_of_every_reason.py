@@ -96,7 +96,7 @@ def everything(processes: Processes, pubsub_emulator: str, bigquery_stand_in: tu
     flow = Flow(pubsub=pubsub_emulator, bigquery_rest=rest, bigquery_grpc=write_api, project=PROJECT, name=name)
     with a_mending(processes, flow, StandIn(bigquery_stand_in)) as mending:
         yield Everything(mending)
-        mending.world.mend()
+        mending.world.fix()
 
 
 def test_every_reason_has_a_scenario() -> None:
@@ -151,7 +151,7 @@ def dead_letters_fixed_while_the_consumer_runs_are_applied(everything: Everythin
             mending.say("edit", everything.ids[reason], *scenario.edit, "--why", "a word for a number")
         if scenario.statement:
             everything.world.stand_in.run(scenario.statement.format(table=everything.table(reason)))
-    everything.world.mend()
+    everything.world.fix()
     ((forced, _scenario),) = with_fix("forced")
 
     wanted = [word for reason, _scenario in fixed for word in ("--reason", reason.value)]

@@ -1,4 +1,4 @@
-"""The dead-letter service's doctor: all is well, or what is not is named with its cure."""
+"""The dead-letter service's doctor: all is well, or what is not is named with its fix."""
 
 import io
 import json
@@ -28,12 +28,12 @@ class Place:
     environ: dict[str, str]
 
     def wrong(self, **settings: str) -> Mapping[str, str]:
-        """Return what is not right, by its check: what was found, and the cure."""
+        """Return what is not right, by its check: what was found, and the fix."""
         out = io.StringIO()
         code = doctor(self.environ | settings, out, as_json=True)
         found = json.loads(out.getvalue())
         assert code == any(one["level"] == "error" for one in found)
-        return {one["check"]: f"{one['detail']} -> {one['cure']}" for one in found if one["level"] != "ok"}
+        return {one["check"]: f"{one['detail']} -> {one['fix']}" for one in found if one["level"] != "ok"}
 
 
 @pytest.fixture

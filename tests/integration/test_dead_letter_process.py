@@ -176,7 +176,7 @@ def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues
         letters.processes.wait_until(
             lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
-        assert letters.get("/healthz") == "alive\n", "a restart would mend nothing"
+        assert letters.get("/healthz") == "alive\n", "a restart would fix nothing"
         letters.publish([a_letter(2)])
 
         pubsub.heal()

@@ -124,7 +124,7 @@ class LettersStory:
         by_reason = _by_reason(collected)
         self._say(f"{sum(collected.values())} changes cannot be applied and are dead letters: {by_reason}")
         if self._database is not None:
-            self._mend_the_table(self._database)
+            self._fix_the_table(self._database)
             self._correct_at_the_source(self._database)
         self._run("discard", "--reason", Reason.UNDECODABLE.value, "--why", "it is no change batch")
         return self._found(collected)
@@ -148,7 +148,7 @@ class LettersStory:
         self._commit(database, [Write("update", TABLE, {**_named(_MEASURED_ANEW), "length_feet": 14_511})])
         self._wait(lambda: self._open().get(conflict, 0) > before, "the runway that changed to be collected")
 
-    def _mend_the_table(self, database: SpannerDatabase) -> None:
+    def _fix_the_table(self, database: SpannerDatabase) -> None:
         self._stack.dataset.query(f"DROP TABLE {TABLE}")  # as its dead letters say
         rows = len(database.query(f"SELECT name FROM {TABLE}")) - 1
         replayed = 0.0

@@ -1,7 +1,7 @@
 """A dead letter as it is kept: its state, how often it failed, what was done about it and by whom."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final, NewType
 
@@ -60,10 +60,9 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDeadLetter:
-    """A dead letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
+class DeadLetterHistory:
+    """What has become of a dead letter since it came first."""
 
-    letter: DeadLetter
     state: State
     group: GroupId
     attempts: int
@@ -81,6 +80,21 @@ class StoredDeadLetter:
     """The replay that holds it, until ``claimed_until``: no other may send it."""
     claimed_until: Nanoseconds | None = None
 
+
+HISTORY: Final = tuple(field.name for field in fields(DeadLetterHistory))
+SHOWN_OF_MESSAGE: Final = (
+    *("reason", "detail", "table", "key", "sequence", "commit_timestamp", "ordering_key", "failed_in"),
+    "payload_bytes",
+)
+"""The fields of a `DeadLetter` that lists show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDeadLetter(DeadLetterHistory):
+    """A dead letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
+
+    letter: DeadLetter
+
     @property
     def id(self) -> DeadLetterId:
         """Return its identity."""
@@ -94,43 +108,19 @@ class StoredDeadLetter:
     @property
     def line(self) -> "DeadLetterLine":
         """Return what lists show of it."""
-        letter = self.letter
-        return DeadLetterLine(
-            id=self.id,
-            state=self.state,
-            group=self.group,
-            reason=letter.reason,
-            detail=letter.detail,
-            table=letter.table,
-            key=letter.key,
-            sequence=letter.sequence,
-            commit_timestamp=letter.commit_timestamp,
-            ordering_key=letter.ordering_key,
-            failed_in=letter.failed_in,
-            size=len(letter.data),
-            payload_bytes=letter.payload_bytes,
-            attempts=self.attempts,
-            replays=self.replays,
-            first_failed_at=self.first_failed_at,
-            last_failed_at=self.last_failed_at,
-            arrived_at=self.arrived_at,
-            edit_of=self.edit_of,
-            edited_as=self.edited_as,
-            claimed_by=self.claimed_by,
-            claimed_until=self.claimed_until,
-        )
+        of_message = {name: getattr(self.letter, name) for name in SHOWN_OF_MESSAGE}
+        history = {name: getattr(self, name) for name in HISTORY}
+        return DeadLetterLine(id=self.id, size=len(self.letter.data), **of_message, **history)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterLine:
+class DeadLetterLine(DeadLetterHistory):
     """A dead letter as lists show it: all but its bytes and attributes, which may be megabytes.
 
-    What a field means is documented at `StoredDeadLetter` and `DeadLetter`.
+    What a field means is documented at `DeadLetterHistory` and `DeadLetter`.
     """
 
     id: DeadLetterId
-    state: State
-    group: GroupId
     reason: Reason
     detail: str
     table: str
@@ -143,15 +133,6 @@ class DeadLetterLine:
     """Bytes that are kept."""
     payload_bytes: int | None
     """Bytes that could not be kept, if any: such a dead letter cannot be replayed."""
-    attempts: int
-    replays: int
-    first_failed_at: Nanoseconds
-    last_failed_at: Nanoseconds
-    arrived_at: Nanoseconds
-    edit_of: DeadLetterId | None = None
-    edited_as: DeadLetterId | None = None
-    claimed_by: ReplayId | None = None
-    claimed_until: Nanoseconds | None = None
 
     @property
     def without_payload(self) -> bool:

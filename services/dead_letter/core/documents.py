@@ -5,7 +5,10 @@ where they are asked for.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
+from typing import Any, Final
 
 from services.dead_letter.core.dead_letters import (
     DeadLetterGroup,
@@ -16,37 +19,22 @@ from services.dead_letter.core.dead_letters import (
 )
 from services.dead_letter.core.masking import attributes, detail, payload
 from services.dead_letter.core.plan import PlannedReplay
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import format_timestamp
 
 Document = Mapping[str, object]
 
 
+_LINE: Final = (
+    *("id", "state", "group", "reason", "detail", "table", "key", "sequence", "commit_timestamp", "ordering_key"),
+    *("failed_in", "size", "payload_bytes", "attempts", "replays", "first_failed_at", "last_failed_at", "arrived_at"),
+    *("edit_of", "edited_as", "claimed_by", "claimed_until"),
+)
+_TIMES: Final = {"at", "first_failed_at", "last_failed_at", "arrived_at", "claimed_until", "oldest_open"}
+
+
 def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
     """Return a dead letter as lists show it."""
-    return {
-        "id": line.id,
-        "state": line.state.value,
-        "group": line.group,
-        "reason": line.reason.value,
-        "detail": detail(line.reason, line.detail, values=values),
-        "table": line.table,
-        "key": line.key,
-        "sequence": line.sequence,
-        "commit_timestamp": line.commit_timestamp,
-        "ordering_key": line.ordering_key,
-        "failed_in": line.failed_in,
-        "size": line.size,
-        "payload_bytes": line.payload_bytes,
-        "attempts": line.attempts,
-        "replays": line.replays,
-        "first_failed_at": format_timestamp(line.first_failed_at),
-        "last_failed_at": format_timestamp(line.last_failed_at),
-        "arrived_at": format_timestamp(line.arrived_at),
-        "edit_of": line.edit_of,
-        "edited_as": line.edited_as,
-        "claimed_by": line.claimed_by,
-        "claimed_until": _instant(line.claimed_until),
-    }
+    return {**_document(line, _LINE), "detail": detail(line.reason, line.detail, values=values)}
 
 
 def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
@@ -75,54 +63,44 @@ def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
 def trail_document(entry: TrailEntry, *, values: bool) -> Document:
     """Return a line of a trail; the diff of an edit holds values."""
     more = {name: text if values or name != "diff" else "<masked>" for name, text in entry.more.items()}
-    return {
-        "at": format_timestamp(entry.at),
-        "who": entry.who,
-        "action": entry.action.value,
-        "result": entry.result,
-        "more": more,
-    }
+    return {**_document(entry, ("at", "who", "action", "result")), "more": more}
 
 
 def group_document(group: DeadLetterGroup) -> Document:
     """Return a group."""
-    return {
-        "id": group.id,
-        "reason": group.reason.value,
-        "table": group.table,
-        "detail": group.detail,
-        "letters": group.letters,
-        "by_state": {state.value: count for state, count in group.by_state.items()},
-        "first_failed_at": format_timestamp(group.first_failed_at),
-        "last_failed_at": format_timestamp(group.last_failed_at),
-        "sample": group.sample,
-    }
+    return _document(group, tuple(field.name for field in fields(group)))
 
 
 def stats_document(stats: DeadLetterStats) -> Document:
     """Return what the store holds, in numbers."""
     return {
-        "by_state": {state.value: count for state, count in stats.by_state.items()},
-        "open_by_reason": {reason.value: count for reason, count in stats.by_reason.items()},
-        "open_by_table": dict(stats.by_table),
-        "oldest_open": _instant(stats.oldest_open),
-        "payload_bytes": stats.payload_bytes,
+        "by_state": _plain(stats.by_state),
+        "open_by_reason": _plain(stats.by_reason),
+        "open_by_table": _plain(stats.by_table),
+        **_document(stats, ("oldest_open", "payload_bytes")),
     }
 
 
 def planned_document(planned: PlannedReplay) -> Document:
     """Return what a replay does with a dead letter."""
-    letter = planned.letter
     return {
-        "id": letter.id,
-        "table": letter.letter.table,
-        "key": letter.letter.key,
-        "sequence": letter.letter.sequence,
-        "reason": letter.letter.reason.value,
-        "verdict": planned.verdict.value,
-        "why": planned.why,
+        "id": planned.letter.id,
+        **_document(planned.letter.letter, ("table", "key", "sequence", "reason")),
+        **_document(planned, ("verdict", "why")),
     }
 
 
-def _instant(instant: Nanoseconds | None) -> str | None:
-    return None if instant is None else format_timestamp(instant)
+def _document(of: object, names: Iterable[str]) -> dict[str, object]:
+    found = {name: getattr(of, name) for name in names}
+    return {
+        name: format_timestamp(value) if name in _TIMES and value is not None else _plain(value)
+        for name, value in found.items()
+    }
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(_plain(name)): count for name, count in value.items()}
+    return value

@@ -40,8 +40,8 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     yield _store(settings)
     if place := short_lived(settings.database, mounts()):
-        cure = "mount a volume for it, or name PostgreSQL in DATABASE"
-        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all letters with it", cure)
+        fix = "mount a volume for it, or name PostgreSQL in DATABASE"
+        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all letters with it", fix)
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is mirrored")
     yield from _pubsub(settings)
     yield from _mirrors(settings, file)
@@ -52,8 +52,8 @@ def _store(settings: Settings) -> Finding:
         with closing(open_database(settings.database, make=False)) as database:
             known = SqlDeadLetterStore(database).pipeline()
     except MisconfiguredError as error:
-        cure = "start the service, which makes what is missing, or fix DATABASE"
-        return Finding(Level.ERROR, "store", str(error), cure)
+        fix = "start the service, which makes what is missing, or fix DATABASE"
+        return Finding(Level.ERROR, "store", str(error), fix)
     except TransientError as error:
         return Finding(Level.ERROR, "store", str(error), "see that it runs and can be reached: DATABASE")
     try:

@@ -34,7 +34,7 @@ def test_a_replay_that_only_shows_says_nothing_of_the_topic(shell: Shell) -> Non
     assert shell.world.store.pipeline() == Pipeline()
 
 
-def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_cure(shell: Shell) -> None:
+def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_fix(shell: Shell) -> None:
     shell.world.keep(a_letter())
     shell.world.store.join(OURS)
     shell.world.publisher.topic = STAGING

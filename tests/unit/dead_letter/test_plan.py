@@ -149,7 +149,7 @@ def test_a_letter_replayed_in_vain_so_often_waits_for_a_person(terms: Terms, ver
     assert judged(stored(replays=3), terms=terms).verdict is verdict
 
 
-def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_cure() -> None:
+def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_fix() -> None:
     letter = stored(a_letter(data=b'{"id":"1"}', payload_bytes=11_000_000))
     planned = judged(letter, terms=replace(TERMS, force=True, named=True))
     assert planned.verdict is Verdict.NO_PAYLOAD

@@ -8,11 +8,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from services.dead_letter.adapters.store.schema import deliveries, letters, payloads
 from services.dead_letter.adapters.store.store_rows import (
+    chunks,
     entry,
     locked,
     new_row,
     payload_row,
-    pieces,
     storable,
     write_trail,
 )
@@ -87,7 +87,7 @@ def _rows(
 
 def _deliveries(connection: Connection, numbers: Sequence[int]) -> set[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
-    for some in pieces(sorted(numbers)):
+    for some in chunks(sorted(numbers)):
         rows = connection.execute(select(deliveries.c.n, deliveries.c.message_id).where(deliveries.c.n.in_(some)))
         found |= {(n, message_id) for n, message_id in rows}
     return found

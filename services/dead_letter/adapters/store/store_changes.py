@@ -10,11 +10,11 @@ from services.dead_letter.adapters.store.schema import letters, payloads
 from services.dead_letter.adapters.store.store_rows import (
     AT_A_TIME,
     AnyRow,
+    chunks,
     entry,
     locked,
     new_row,
     payload_row,
-    pieces,
     write_trail,
 )
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
@@ -142,7 +142,7 @@ def forget(connection: Connection, before: Nanoseconds, limit: int) -> int:
     old = (_c.state != State.OPEN.value, _c.last_failed_at < before, _c.last_action_at < before)
     chosen = select(_c.n).where(*old).order_by(_c.last_action_at, _c.n).limit(limit).with_for_update(skip_locked=True)
     forgotten = 0
-    for some in pieces(connection.execute(chosen).scalars().all()):
+    for some in chunks(connection.execute(chosen).scalars().all()):
         forgotten += connection.execute(delete(letters).where(_c.n.in_(some))).rowcount
     return forgotten
 
@@ -155,7 +155,7 @@ def _change(connection: Connection, rows: Sequence[AnyRow], now: Nanoseconds | N
     """Change dead letters that are locked; with ``now``, as an action that keeps them from being forgotten."""
     if now is not None:
         values = values | {"last_action_at": now}
-    for some in pieces(rows, AT_A_TIME):
+    for some in chunks(rows, AT_A_TIME):
         connection.execute(update(letters).where(_c.n.in_([row.n for row in some])).values(values))
 
 

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from services.dead_letter.adapters.store.schema import letters, trail
 from services.dead_letter.core.dead_letters import (
+    HISTORY,
+    SHOWN_OF_MESSAGE,
     Action,
     DeadLetterId,
     DeadLetterLine,
-    GroupId,
-    ReplayId,
     State,
     StoredDeadLetter,
 )
@@ -37,8 +38,8 @@ LINE: Final = (
 """The columns of a `DeadLetterLine`."""
 
 
-def pieces(values: Sequence[T], size: int = AT_A_TIME) -> Iterator[Sequence[T]]:
-    """Return values in pieces for one statement each."""
+def chunks(values: Sequence[T], size: int = AT_A_TIME) -> Iterator[Sequence[T]]:
+    """Return values in chunks for one statement each."""
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
@@ -77,18 +78,12 @@ def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
     """Return the row of a dead letter that has not failed yet."""
     failed_at = storable(letter.failed_at)
     return {
+        **{_COLUMN_OF[name]: getattr(letter, name) for name in SHOWN_OF_MESSAGE},
         "id": letter.identity,
         "state": State.OPEN.value,
         "group_id": group_of(letter.reason, letter.table, letter.detail),
         "reason": letter.reason.value,
-        "detail": letter.detail,
-        "table_name": letter.table,
-        "row_key": letter.key,
-        "sequence": letter.sequence,
         "sequence_order": sequence_order(letter.sequence),
-        "commit_timestamp": letter.commit_timestamp,
-        "ordering_key": letter.ordering_key,
-        "failed_in": letter.failed_in,
         "size": len(letter.data),
         "payload_bytes": None if letter.payload_bytes is None else storable(letter.payload_bytes),
         "attempts": 0,
@@ -97,11 +92,7 @@ def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
         "last_failed_at": failed_at,
         "arrived_at": now,
         "last_action_at": now,
-        "edit_of": None,
-        "edited_as": None,
-        "claimed_by": None,
-        "claimed_until": None,
-        "lost_by": None,
+        **dict.fromkeys(("edit_of", "edited_as", "claimed_by", "claimed_until", "lost_by")),
     }
 
 
@@ -110,32 +101,17 @@ def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
     return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
 
 
+_COLUMN_OF: Final = {field.name: field.name for field in fields(DeadLetterLine)} | {
+    "group": "group_id",
+    "table": "table_name",
+    "key": "row_key",
+}
+
+
 def line_of(row: AnyRow) -> DeadLetterLine:
     """Return what lists show, from a row of `LINE`."""
-    return DeadLetterLine(
-        id=DeadLetterId(row.id),
-        state=State(row.state),
-        group=GroupId(row.group_id),
-        reason=Reason(row.reason),
-        detail=row.detail,
-        table=row.table_name,
-        key=row.row_key,
-        sequence=row.sequence,
-        commit_timestamp=row.commit_timestamp,
-        ordering_key=row.ordering_key,
-        failed_in=row.failed_in,
-        size=row.size,
-        payload_bytes=row.payload_bytes,
-        attempts=row.attempts,
-        replays=row.replays,
-        first_failed_at=Nanoseconds(row.first_failed_at),
-        last_failed_at=Nanoseconds(row.last_failed_at),
-        arrived_at=Nanoseconds(row.arrived_at),
-        edit_of=None if row.edit_of is None else DeadLetterId(row.edit_of),
-        edited_as=None if row.edited_as is None else DeadLetterId(row.edited_as),
-        claimed_by=None if row.claimed_by is None else ReplayId(row.claimed_by),
-        claimed_until=None if row.claimed_until is None else Nanoseconds(row.claimed_until),
-    )
+    found = {name: getattr(row, column) for name, column in _COLUMN_OF.items()}
+    return DeadLetterLine(**found | {"state": State(row.state), "reason": Reason(row.reason)})
 
 
 def letter_of(row: AnyRow) -> StoredDeadLetter:
@@ -144,32 +120,11 @@ def letter_of(row: AnyRow) -> StoredDeadLetter:
     letter = DeadLetter(
         data=bytes(row.data),
         attributes=json.loads(row.attributes),
-        ordering_key=line.ordering_key,
-        reason=line.reason,
-        detail=line.detail,
         failed_at=line.last_failed_at,
-        failed_in=line.failed_in,
-        table=line.table,
-        key=line.key,
-        sequence=line.sequence,
-        commit_timestamp=line.commit_timestamp,
-        payload_bytes=line.payload_bytes,
         identity=line.id,
+        **{name: getattr(line, name) for name in SHOWN_OF_MESSAGE},
     )
-    return StoredDeadLetter(
-        letter=letter,
-        state=line.state,
-        group=line.group,
-        attempts=line.attempts,
-        replays=line.replays,
-        first_failed_at=line.first_failed_at,
-        last_failed_at=line.last_failed_at,
-        arrived_at=line.arrived_at,
-        edit_of=line.edit_of,
-        edited_as=line.edited_as,
-        claimed_by=line.claimed_by,
-        claimed_until=line.claimed_until,
-    )
+    return StoredDeadLetter(letter=letter, **{name: getattr(line, name) for name in HISTORY})
 
 
 def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLetterId, AnyRow]:
@@ -178,7 +133,7 @@ def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLett
     They are taken in the order of their ids by everybody, so that no two wait for each other.
     """
     found: dict[DeadLetterId, AnyRow] = {}
-    for some in pieces(sorted(set(ids))):
+    for some in chunks(sorted(set(ids))):
         rows = select(letters).where(_c.id.in_(some)).order_by(_c.id).with_for_update()
         found |= {DeadLetterId(row.id): row for row in connection.execute(rows)}
     return found

@@ -40,7 +40,7 @@ _RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long the store or BigQuery may be away before the replay ends."""
 _CHUNK: Final = 250
 _CHUNK_BYTES: Final = 16 << 20
-_PIECES_A_SECOND: Final = 4
+_CHUNKS_A_SECOND: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,15 +194,15 @@ class Replay:
             self._look(comebacks, outcome)
             if outcome.failing:
                 return
-            some = comebacks.that_may_go(ours[: pace.piece], self._clock.now())
-            piece, ours = ours[:some], ours[some:]
+            some = comebacks.that_may_go(ours[: pace.chunk], self._clock.now())
+            chunk, ours = ours[:some], ours[some:]
             if self._stop.wait(pace.wait(some, self._clock.now()) if some else LOOK_EVERY):
                 outcome.stopped = True
                 return
             if self._clock.now() - claimed_at > _RENEWED_AFTER // timedelta(microseconds=1) * 1_000:
-                again, claimed_at = self._claimed([*piece, *ours], outcome)
-                piece, ours = again[: len(piece)], again[len(piece) :]
-            self._send(piece, forced, order, outcome, comebacks)
+                again, claimed_at = self._claimed([*chunk, *ours], outcome)
+                chunk, ours = again[: len(chunk)], again[len(chunk) :]
+            self._send(chunk, forced, order, outcome, comebacks)
             tell((), outcome)
 
     def _claimed(
@@ -220,20 +220,20 @@ class Replay:
 
     def _send(
         self,
-        piece: Sequence[StoredDeadLetter],
+        chunk: Sequence[StoredDeadLetter],
         forced: Collection[DeadLetterId],
         order: ReplayOrder,
         outcome: Outcome,
         comebacks: Comebacks,
     ) -> None:
-        if not piece:
+        if not chunk:
             return
-        self._publisher.publish([one.letter for one in piece], forced)
+        self._publisher.publish([one.letter for one in chunk], forced)
         done = self._retried(
-            lambda: self._store.sent(_ids(piece), outcome.replay, order.who, self._clock.now()),
+            lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()),
         )
-        outcome.sent += len(piece)
-        comebacks.were_sent(piece, set(_ids(piece)) - set(done), self._clock.now())
+        outcome.sent += len(chunk)
+        comebacks.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
         outcome.failed_again = comebacks.count
 
     def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
@@ -257,16 +257,16 @@ def _tell_nobody(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
 
 
 class _Pace:
-    """How fast dead letters go: in small pieces, each when those before it have had their time."""
+    """How fast dead letters go: in small chunks, each when those before it have had their time."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._due: Nanoseconds | None = None
 
     @property
-    def piece(self) -> int:
+    def chunk(self) -> int:
         """Return how many dead letters go out together."""
-        return _CHUNK if self._rate is None else max(1, math.floor(self._rate / _PIECES_A_SECOND))
+        return _CHUNK if self._rate is None else max(1, math.floor(self._rate / _CHUNKS_A_SECOND))
 
     def wait(self, letters: int, now: Nanoseconds) -> timedelta:
         """Return how long to wait before so many dead letters may go."""
