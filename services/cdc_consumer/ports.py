@@ -121,6 +121,8 @@ RESYNC: Final = (
     "python -m services.spanner_reader snapshot TABLE; of a Bigtable table python -m services.bigtable_reader snapshot"
 )
 """The commands that take a snapshot of a table again."""
+MASKS_CHANGED: Final = "masks_changed"
+"""Why a mirror needs one some of whose rows were written with another mask key, or other masks or names of columns."""
 LEFT_OUT: Final = "mirror_left_out"
 """Why a mirror needs one whose changes went to a history alone for a while."""
 
@@ -185,12 +187,13 @@ class DestinationTables(Protocol):
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
         A history's view is brought up to date with it; a ``max_staleness`` that is given is set. A mirror in whose
-        stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`). Answers from memory
-        once a definition is known to fit. Where the table has a column with another type, its values have another one
-        beside it (`beside`). PoisonRecordError (SCHEMA_CONFLICT) where the table has another key, or a column of
-        another type that can have none beside it. TableTroubleError where this one table is refused, has no key at all,
-        is of another source table, or is in a dataset that is not there (MisconfiguredError if that is the usual one)
-        or is refused too (DatasetRefusedError if that is the usual one).
+        stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`), as does one whose rows
+        were masked or named in another way (`MASKS_CHANGED`). A history keeps its changes as long as ``keep`` says.
+        Answers from memory once a definition is known to fit. Where the table has a column with another type, its
+        values have another one beside it (`beside`). PoisonRecordError (SCHEMA_CONFLICT) where the table has another
+        key, or a column of another type that can have none beside it. TableTroubleError where this one table is
+        refused, has no key at all, is of another source table, or is in a dataset that is not there (MisconfiguredError
+        if that is the usual one) or is refused too (DatasetRefusedError if that is the usual one).
         """
 
     def complete(self, definition: TableDefinition, since: int, read_since: int) -> None:

@@ -62,7 +62,11 @@ class Settings:
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1)
     micro_batch_messages: int = setting("messages in a micro-batch, at most", unit="messages", default=10_000, least=1)
     micro_batch_bytes: int = setting(
-        "bytes of messages in a micro-batch, about", unit="bytes", default=128 << 20, least=1
+        "bytes of messages in a micro-batch, about; one buffer of a task may hold them all",
+        unit="bytes",
+        default=128 << 20,
+        least=1,
+        most=1 << 30,
     )
     poison_limit: int = setting(
         "how many messages that cannot be read may become dead letters though most are such; ten times for changes",
@@ -178,6 +182,17 @@ class SetupSettings:
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesSettings:
+    """What `tables` takes beside the file that it checks. Whether the consumer's own settings are right it reports."""
+
+    bigquery_dataset: str = setting("the dataset of the mirrored tables", default="BIGQUERY_DATASET")
+    source_rows: str = setting(
+        "the command that answers for the source: its reader's command `rows`, run with the environment of this one",
+        default="python -m services.spanner_reader rows",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

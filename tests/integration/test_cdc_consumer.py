@@ -27,7 +27,7 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
     world.publish(*[a_message(a_change(n, 2)) for n in range(1, 6)])
     world.wait_for_rows(dict.fromkeys(range(1, 6), "name 2"))
     first.process.kill()
-    world.mend()
+    world.fix()
     world.publish(a_message(a_change(1, 3, op="DELETE")))
 
     second = world.start("second")
@@ -44,7 +44,7 @@ def test_a_stop_while_bigquery_is_unavailable_nacks_and_ends_in_time(world: Worl
     wait_until(lambda: bool(events(consumer.process, "call_retried")), "a retry", [consumer.process], TIMEOUT)
 
     assert ends(consumer) == 0, consumer.process.obituary()
-    world.mend()
+    world.fix()
     request = PullRequest(subscription=world.topology.subscription, max_messages=10)
     (received,) = pull_stub(world.channel)(request, timeout=5).received_messages  # at once, not after the deadline
     assert received.delivery_attempt == 2
@@ -102,4 +102,4 @@ def test_a_wrong_command_names_the_right_ones(world: World) -> None:
     assert process.wait(TIMEOUT) == 2
     said = process.output()
     assert said.startswith("error: unknown command run\n")
-    assert "\nthe commands are setup, doctor, status, sweep, reconcile; " in said
+    assert "\nthe commands are setup, doctor, status, sweep, reconcile, advise, tables; " in said

@@ -66,7 +66,7 @@ def test_the_consumer_is_alive_while_bigquery_is_unavailable_and_shows_only_what
     while time.monotonic() < over:
         assert consumer.alive
         time.sleep(0.5)
-    world.mend()
+    world.fix()
 
     world.wait_for_rows({1: "name 1", 2: "name 1"})
     world.processes.wait_until(acks(consumer, 2), "what was written to be acked", TIMEOUT)

@@ -60,7 +60,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     world.publish(a_message(a_change(5)), a_message(a_change(4, 2)))
     world.processes.wait_until(lambda: bool(events(consumer.process, "call_retried")) or None, "a retry", TIMEOUT)
     assert world.names() == {2: "name 11", 4: "name 1"}
-    world.mend()
+    world.fix()
     world.wait_for_rows({2: "name 11", 4: "name 2", 5: "name 1"})
     world.processes.wait_until(acks(consumer, before + 2), "two more acks", TIMEOUT)
     assert counter(consumer, "consumer_messages") == before + 2
@@ -128,7 +128,7 @@ def test_on_two_executors_everything_is_applied_and_one_that_is_killed_in_mid_ba
     (counted,) = events(first.process, "leases_counted")
     assert counted["left"] >= 1, "what the killed executors held"
     assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
-    world.mend()
+    world.fix()
     second = world.start("first")
     world.wait_for_rows(dict.fromkeys(range(3), "name 2"))
     world.processes.wait_until(acks(second, 3), "what the killed executor held to be acked", TIMEOUT)
@@ -162,7 +162,7 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     assert counted["left"] >= 1, "what the killed worker held"
     assert counted["taken"] == counted["acked"] + counted["left"]
 
-    world.mend()
+    world.fix()
     second = world.start("first")
     world.wait_for_rows(dict.fromkeys(range(3), "name 9"))
     world.processes.wait_until(acks(second, counted["left"]), "everything that was left to be acked", TIMEOUT)

@@ -119,7 +119,7 @@ def test_missing_settings_are_all_named_and_java_is_still_looked_at(world: World
     assert "SUBSCRIPTION is not set" in found["settings"].detail
     assert "DEAD_LETTER_TOPIC is not set" in found["settings"].detail
     assert "SPARK_MASTER='locl': names no Spark" in found["settings"].detail
-    assert "openjdk-17-jre-headless" in found["java"].cure
+    assert "openjdk-17-jre-headless" in found["java"].fix
 
 
 def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
         "write API",
     }
     assert "tables.toml:2" in found["tables file"].detail
-    assert found["subscription gone"].cure == "python -m services.cdc_consumer setup"
-    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in found["dataset nowhere"].cure
+    assert found["subscription gone"].fix == "python -m services.cdc_consumer setup"
+    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in found["dataset nowhere"].fix
     assert "UNAVAILABLE" in found["write API"].detail
 
 
@@ -192,7 +192,7 @@ def test_a_dataset_that_forgets_its_tables_is_refused(world: World, what: str) -
 
     assert list(found) == [f"dataset {name}: expiry"]
     assert "deleted after 3 days" in found[f"dataset {name}: expiry"].detail
-    assert f"--default_{what}_expiration 0" in found[f"dataset {name}: expiry"].cure
+    assert f"--default_{what}_expiration 0" in found[f"dataset {name}: expiry"].fix
 
 
 def test_a_start_warns_of_a_dataset_that_forgets_its_tables_and_of_no_other(world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_right_that_is_missing_is_named_with_the_role_that_has_it(world: World
     found = world.wrong()
 
     assert list(found) == [f"dataset {world.stand_in.dataset}: {check}"]
-    assert "roles/bigquery.dataEditor" in next(iter(found.values())).cure
+    assert "roles/bigquery.dataEditor" in next(iter(found.values())).fix
 
 
 def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> None:
@@ -239,10 +239,10 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     }
     assert found["table keyless: primary key"].level is Level.ERROR
     assert found["table stranger: primary key"].level is Level.WARNING
-    assert "ADD PRIMARY KEY" in found["table keyless: primary key"].cure
-    assert "--clear_label millrace_needs_resync" in found["table anew: needs re-sync"].cure
-    assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].cure
-    assert "DROP NOT NULL" in found["table strict: column conflict"].cure
+    assert "ADD PRIMARY KEY" in found["table keyless: primary key"].fix
+    assert "--clear_label millrace_needs_resync" in found["table anew: needs re-sync"].fix
+    assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].fix
+    assert "DROP NOT NULL" in found["table strict: column conflict"].fix
     fine = {one.check: one.detail for one in world.findings()}["table fine"]
     assert "max_staleness" in fine
     assert "merged by BigQuery" not in fine
@@ -282,12 +282,14 @@ def test_a_mirror_that_its_readers_are_refused_is_named(world: World) -> None:
     assert set(found) == {"table unset: readers", "table late: readers"}
     assert found["table unset: readers"].level is Level.WARNING
     assert "changes wait to be applied" in found["table unset: readers"].detail
-    assert "set max_staleness in TABLES_FILE" in found["table unset: readers"].cure
+    assert "set max_staleness in TABLES_FILE" in found["table unset: readers"].fix
     assert "for longer than its max_staleness, 1s" in found["table late: readers"].detail
-    assert "raise max_staleness" in found["table late: readers"].cure
+    assert "raise max_staleness" in found["table late: readers"].fix
     for name in ("unset", "late"):
         world.stand_in.control("POST", "applies/run", table=world.path(name))
-    assert world.wrong() == {}
+    (advice,) = world.wrong().values()
+    assert advice.check == f"advice: {world.stand_in.dataset}.late: max_staleness"
+    assert advice.detail.startswith("1s is less than the recommended")
 
 
 def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_ours(
@@ -304,7 +306,7 @@ def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_o
 
     assert found["datasets by schema"].detail == f"{prefix}{{schema}}: {prefix}air"
     assert found[f"dataset {prefix}air"].level is Level.OK
-    assert found["table keyless: primary key"].cure.startswith(f"ALTER TABLE `{PROJECT}.{prefix}air.keyless` ADD ")
+    assert found["table keyless: primary key"].fix.startswith(f"ALTER TABLE `{PROJECT}.{prefix}air.keyless` ADD ")
     assert f"dataset {prefix}sea" not in found
 
 

@@ -113,7 +113,7 @@ class World:
     def fault(self, **fault: Any) -> None:
         self.stand_in.control("POST", "faults", **fault)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         self.stand_in.control("DELETE", "faults")
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -170,7 +171,138 @@ class ReconcileCommand:
     json: Json = False
 
 
-ConsumerCommand = SetupCommand | DoctorCommand | ConsumerStatusCommand | SweepCommand | ReconcileCommand
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviseCommand:
+    """Print which max_staleness each mirror should have, what its jobs cost, and what else costs data or money.
+
+    It reads BigQuery's history of jobs of seven days, in the region of each dataset, and changes nothing. A running
+    consumer is asked for its throughput. BigQuery bills its queries of INFORMATION_SCHEMA: ten megabytes each, of which
+    there are five for a region and three for a dataset.
+
+    It takes the consumer's own settings. Exits 0, or 1 where something should be changed or cannot be read.
+
+    Examples:
+
+    \b
+      {program} advise
+      {program} advise Orders --tolerable 30m
+      {program} advise Orders --deleted-at 2026-11-22T10:00:00Z
+      {program} advise --admin-project my-admin --price on_demand=7.5
+      {program} advise --changes 5000 --change-bytes 1500 --per 1s
+      {program} advise --written-per-day 40GB --source-retention 7d
+    """
+
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MIRROR",
+            default_factory=list,
+            help="A mirror as BigQuery names it; all.",
+            show_default=False,
+        ),
+    ]
+    tolerable: Annotated[
+        timedelta | None,
+        typer.Option(parser=_duration, metavar="DURATION", help="How old the answers of queries may be."),
+    ] = None
+    deleted_at: Annotated[
+        str | None,
+        typer.Option(
+            parser=_timestamp,
+            metavar="TIME",
+            help="Print whether deletes are applied that were written to BigQuery by then: such as when a query no "
+            "longer found the row.",
+        ),
+    ] = None
+    admin_project: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="The project that owns reservations.", show_default="BIGQUERY_PROJECT"),
+    ] = None
+    reservation: Annotated[str, typer.Option(metavar="ID", help="The reservation that statements make.")] = "millrace"
+    assignment: Annotated[str, typer.Option(metavar="ID", help="The assignment that statements make.")] = "millrace-cdc"
+    edition: Annotated[str, typer.Option(metavar="EDITION", help="ENTERPRISE or ENTERPRISE_PLUS.")] = "ENTERPRISE"
+    price: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=DOLLARS",
+            default_factory=list,
+            show_default=False,
+            help="A price that is not the default: on_demand, slot_hour, write, pubsub, pubsub_storage, "
+            "bigtable_storage.",
+        ),
+    ]
+    changes: Annotated[
+        float | None, typer.Option(metavar="N", min=0, help="How many changes are expected in the time of --per.")
+    ] = None
+    change_bytes: Annotated[
+        int, typer.Option(parser=_bytes, metavar="SIZE", show_default="1kB", help="How large one of them is.")
+    ] = 1_000
+    per: Annotated[
+        timedelta, typer.Option(parser=_duration, metavar="DURATION", show_default="1s", help="The time of --changes.")
+    ] = timedelta(seconds=1)
+    source_retention: Annotated[
+        timedelta,
+        typer.Option(
+            parser=_duration,
+            metavar="DURATION",
+            show_default="1d",
+            help="How long the change stream keeps its records.",
+        ),
+    ] = timedelta(days=1)
+    written_per_day: Annotated[
+        int | None,
+        typer.Option(
+            parser=_bytes,
+            metavar="SIZE",
+            help="What is written to a Bigtable table in a day: the storage of its change records is computed.",
+        ),
+    ] = None
+    clusters: Annotated[int, typer.Option(metavar="N", min=1, help="In how many clusters that table is.")] = 1
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The consumer's health port; HOST and PORT if unset.")
+    ] = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesCommand:
+    """Print what each source table becomes under a tables file, before the consumer has it.
+
+    For each table of the source: dataset, name, key, columns and types, masks, clustering, staleness; what is left out
+    and why; and what is refused. Nothing is changed, and BigQuery is not asked. The source is asked through its
+    reader's command `rows`, which takes the reader's own settings; with --schema it is a file that --save-schema wrote.
+    The consumer's settings in the environment, and the file of the mask key, are checked too.
+
+    Exits 0 if all would work, 1 if anything would not, 2 if the file or the source cannot be read.
+
+    Examples:
+
+    \b
+      {program} tables --check tables.toml
+      {program} tables --check tables.toml --save-schema schema.jsonl
+      {program} tables --check tables.toml --schema schema.jsonl --json
+    """
+
+    check: Annotated[Path, typer.Option("--check", metavar="FILE", help="The tables file.")]
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The source's tables as they were saved; no source is asked.")
+    ] = None
+    save_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the source's tables, all of them, for --schema.")
+    ] = None
+    source: Source = None
+    json: Json = False
+
+
+ConsumerCommand = (
+    SetupCommand
+    | DoctorCommand
+    | ConsumerStatusCommand
+    | SweepCommand
+    | ReconcileCommand
+    | AdviseCommand
+    | TablesCommand
+)
 
 COMMAND_LINE: Final[CommandLine[ConsumerCommand]] = CommandLine(
     "python -m services.cdc_consumer",
@@ -182,5 +314,7 @@ COMMAND_LINE: Final[CommandLine[ConsumerCommand]] = CommandLine(
         "status": ConsumerStatusCommand,
         "sweep": SweepCommand,
         "reconcile": ReconcileCommand,
+        "advise": AdviseCommand,
+        "tables": TablesCommand,
     },
 )

@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import CLOCK_MARGIN
+from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import decode_options
@@ -89,6 +90,8 @@ class SinkOptions:
     """See `DeadLetterLimit`."""
     tables_file: str = ""
     """The text of one, because workers do not see the driver's disk; empty: every table is mirrored."""
+    mask_key: str = ""
+    """The fingerprint of the key that the tables file names; empty: it needs none. Each machine has the key itself."""
     data_directory: str | None = None
     """As the source's: rows say only where the messages' data is."""
     clock_margin: timedelta = CLOCK_MARGIN
@@ -263,7 +266,8 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         ),
         writer=writer,
     )
-    plan = Plan(read_tables_file(options.tables_file), options.dataset)
+    file = read_tables_file(options.tables_file)
+    plan = Plan(file, options.dataset, read_mask_key(file, expected=options.mask_key))
     deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
     return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=dead_letter_limit, plan=plan), stop)
 

@@ -9,16 +9,20 @@ import structlog
 
 from services.cdc_consumer.commands.command_line import (
     COMMAND_LINE,
+    AdviseCommand,
     ConsumerStatusCommand,
     ReconcileCommand,
     SetupCommand,
     SweepCommand,
+    TablesCommand,
 )
 from services.cdc_consumer.commands.status import status
 from services.cdc_consumer.settings import SetupSettings
+from services.cdc_consumer.wiring.advise import advise_command
 from services.cdc_consumer.wiring.doctor import doctor
 from services.cdc_consumer.wiring.reconcile import reconcile
 from services.cdc_consumer.wiring.sweep import sweep_command
+from services.cdc_consumer.wiring.tables import check_tables
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
@@ -45,6 +49,10 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                     return sweep_command(told, environ, sys.stdout, stop)
                 case ReconcileCommand():
                     return reconcile(told, environ, stop, sys.stdout)
+                case AdviseCommand():
+                    return advise_command(told, environ, sys.stdout)
+                case TablesCommand():
+                    return check_tables(told, environ, stop, sys.stdout)
                 case SetupCommand():
                     set_up(command_settings(SetupSettings, environ), stop)
         except (TransientError, ConnectionError) as error:

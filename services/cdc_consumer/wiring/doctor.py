@@ -14,6 +14,7 @@ from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.spark.spark_session import check_java
 from services.cdc_consumer.commands.status import Address, ask_consumer
 from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring.advise import summary
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
@@ -84,16 +85,15 @@ def _bigquery(storage: Any, settings: Settings, file: TablesFile) -> Iterator[Fi
     project, datasets = settings.dataset_project, sorted({settings.bigquery_dataset, *file.datasets})
     for dataset in datasets:
         yield from inspect_dataset(client, storage, project, dataset)
-    named = {section.dataset or "" for section in (file.defaults, *(section for _name, section in file.tables))}
-    templates = {one for one in named if "{" in one}
-    yield from inspect_datasets_of_schemas(client, storage, project, templates, datasets)
+    yield from inspect_datasets_of_schemas(client, storage, project, file.dataset_templates, datasets)
+    yield from summary(client, settings, file)
 
 
-def _check(name: str, check: Callable[[], None], fine: str, cure: str) -> Iterator[Finding]:
+def _check(name: str, check: Callable[[], None], fine: str, fix: str) -> Iterator[Finding]:
     try:
         check()
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, name, str(error), cure)
+        yield Finding(Level.ERROR, name, str(error), fix)
     else:
         yield Finding(Level.OK, name, fine)
 

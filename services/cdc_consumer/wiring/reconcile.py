@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.adapters.schema.tables import open_client
@@ -56,7 +57,7 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
             reconciler = Reconciler(
                 source=source,
                 mirrors=mirrors,
-                plan=Plan(file, settings.bigquery_dataset),
+                plan=Plan(file, settings.bigquery_dataset, read_mask_key(file)),
                 spilled=_spilled,
                 waits=Waits(SystemClock(), stop),
                 options=ReconcileOptions(settle=told.settle, at=told.at, repair=told.repair),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
 from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
@@ -35,11 +37,12 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     starting_java,
     stderr_as_log_lines,
 )
-from services.cdc_consumer.adapters.status.mirrors import label_recreated, read_mirrors
+from services.cdc_consumer.adapters.status.mirrors import label_recreated, mirror_watermarks, read_mirrors
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, StateFile, choose_state_directory
+from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
@@ -71,6 +74,16 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop 
 _LOOK: Final = timedelta(milliseconds=200)
 _SELDOM: Final = 10  # looks
 
+
+@dataclass(frozen=True, slots=True)
+class TablesForWorkers:
+    """What workers, which do not see this machine's disk, have to know of the tables file."""
+
+    text: str
+    mask_key: str
+    """The fingerprint of the mask key; empty: none is needed."""
+
+
 StartJava = Callable[[Settings, Stop], AbstractContextManager[Java]]
 
 
@@ -101,6 +114,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     """
     log = structlog.get_logger()
     tables_text, tables = load_tables_file(settings.tables_file)
+    mask_key = read_mask_key(tables)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
@@ -117,6 +131,10 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     )
 
     metrics.show_refused(told.refused)
+    watermarks = ApplyWatermarks(
+        registry,
+        lambda: mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors()),
+    )
     deferrals = Deferrals(deferral_file(settings), SystemClock())
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
@@ -139,12 +157,14 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
                 with (
                     receiving_reports(exchange / "reports", take),
                     told.looking(),
+                    watermarks.showing(),
                     sweeping(settings, told, os.environ, stop),
                     spark(settings, starting, stop) as session,
                 ):
                     if stop.requested:
                         return True
-                    run_query(session, settings, tables_text, ack_deadline, exchange, health, stop)
+                    for_workers = TablesForWorkers(tables_text, mask_key.fingerprint if mask_key else "")
+                    run_query(session, settings, for_workers, ack_deadline, exchange, health, stop)
             finally:
                 log.info("leases_counted", **metrics.left())
     deferred, until = metrics.leases["deferred"], deferrals.until()
@@ -172,7 +192,7 @@ def deferral_file(settings: Settings) -> StateFile:
 def run_query(
     session: SparkSession,
     settings: Settings,
-    tables: str,
+    tables: TablesForWorkers,
     ack_deadline: timedelta,
     exchange: Path,
     health: Health,
@@ -254,12 +274,9 @@ def spark(settings: Settings, started_java: Java, stop: Stop) -> Iterator[SparkS
 
 
 def start_query(
-    session: SparkSession, settings: Settings, tables: str, ack_deadline: timedelta, exchange: Path
+    session: SparkSession, settings: Settings, tables: TablesForWorkers, ack_deadline: timedelta, exchange: Path
 ) -> StreamingQuery:
-    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch.
-
-    ``tables``: the text of the tables file, for the workers.
-    """
+    """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch."""
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(BigQueryCdcDataSource)
     subscription = subscription_path(settings.project, settings.subscription)
@@ -297,7 +314,8 @@ def start_query(
         commit_socket=reports,  # `commit` runs on this machine, wherever tasks do
         state_directory=str(suspects) if suspects else None,
         poison_limit=settings.poison_limit,
-        tables_file=tables,
+        tables_file=tables.text,
+        mask_key=tables.mask_key,
         data_directory=data_directory,
         clock_margin=settings.clock_margin,
         log_level=settings.log_level,

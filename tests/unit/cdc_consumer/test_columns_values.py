@@ -157,7 +157,7 @@ def test_good_rows_of_every_type_and_their_arrays_are_never_looked_at_one_by_one
     def refuse(*_arguments: object) -> NoReturn:
         raise AssertionError("a row or a value was looked at by itself")
 
-    monkeypatch.setattr(parsing, "_exact_line", refuse)
+    monkeypatch.setattr(parsing, "_exact_object", refuse)
     fittings = {kind: replace(fitting, exact=refuse) for kind, fitting in values._FITTINGS.items()}
     monkeypatch.setattr(values, "_FITTINGS", fittings)
     written: dict[str, list[object]] = {

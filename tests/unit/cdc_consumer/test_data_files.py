@@ -60,7 +60,7 @@ def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path
         with_data(rows, tmp_path)
 
 
-def test_files_are_closed_and_forgotten_and_a_task_without_messages_makes_none(tmp_path: Path) -> None:
+def test_files_are_closed_and_a_task_without_messages_makes_none(tmp_path: Path) -> None:
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     rows = kept(tmp_path, (b"a",), (b"b",))
     with_data(rows, tmp_path)
@@ -69,8 +69,18 @@ def test_files_are_closed_and_forgotten_and_a_task_without_messages_makes_none(t
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
     assert len(list(tmp_path.iterdir())) == 1
 
+
+def test_files_of_an_earlier_micro_batch_are_written_over_and_no_others(tmp_path: Path) -> None:
+    first = [kept(tmp_path, (b"of the first micro-batch",)), kept(tmp_path, (b"of its other task",))]
+    assert with_data(pa.concat_tables(first), tmp_path)["data"][1].as_py() == b"of its other task"
     (tmp_path / "another's").touch()
+    inodes = {path.stat().st_ino for path in tmp_path.iterdir()}
     forget_data(tmp_path)
     forget_data(tmp_path)
 
-    assert [path.name for path in tmp_path.iterdir()] == ["another's"]
+    second = [kept(tmp_path, (b"short", b"er")), kept(tmp_path, (b"x" * 300_000,)), kept(tmp_path, (b"third",))]
+    whole = with_data(pa.concat_tables(second), tmp_path)
+
+    assert whole["data"].to_pylist() == [b"short", b"er", b"x" * 300_000, b"third"]
+    assert inodes < {path.stat().st_ino for path in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) == 4

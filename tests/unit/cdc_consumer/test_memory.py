@@ -20,10 +20,10 @@ MOST = 8
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Return a world with little memory: some messages have no room in it, whatever else is there."""
 
-    def decode(table: Any, now: Any, plan: Any) -> Any:
+    def decode(table: Any, now: Any, plan: Any, **how: Any) -> Any:
         if len(table) > MOST or any(b"huge" in data for data in table["data"].to_pylist()):
             raise pa.ArrowMemoryError("malloc of size 1000000000000 failed")
-        return decode_messages(table, now, plan)
+        return decode_messages(table, now, plan, **how)
 
     monkeypatch.setattr(micro_batch, "decode_messages", decode)
     return World()
@@ -73,12 +73,12 @@ def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
 ) -> None:
     applied_before: list[int] = []
 
-    def with_little_room(table: Any, now: Any, plan: Any) -> Any:
+    def with_little_room(table: Any, now: Any, plan: Any, **how: Any) -> Any:
         if any(b"large" in data for data in table["data"].to_pylist()):
             if len(world.names()) < 20:
                 raise MemoryError
             applied_before.append(len(world.leases.acked))
-        return decode_messages(table, now, plan)
+        return decode_messages(table, now, plan, **how)
 
     monkeypatch.setattr(micro_batch, "decode_messages", with_little_room)
     counts = world.apply(a_message(a_change(99, name="large")), *[a_message(a_change(number)) for number in range(20)])

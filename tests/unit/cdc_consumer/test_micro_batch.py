@@ -82,6 +82,14 @@ def test_no_messages_is_no_effect(world: World) -> None:
     assert world.effects.done == []
 
 
+def test_a_dead_letter_of_a_message_without_an_ordering_key_has_none_either(world: World) -> None:
+    unordered = {"attributes": [("table", "planes"), ("bucket", "planes/3")], "ordering_key": "planes/3"}
+    world.apply(dict(a_message(data=b"garbage")) | unordered)  # as the puller routes it
+
+    (letter,) = world.letters.kept.values()
+    assert (letter.ordering_key, dict(letter.attributes)["bucket"]) == ("", "planes/3")
+
+
 def test_a_refused_change_is_a_letter_and_the_next_newest_is_written_in_its_place(world: World) -> None:
     world.writer.refuses = lambda _table, row: row["name"] == "name 3"
     newest = a_message(a_change(1, sequence=3), a_change(2))

@@ -57,7 +57,7 @@ def found(table: bigquery.Table, words: str = "") -> dict[str, str]:
     channel: Any = Channel(words)
     findings = list(inspect_readers(channel, table))
     assert all(one.level is Level.WARNING for one in findings)
-    return {one.check: f"{one.detail} -> {one.cure}" for one in findings}
+    return {one.check: f"{one.detail} -> {one.fix}" for one in findings}
 
 
 @pytest.mark.parametrize("words", ["", "PERMISSION_DENIED", "UNAVAILABLE"])

@@ -319,13 +319,15 @@ def test_a_row_is_the_message_with_its_lease() -> None:
                 },
             },
             {"ack_id": "bare", "message": {}},
+            {"ack_id": "unordered", "message": {"attributes": {"bucket": "planes/4"}}},
         ]
     )
     batch = to_record_batch(response)
-    full, bare = batch.to_pylist()
+    full, bare, unordered = batch.to_pylist()
 
     assert batch.schema.equals(MESSAGE_SCHEMA)
     assert full["publish_time"].isoformat() == "2026-11-21T12:07:37.758123+00:00"
     assert (full["ack_id"], full["message_id"], full["ordering_key"]) == ("lease", "42", "planes/3")
     assert (full["data"], full["attributes"], full["delivery_attempt"]) == (b"\x00\xff", [("table", "planes")], 3)
     assert (bare["ack_id"], bare["data"], bare["attributes"]) == ("bare", b"", [])
+    assert (bare["ordering_key"], unordered["ordering_key"]) == ("", "planes/4")  # what routes messages to tasks

@@ -199,11 +199,11 @@ def test_rows_that_no_mirror_can_hold_are_named_as_such(tmp_path: Path) -> None:
 def test_a_row_that_fits_now_is_compared_anew(tmp_path: Path) -> None:
     world = World({1: '{"ai": ["1", null]}'}, {})
 
-    def mend(w: World) -> None:
+    def fix(w: World) -> None:
         w.source[1] = NOTE
         w.apply(1)
 
-    world.events = [mend]
+    world.events = [fix]
 
     assert reconciled(world, tmp_path).equal
 

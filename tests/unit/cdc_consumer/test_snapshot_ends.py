@@ -115,7 +115,7 @@ def test_what_cannot_be_believed_says_nothing_and_is_acked(world: World, message
     assert counts.acked == 1
 
 
-def test_one_that_comes_too_late_is_said_with_what_mends_it(world: World) -> None:
+def test_one_that_comes_too_late_is_said_with_what_fixes_it(world: World) -> None:
     with capture_logs() as logs:
         world.apply(an_end(age=SNAPSHOT_END_AGE + timedelta(minutes=1)))
 

@@ -30,13 +30,13 @@ def world() -> World:
 def killing(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let decoding a message that holds a certain word end the process."""
 
-    def decode_or_die(table: Any, now: Any, plan: Any) -> Any:
+    def decode_or_die(table: Any, now: Any, plan: Any, **how: Any) -> Any:
         if any(b"fatal" in data for data in table["data"].to_pylist()):
             if request.param != "signal":
                 raise RuntimeError("nobody knows this")
             world.effects.dead = True
             raise CrashError("killed")
-        return decode_messages(table, now, plan)
+        return decode_messages(table, now, plan, **how)
 
     monkeypatch.setattr(micro_batch, "decode_messages", decode_or_die)
 

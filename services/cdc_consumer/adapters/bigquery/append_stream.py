@@ -249,7 +249,7 @@ class StreamAppend:
                     error = self._connection_ended(request, end)
                     if error is not None and self._one_too_many(request, end):
                         continue
-                    if error is not None and (lost_before or not _mended_by_another_connection(error)):
+                    if error is not None and (lost_before or not _fixed_by_another_connection(error)):
                         raise error
                     lost_before = True
                 case response if response.HasField("error") or response.row_errors:
@@ -379,5 +379,5 @@ def _covers(stream: _Stream, definition: TableDefinition) -> bool:
     )
 
 
-def _mended_by_another_connection(error: Exception) -> bool:
+def _fixed_by_another_connection(error: Exception) -> bool:
     return isinstance(error, TransientError) and not isinstance(error, TableTroubleError)

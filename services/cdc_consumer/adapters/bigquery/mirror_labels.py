@@ -14,7 +14,8 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
-from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD, TableTroubleError
+from services.cdc_consumer.core.schema.column_marks import MASKS
+from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD, TableTroubleError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 30.0  # seconds for a call
@@ -83,8 +84,8 @@ LETTERS: Final = "millrace_letters"
 from before then need not be gone from the source."""
 
 RESYNC_AFTER: Final = "millrace_resync_after"
-"""The label that holds the end of the hour in which the latest of the missing snapshot rows was read: a snapshot that
-was read before it does not make the mirror complete."""
+"""The label that holds the end of the hour in which the latest of the missing snapshot rows was read, or when masks
+were changed: a snapshot that was read before it does not make the mirror complete."""
 
 _UNTIL_SWEPT: Final = (RECREATED, LEFT_OUT)
 """The reasons that a snapshot and a sweep after it take away."""
@@ -123,13 +124,13 @@ def completed(
             return None
     told: dict[str, str | None] = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
     told |= dict.fromkeys({RESYNC_AFTER} & labels.keys())
-    if labels.get(NEEDS_RESYNC) == ROWS_TOO_OLD:
+    if labels.get(NEEDS_RESYNC) in (ROWS_TOO_OLD, MASKS_CHANGED):
         told[NEEDS_RESYNC] = None
     return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
 
 
 def lacks_its_rows(labels: Mapping[str, str], since: int, read_since: int) -> bool:
-    """Return whether a mirror may lack rows of a snapshot because they came too late to be applied."""
+    """Return whether a mirror may lack rows of a snapshot: they came too late to be applied, or with other masks."""
     return min(since, read_since) <= label_time(labels, RESYNC_AFTER)
 
 
@@ -150,6 +151,23 @@ def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None
     after = str(max(end_of_hour, label_time(labels, RESYNC_AFTER)))
     changed = {**labels, **stale, NEEDS_RESYNC: labels.get(NEEDS_RESYNC) or ROWS_TOO_OLD, RESYNC_AFTER: after}
     return changed if changed != labels else None
+
+
+def masked_anew(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str | None]:
+    """Return the labels of a mirror whose rows are masked or named in another way from a time (µs) on.
+
+    Those of before have their old values until they come again: by a snapshot that was read later. Another reason why
+    it needs a re-sync stays, for what takes that away is more.
+    """
+    stale = dict.fromkeys(_COMPLETE & labels.keys())
+    after = str(max(at, label_time(labels, RESYNC_AFTER)))
+    needed = {NEEDS_RESYNC: labels.get(NEEDS_RESYNC) or MASKS_CHANGED, RESYNC_AFTER: after}
+    return {**labels, **stale, **needed, **mask_label(labels, masks)}
+
+
+def mask_label(labels: Mapping[str, str], masks: str) -> dict[str, str | None]:
+    """Return the label for masks; where there are none any more, what takes it off."""
+    return {MASKS: masks} if masks else dict.fromkeys({MASKS} & labels.keys())
 
 
 def lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ dropped again. Nothing else is changed. What does not answer, or refuses, is a f
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -23,10 +23,11 @@ from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteS
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
+from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
 from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
-from services.cdc_consumer.ports import LEFT_OUT, RECREATED, ROWS_TOO_OLD
+from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 
@@ -55,8 +56,8 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
     try:
         found = client.get_dataset(path, retry=_NO_RETRY, timeout=_TIMEOUT)
     except exceptions.NotFound:
-        cure = f"bq --project_id={project} mk --dataset {dataset}"
-        yield Finding(Level.ERROR, what, f"{path} does not exist", cure)
+        fix = f"bq --project_id={project} mk --dataset {dataset}"
+        yield Finding(Level.ERROR, what, f"{path} does not exist", fix)
         yield from _write_api(storage, project, dataset, _PROBE)
         return
     except _ANSWERS as error:
@@ -87,20 +88,30 @@ def inspect_datasets_of_schemas(
     if not templates:
         return
     check = "datasets by schema"
-    named = "|".join(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(one)) for one in sorted(templates))
     try:
-        candidates = [
-            one.dataset_id
-            for one in client.list_datasets(project, retry=_NO_RETRY, timeout=_TIMEOUT)
-            if one.dataset_id not in known and re.fullmatch(named, one.dataset_id)
-        ]
-        ours = [one for one in candidates if _holds_a_table_of_ours(client, f"{project}.{one}")]
+        ours = datasets_of_schemas(client, project, templates, known)
     except _ANSWERS as error:
         yield _unanswered(check, error)
         return
     yield Finding(Level.OK, check, f"{', '.join(sorted(templates))}: {', '.join(ours) or 'none has a table yet'}")
     for dataset in ours:
         yield from inspect_dataset(client, storage, project, dataset)
+
+
+def datasets_of_schemas(
+    client: bigquery.Client, project: str, templates: Collection[str], known: Collection[str]
+) -> Sequence[str]:
+    """Return those datasets, besides the known ones, that a template can name and that hold a table of ours.
+
+    The client's errors.
+    """
+    named = "|".join(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(one)) for one in sorted(templates))
+    candidates = [
+        one.dataset_id
+        for one in client.list_datasets(project, retry=_NO_RETRY, timeout=_TIMEOUT)
+        if one.dataset_id not in known and re.fullmatch(named, one.dataset_id)
+    ]
+    return [one for one in candidates if _holds_a_table_of_ours(client, f"{project}.{one}")]
 
 
 def _holds_a_table_of_ours(client: bigquery.Client, path: str) -> bool:
@@ -226,17 +237,9 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
 
 
 def _applied(client: bigquery.Client, path: str) -> Mapping[str, datetime]:
-    """Return up to when BigQuery has merged the changes of each table by itself; nothing where that cannot be asked.
-
-    Source of the query: BigQuery, "Stream table updates with CDC", section "Monitor table upsert operation progress".
-    """
-    query = (
-        f"SELECT table_name, upsert_stream_apply_watermark AS at FROM `{path}`.INFORMATION_SCHEMA.TABLES "  # noqa: S608
-        "WHERE upsert_stream_apply_watermark IS NOT NULL"
-    )
+    """Return up to when BigQuery has merged the changes of each table by itself; nothing where that cannot be asked."""
     try:
-        rows = client.query_and_wait(query, retry=_NO_RETRY, api_timeout=_TIMEOUT, wait_timeout=_TIMEOUT)
-        return {row["table_name"]: row["at"] for row in rows}
+        return read_watermarks(client, path, _TIMEOUT)
     except (*_ANSWERS, futures.TimeoutError):
         return {}
 
@@ -283,6 +286,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
         whys = {
             RECREATED: "it was dropped and made again while mirrored",
             ROWS_TOO_OLD: "rows of a snapshot came too late to be applied",
+            MASKS_CHANGED: "older rows have another mask key, or other masks or names of columns",
             LEFT_OUT: "its changes went to a history alone, or still do (TABLES_FILE: mode)",
         }
         why = whys.get(table.labels[NEEDS_RESYNC], "")

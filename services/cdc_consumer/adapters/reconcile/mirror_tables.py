@@ -14,6 +14,7 @@ from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import as_found, check_dataset
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
+from services.cdc_consumer.core.schema.column_marks import MASKS
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, DELETED_COLUMN, TableColumn, beside
 from services.cdc_consumer.core.types.types import DATE, NUMERIC, STRING, TIMESTAMP, ColumnType
 from services.cdc_consumer.ports import (
@@ -76,6 +77,11 @@ class BigQueryMirrorTables:
             raise MisconfiguredError(error.detail) from error
         except TableTroubleError as error:
             raise MisconfiguredError(str(error)) from error
+        if why := definition.marks.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
+            raise MisconfiguredError(
+                f"table {path} was written with other masks than this command has: {why}. Give the command the "
+                "consumer's tables file and mask key, or let the consumer run with these first"
+            )
         compared = {names_there.get(column.name, column.name).lower() for column in table.columns}
         ours = {column.name.lower() for column in definition.columns} | {DELETED_COLUMN}
         return FoundMirror(
@@ -103,9 +109,9 @@ class BigQueryMirrorTables:
         self, table: Mirrored, mirror: FoundMirror, keys: pa.Table, until: str
     ) -> tuple[pa.Table, MirrorProgress]:
         """Return the rows that there are under some keys; as `MirrorTables.recheck`."""
-        columns, pieces = _columns(table, mirror), _requests(keys)
+        columns, chunks = _columns(table, mirror), _requests(keys)
         found, progress = [table.schema.empty_table()], MirrorProgress("", "")
-        for some in pieces:
+        for some in chunks:
             query, parameters = _select_keys(table, mirror, some, until)
             rows = self._queries.rows(mirror.path, query, parameters)
             there = [row for row in rows if row["f"][-1]["v"] is None]

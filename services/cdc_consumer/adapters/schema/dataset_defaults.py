@@ -47,13 +47,16 @@ def collated(field: bigquery.SchemaField) -> bool:
     return bool(field.to_api_repr().get("collation"))
 
 
-def lasting(client: bigquery.Client, made: bigquery.Table) -> bigquery.Table:
-    """Take the expiry off a table or view that its dataset has given one, and return it as it is."""
-    fields = expiring(made)
+def lasting(client: bigquery.Client, made: bigquery.Table, keep: timedelta | None = None) -> bigquery.Table:
+    """Take the expiry off a table or view that its dataset has given one, and return it as it is.
+
+    But not that of partitions where there is a time to ``keep`` them.
+    """
+    fields = expiring(made, keep)
     if not fields:
         return made
     made.expires = None
-    if (partitioning := made.time_partitioning) is not None:
+    if (partitioning := made.time_partitioning) is not None and keep is None:
         partitioning.expiration_ms = None
         made.time_partitioning = partitioning
     try:
@@ -78,9 +81,9 @@ def of_its_dataset(found: bigquery.Table, dataset: bigquery.Dataset) -> bool:
     return of_partitions in (None, dataset.default_partition_expiration_ms)
 
 
-def warn_of_expiry(found: bigquery.Table) -> None:
+def warn_of_expiry(found: bigquery.Table, keep: timedelta | None = None) -> None:
     """Report that BigQuery is going to delete a table, or its partitions, and with them what was applied."""
-    if expiring(found):
+    if expiring(found, keep):
         report_expiry(found)
 
 
@@ -95,14 +98,25 @@ def report_expiry(found: bigquery.Table, **error: str) -> None:
     )
 
 
-def expiring(table: bigquery.Table) -> list[str]:
-    """Return the fields by which a table, or its partitions, come to an end."""
+def expiring(table: bigquery.Table, keep: timedelta | None = None) -> list[str]:
+    """Return the fields by which a table, or its partitions where nothing is said to ``keep`` them, come to an end."""
     partitioning = table.time_partitioning
     expires = {
         "expires": table.expires is not None,
-        "time_partitioning": partitioning is not None and partitioning.expiration_ms is not None,
+        "time_partitioning": keep is None and partitioning is not None and partitioning.expiration_ms is not None,
     }
     return [name for name, does in expires.items() if does]
+
+
+def kept_as_long(table: bigquery.Table, keep: timedelta | None) -> bool:
+    """Return whether a table's partitions last as long as they should; where nothing is said of it, any is right."""
+    partitioning = table.time_partitioning
+    return keep is None or (partitioning is not None and partitioning.expiration_ms == milliseconds(keep))
+
+
+def milliseconds(keep: timedelta | None) -> int | None:
+    """Return a duration as the API writes an expiry."""
+    return None if keep is None else keep // timedelta(milliseconds=1)
 
 
 def _days(milliseconds: int | None) -> str:

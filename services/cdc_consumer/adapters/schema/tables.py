@@ -34,6 +34,8 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     left_out,
     lettered,
     made_anew,
+    mask_label,
+    masked_anew,
     rows_too_old,
     taken_up,
     until,
@@ -44,16 +46,20 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import (
     collated,
     default_collation,
     expiring,
+    kept_as_long,
     lasting,
+    milliseconds,
     of_its_dataset,
     warn_of_expiry,
 )
 from services.cdc_consumer.adapters.schema.history_views import HistoryViews
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
+from services.cdc_consumer.core.schema.column_marks import MASKS
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
+    MASKS_CHANGED,
     RECREATED,
     RESYNC,
     ROWS_TOO_OLD,
@@ -245,12 +251,15 @@ class BigQueryTables:
                     placed = _placed(definition, seen)
                     _check(seen, placed, path)
                     _check_keys_are_case_sensitive(found, seen)
+                    found = self._masked(found, definition)  # never a table that is refused: it may be another's
                     if _missing(seen, placed):
                         found = self._widen(found, placed)
                     elif not _labels(definition).items() <= found.labels.items():
                         found = self._labelled(found, {**found.labels, **_labels(definition)})
                     if not as_stale(found, definition.max_staleness):
                         found = self._set_staleness(found, definition)
+                    if not kept_as_long(found, definition.keep):
+                        found = self._set_keep(found, definition)
                     found = self._compared_with_before(found, definition)
                     found = self._taken_up(found)
                     if view is not None:
@@ -287,7 +296,9 @@ class BigQueryTables:
     def _create(self, definition: TableDefinition, dataset: bigquery.Dataset) -> bigquery.Table:
         table = bigquery.Table(self._path(definition), schema=[_field(c) for c in definition.columns])
         if definition.append_only:
-            table.time_partitioning = bigquery.TimePartitioning(field=definition.commit_timestamp)
+            table.time_partitioning = bigquery.TimePartitioning(
+                field=definition.commit_timestamp, expiration_ms=milliseconds(definition.keep)
+            )
             table.description = f"Every change of {definition.mirror_of}, kept by Millrace"
         else:
             table.table_constraints = TableConstraints(PrimaryKey(list(definition.primary_key)), None)
@@ -295,26 +306,46 @@ class BigQueryTables:
         if definition.max_staleness is not None:
             table.max_staleness = interval_text(definition.max_staleness)
         table.clustering_fields = list(definition.clustering)
-        table.labels = _labels(definition)
+        table.labels = _labels(definition) | mask_label({}, definition.marks.label(_upper(definition.columns)))
         if default_collation(dataset):
             table = case_sensitive(table)
         created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
         structlog.get_logger().info("table_created", table=definition.identity, columns=len(definition.columns))
-        return lasting(self._client, created)
+        return lasting(self._client, created, definition.keep)
 
     def _lasting(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a table of ours last whose making was cut off before it did; report any other one that expires."""
-        ours = expiring(found) and _labels(definition).items() <= found.labels.items()
+        ours = expiring(found, definition.keep) and _labels(definition).items() <= found.labels.items()
         if ours and of_its_dataset(found, self._dataset_of(definition)):
-            return lasting(self._client, found)
-        warn_of_expiry(found)
+            return lasting(self._client, found, definition.keep)
+        warn_of_expiry(found, definition.keep)
         return found
+
+    def _masked(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a table that was written with another mask key, masks or names say so before rows of now are written."""
+        there, label = {field.name.upper() for field in found.schema}, found.labels.get(MASKS, "")
+        why = definition.marks.changed(there, label, _upper(definition.columns))
+        if not why:
+            return found
+        log, masks = structlog.get_logger().bind(table=definition.identity, why=why), definition.marks.label(there)
+        if definition.append_only:
+            fix = "older changes keep the values and columns that they were written with: to be rid of them, drop it"
+            log.error(MASKS_CHANGED, fix=fix)
+            return self._labelled(found, {**found.labels, **mask_label(found.labels, masks)})
+        fix = (
+            f"end all consumers with the old tables file or key, and take a snapshot of {definition.mirror_of} "
+            f"{int(self._clock_margin.total_seconds() // 60)} minutes after that at the earliest: {RESYNC}"
+        )
+        log.error(MASKS_CHANGED, fix=fix)
+        now = until(time.time_ns() // 1_000, self._clock_margin)
+        return self._labelled(found, masked_anew(found.labels, masks, now))
 
     def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Add the columns that are missing: one change, with the etag of what was read."""
         new = _missing(_definition(found, definition), definition)
         found.schema = [*found.schema, *(_field(column) for column in new)]
-        found.labels = {**found.labels, **_labels(definition)}
+        masks = definition.marks.label({field.name.upper() for field in found.schema})
+        found.labels = {**found.labels, **_labels(definition), **mask_label(found.labels, masks)}
         widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
         more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
         names = [each.name for each in new]
@@ -353,6 +384,24 @@ class BigQueryTables:
             found.max_staleness = before
         else:
             log.info("max_staleness_set", before=before, now=found.max_staleness)
+        return found
+
+    def _set_keep(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
+        """Let a history keep its changes as long as the tables file says, where that is allowed."""
+        partitioning, log = found.time_partitioning, structlog.get_logger().bind(table=definition.identity)
+        if partitioning is None:
+            log.warning("keep_not_set", error="the table is not partitioned, so BigQuery drops no part of it")
+            return found
+        before, partitioning.expiration_ms = partitioning.expiration_ms, milliseconds(definition.keep)
+        found.time_partitioning = partitioning
+        try:
+            found = self._client.update_table(found, ["time_partitioning"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        except exceptions.Forbidden as error:
+            if beyond_limits(error):
+                raise
+            log.warning("keep_not_set", error=str(error.message))
+        else:
+            log.info("keep_set", before_milliseconds=before, milliseconds=milliseconds(definition.keep))
         return found
 
     def _compared_with_before(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
@@ -472,6 +521,10 @@ def _column(field: bigquery.SchemaField) -> TableColumn:
     name = _type_name(field)
     known = _BY_BIGQUERY_NAME.get(name)
     return TableColumn(field.name, known or ColumnType(name, name, COLUMN_TYPES["STRING"].wire, "TYPE_STRING"))
+
+
+def _upper(columns: Iterable[TableColumn]) -> set[str]:
+    return {column.name.upper() for column in columns}
 
 
 def _missing(seen: TableDefinition, wanted: TableDefinition) -> list[TableColumn]:

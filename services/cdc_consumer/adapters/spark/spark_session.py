@@ -36,6 +36,19 @@ _USUAL: Final = re.compile(
 """What is said at each start, and says nothing."""
 
 
+KEEP_MEMORY: Final[Mapping[str, str]] = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most that glibc takes
+    "MALLOC_ARENA_MAX": "2",
+    "MIMALLOC_PURGE_DELAY": "-1",
+}
+"""Variables that let glibc and Arrow's mimalloc keep freed memory for the next micro-batch.
+
+A page that is fetched from the system again costs microseconds on a virtual machine. Other systems ignore them. Spark
+ends a worker process that is idle for a minute, and its memory with it.
+"""
+
+
 @contextmanager
 def stderr_as_log_lines() -> Iterator[None]:
     """Take what processes that are started in the block write to stderr, for as long as they live.
@@ -199,6 +212,7 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
         "spark.python.worker.reuse": "true",
         "spark.executorEnv.GRPC_VERBOSITY": "NONE",  # on other machines; here workers inherit it
+        **{f"spark.executorEnv.{name}": value for name, value in KEEP_MEMORY.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.task.maxFailures": "1",  # a task done again would pull other messages: the restart is the retry
         "spark.speculation": "false",  # a second run of a task that pulls would lease messages that no task keeps
@@ -216,6 +230,8 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
     """
     if settings["spark.master"].startswith("local"):  # workers run what we run, not whatever `python3` is on PATH
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in KEEP_MEMORY.items():
+            environ.setdefault(name, value)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # executors of a local-cluster listen where they are found
     with tempfile.TemporaryDirectory(prefix="millrace-java-") as directory:
         java = Java(environ, settings, Path(directory) / "connection", stop)

@@ -1,7 +1,9 @@
 """What the mirrors of a dataset say of themselves by their labels: one cheap call, for `status`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from contextlib import nullcontext, suppress
+from datetime import datetime
 from typing import Any, Final
 
 from google.api_core import exceptions
@@ -16,10 +18,13 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     label_time,
     made_anew,
 )
+from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
 from services.cdc_consumer.ports import Mirror, TableTroubleError
+from shared.contracts.errors import TransientError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 3.0  # seconds: a client waits for the answer
+_QUERY_TIMEOUT: Final = 60.0  # seconds: of a thread of its own
 _NO_RETRY: Final[Any] = None
 
 
@@ -46,6 +51,26 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
                     if MIRROR_OF in one.labels
                 ]
     return mirrors
+
+
+def mirror_watermarks(
+    client: bigquery.Client, project: str, dataset: str, mirrors: Iterable[Mirror]
+) -> Mapping[str, datetime]:
+    """Return up to when BigQuery has applied what was written to some mirrors, by the names that they have here.
+
+    ``dataset`` is that of mirrors without one in their name. TransientError or TableTroubleError where it cannot be
+    asked.
+    """
+    names = {mirror.table if "." in mirror.table else f"{dataset}.{mirror.table}": mirror.table for mirror in mirrors}
+    found: dict[str, datetime] = {}
+    for each in sorted({name.partition(".")[0] for name in names}):
+        with rest_errors(f"watermarks of {project}.{each}"):
+            try:
+                watermarks = read_watermarks(client, f"{project}.{each}", _QUERY_TIMEOUT)
+            except futures.TimeoutError as error:
+                raise TransientError(f"watermarks of {project}.{each}: no answer in time") from error
+        found |= {names[f"{each}.{table}"]: at for table, at in watermarks.items() if f"{each}.{table}" in names}
+    return found
 
 
 def label_recreated(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:

@@ -20,6 +20,7 @@ import structlog
 
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
+from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
 from shared.pubsub.stubs import (
@@ -218,7 +219,7 @@ def to_record_batch(response: Any, keep: Callable[[Sequence[bytes]], Sequence[st
     columns: list[Sequence[Any]] = [
         [one.ack_id for one in received],
         [message.message_id for message in messages],
-        [message.ordering_key for message in messages],
+        [message.ordering_key or message.attributes.get(BUCKET, "") for message in messages],
         data if keep is None else [None] * len(messages),
         [list(message.attributes.items()) for message in messages],
         [time.seconds * 1_000_000 + time.nanos // 1_000 for time in times],

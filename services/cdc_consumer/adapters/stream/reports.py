@@ -38,7 +38,7 @@ def send_report(address: str | None, report: Report) -> None:
 
 
 def _datagrams(report: Report) -> Iterator[bytes]:
-    """Return a report in as many pieces as it takes: the first has the counts, the others only speak of tables."""
+    """Return a report in as many chunks as it takes: the first has the counts, the others only speak of tables."""
     encoded, tables = msgspec.json.encode(report), report.counts.tables
     if len(encoded) <= _LARGEST or not tables:
         yield encoded

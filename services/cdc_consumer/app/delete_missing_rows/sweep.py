@@ -239,13 +239,13 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
         found.refused += len(errors)
         return frozenset(error.index for error in errors)
 
-    for piece in _pieces(rows):
+    for chunk in _chunks(rows):
         if stop.requested:
             raise TransientError(f"asked to stop when {found.deleted} of {rows.rows} rows were deleted: sweep again")
-        ended = piece
+        ended = chunk
         if mirror.history is not None:
-            stay = append(mirror.history, endings(mirror.history, piece, found.before, clock.now()))
-            ended = piece.filter(pa.array([index not in stay for index in range(len(piece))], pa.bool_()))
+            stay = append(mirror.history, endings(mirror.history, chunk, found.before, clock.now()))
+            ended = chunk.filter(pa.array([index not in stay for index in range(len(chunk))], pa.bool_()))
         if len(ended):
             doomed = deletions(mirror.definition, ended, found.before, soft_delete=mirror.soft_delete)
             found.deleted += len(ended) - len(append(mirror.definition, doomed))
@@ -259,7 +259,7 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
     )
 
 
-def _pieces(rows: Spool) -> Iterator[pa.Table]:
+def _chunks(rows: Spool) -> Iterator[pa.Table]:
     for page in rows.pages():
         for start in range(0, len(page), _ROWS_AT_ONCE):
             yield page.slice(start, _ROWS_AT_ONCE)

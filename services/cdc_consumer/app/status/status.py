@@ -13,7 +13,7 @@ import structlog
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
-from services.cdc_consumer.ports import RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
+from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
@@ -356,7 +356,8 @@ def _shown(
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
     if mirror is not None and mirror.needs_resync:
         anew_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
-        fix = f": take another snapshot of its source table ({RESYNC})" if mirror.needs_resync == ROWS_TOO_OLD else ""
+        by_snapshot = mirror.needs_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
+        fix = f": take another snapshot of its source table ({RESYNC})" if by_snapshot else ""
         troubles.append({"state": NEEDS_RESYNC, "since": anew_at, "why": mirror.needs_resync + fix})
     return {
         "table": name,

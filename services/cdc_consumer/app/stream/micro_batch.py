@@ -37,6 +37,7 @@ from services.cdc_consumer.ports import (
     TableTroubleError,
     Waiting,
 )
+from shared.contracts.change_batch import BUCKET
 from shared.contracts.dead_letter import REPLAY_OF, DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -94,7 +95,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
         tell(table, why)
 
     def decode(some: pa.Table) -> Decoded:
-        return decode_messages(some, clock.now(), memory.plan)
+        return decode_messages(some, clock.now(), memory.plan, newest_only=True)
 
     ports = replace(ports, waiting=waiting)
     writing = Writing(ports.tables, ports.writer, memory.tables, stop, clock, ports.waiting)
@@ -234,7 +235,7 @@ class _Task:
             errors = dict.fromkeys(range(one.changes.rows.num_rows), told)
         else:
             errors = {row: (error.reason, error.detail) for row, error in one.refused.items()}
-        poison = []
+        poison = [*one.poison]
         for row, (reason, detail) in errors.items():
             message, change = message_of[row].as_py(), change_of[row].as_py()
             poison.append(poison_change(message, batches[message], change, reason, detail))
@@ -278,10 +279,11 @@ class _Task:
             data = self._messages["data"][poison.message].as_py()
         else:
             data = self._decoded.batches[poison.message].cut(poison.change)
+        attributes = dict(self._messages["attributes"][poison.message].as_py() or ())
         return DeadLetter(
             data=data,
-            attributes=dict(self._messages["attributes"][poison.message].as_py() or ()),
-            ordering_key=self._ordering_key(poison.message),
+            attributes=attributes,
+            ordering_key="" if BUCKET in attributes else self._ordering_key(poison.message),
             reason=poison.reason,
             detail=poison.detail,
             failed_at=self._clock.now(),
@@ -320,7 +322,7 @@ class _Task:
         done = [one for one in self._lists if one.writable]
         written = sum(int(one.accepted.sum()) for one in done)
         failed = sum(len(one.refused) + len(one.stuck) for one in done)
-        rows = sum(one.changes.rows.num_rows for one in done if one.conflict is None)
+        rows = sum(one.count for one in done if one.conflict is None)
         now, plan = self._clock.now(), self._memory.plan
         tables = dict(table_notes(self._lists, self._decoded, self._messages, self._deferred, now, plan))
         longest = max(self._deferred.values(), default=None)

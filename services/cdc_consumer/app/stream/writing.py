@@ -25,7 +25,8 @@ import structlog
 
 from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
-from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges, in_table
+from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges, in_table, with_superseded
+from services.cdc_consumer.core.stream.poison import Poison
 from services.cdc_consumer.core.stream.sequencing import rows_to_write
 from services.cdc_consumer.ports import (
     CdcWriter,
@@ -69,6 +70,8 @@ class ListWrites:
         """The definition with the names that its columns have in the table, once that has been inspected."""
         self.rows = changes.rows
         """The rows with the same names."""
+        self.poison: Sequence[Poison] = ()
+        """What of the superseded changes can never be applied, once they are parsed."""
         self.accepted = np.zeros(changes.rows.num_rows, dtype=bool)
         self.refused: dict[int, RowError] = {}
         self.stuck: dict[int, str] = {}
@@ -95,6 +98,20 @@ class ListWrites:
     def place(self, there: TableDefinition) -> None:
         """Take the names that the columns have in the table as it is."""
         self.target, self.rows = in_table(self.changes, there)
+
+    def parse_superseded(self) -> None:
+        """Have the rows of the superseded changes behind the others: what supersedes them may not be written."""
+        self.changes, poison = with_superseded(self.changes)
+        self.poison = [*self.poison, *poison]
+        self.rows = self.changes.rows.rename_columns(self.rows.schema.names)
+        more = self.changes.rows.num_rows - len(self.accepted)
+        self.accepted = np.concatenate((self.accepted, np.zeros(more, dtype=bool)))
+
+    @property
+    def count(self) -> int:
+        """Return how many changes there are, the superseded among them."""
+        superseded = self.changes.superseded
+        return len(self.accepted) + (0 if superseded is None else superseded.count)
 
     @property
     def writable(self) -> bool:
@@ -266,7 +283,7 @@ class Writing:
         if one.changes.outdated is not None:
             self.tables.need_resync(one.definition, one.changes.outdated)
         one.conflict, one.ensured = found, True
-        if not one.changes.rows.num_rows:
+        if not one.count:
             self.known.well(one.definition)
 
     def _look_at_table(self, one: ListWrites) -> None:
@@ -479,8 +496,14 @@ def left_to_write(lists: Sequence[ListWrites]) -> Sequence[tuple[ListWrites, Row
     Those are the newest of their key, across the lists, that BigQuery takes, as long as they are not accepted. A list
     without any is returned until its table has been inspected. Once nothing is returned, each row of these lists is
     accepted, older than an accepted one of its key, or excluded.
+
+    The rows of superseded changes are there as soon as not all rows of the table can be written.
     """
     writable = [one for one in lists if one.writable]
+    if len(writable) < len(lists) or any(one.refused or one.stuck for one in lists):
+        for one in lists:
+            if one.trouble is None:
+                one.parse_superseded()
     chosen = rows_to_write([one.changes for one in writable], [one.excluded() for one in writable])
     left = []
     for one, newest in zip(writable, chosen, strict=True):

@@ -4,7 +4,7 @@ The columns are named as in Google's "Spanner change streams to BigQuery" templa
 changelog tables run on ours; with our sequence beside them, by which the view orders versions and drops repeats.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Final
 
@@ -67,7 +67,6 @@ _OUR_NAMES: Final = frozenset(column.name for column in _OURS)
 _IN_VIEW: Final = ("valid_from", "valid_to", "is_current", "millrace_repeat")
 
 _object: Final = msgspec.json.Decoder(dict[str, object])
-_raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def history_definition(header: Header, name: str, columns: Sequence[TableColumn], dataset: str) -> TableDefinition:
@@ -124,13 +123,13 @@ def history_view_query(changelog: str, columns: Sequence[str], primary_key: Sequ
 def history_columns(
     source: str,
     batches: Sequence[ChangeBatch],
-    ignored: frozenset[str],
+    rewrite: Callable[[Sequence[bytes]], list[bytes]] | None,
     op: pa.StringArray,
     sequence: pa.StringArray,
     commit: pa.Array,
     now: Nanoseconds,
 ) -> Mapping[str, pa.Array]:
-    """Return what the rows of a history hold beside the source's columns."""
+    """Return what the rows of a history hold beside the source's columns; ``rewrite`` masks old values, if need be."""
     mod_type = pa.array(list(chain.from_iterable(batch.mod_type for batch in batches)), pa.string())
     place = _places(list(chain.from_iterable(batch.place for batch in batches)))
     return {
@@ -139,7 +138,7 @@ def history_columns(
         COMMITTED_COLUMN: commit,
         **{_PLACE_COLUMNS[name]: place.column(name).combine_chunks() for name in _PLACE},
         WRITTEN_COLUMN: pa.repeat(pa.scalar(microseconds(now), pa.int64()), len(op)),
-        OLD_VALUES_COLUMN: _old_values(batches, ignored),
+        OLD_VALUES_COLUMN: _old_values(batches, rewrite),
         SEQUENCE_COLUMN: normal_sequences(sequence),
     }
 
@@ -179,20 +178,12 @@ def _place(text: bytes) -> Mapping[str, object]:
     return {name: told[name] for name, kind in _PLACE.items() if type(told.get(name)) is kinds[kind]}
 
 
-def _old_values(batches: Sequence[ChangeBatch], ignored: frozenset[str]) -> pa.Array:
+def _old_values(batches: Sequence[ChangeBatch], rewrite: Callable[[Sequence[bytes]], list[bytes]] | None) -> pa.Array:
     texts = [bytes(old) for batch in batches for old in batch.old]
     if all(text == b"null" for text in texts):
         return pa.nulls(len(texts), pa.string())
-    if ignored:
-        texts = [_without(text, ignored) for text in texts]
+    if rewrite is not None:
+        texts = rewrite(texts)
     column = pa.array(texts, pa.binary()).cast(pa.string())
     values, _unfit = wire_values(JSON, pc.if_else(pc.equal(column, "null"), None, column))
     return values
-
-
-def _without(text: bytes, ignored: frozenset[str]) -> bytes:
-    try:
-        values = _raw_object.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return b"null"
-    return msgspec.json.encode({name: value for name, value in values.items() if name not in ignored})

@@ -6,12 +6,13 @@ capture" (at most 16 key columns and 2000 columns), "Create clustered tables" (a
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
 
+from services.cdc_consumer.core.schema.column_marks import ColumnMarks
 from services.cdc_consumer.core.types.types import BOOL, KEY_TYPES, STRING, TIMESTAMP, ColumnType, column_type
 from shared.contracts.change_batch import Column, Header
 from shared.contracts.errors import PoisonRecordError
@@ -85,6 +86,10 @@ class TableDefinition:
     """None: left as it is."""
     instead_of: str = ""
     """Of a history the name of the mirror that is not kept beside it; empty: it is."""
+    keep: timedelta | None = None
+    """How long a history keeps a change; None: left as it is."""
+    marks: ColumnMarks = field(default_factory=ColumnMarks)
+    """Of the columns that are masked or renamed."""
 
     @property
     def identity(self) -> str:
@@ -164,7 +169,7 @@ def source_columns(header: Header, ignored: Container[str] = (), *, without_key:
             f"table {header.table}: {len(header.primary_key)} key columns; BigQuery takes {_KEY_LIMIT}{_AS_HISTORY}",
         )
     columns = [column for column in header.columns if column.name not in ignored]
-    _check_names([column.name for column in columns])
+    check_names([column.name for column in columns])
     if len(set(header.primary_key)) != len(header.primary_key):
         raise PoisonRecordError(Reason.BAD_NAME, f"a column is twice in the primary key {list(header.primary_key)}")
     key = frozenset(header.primary_key)
@@ -231,7 +236,8 @@ def row_schema(definition: TableDefinition) -> pa.Schema:
     return pa.schema(columns + [(name, pa.string()) for name in definition.pseudo_columns])
 
 
-def _check_names(names: Sequence[str]) -> None:
+def check_names(names: Sequence[str]) -> None:
+    """Raise BAD_NAME where a table could not have columns of these names."""
     seen: set[str] = set()
     for name in names:
         if _COLUMN_NAME.fullmatch(name) is None:

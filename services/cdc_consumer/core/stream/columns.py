@@ -1,8 +1,8 @@
 """From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain
 from typing import Final, NamedTuple
@@ -21,15 +21,18 @@ from services.cdc_consumer.core.schema.tables import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
+    TableColumn,
     TableDefinition,
     beside,
     row_schema,
     with_names,
 )
 from services.cdc_consumer.core.snapshot.snapshot_ends import End, ends_of_snapshots
-from services.cdc_consumer.core.stream.parsing import Parsed, parse_changes
+from services.cdc_consumer.core.stream.newest import newest_of
+from services.cdc_consumer.core.stream.parsing import Parsed, parse_objects
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
 from services.cdc_consumer.core.types.arrays import json_arrays
+from services.cdc_consumer.core.types.masks import rewritten
 from services.cdc_consumer.core.types.sequence_array import are_sequences, first_sections
 from services.cdc_consumer.core.types.types import NUMERIC, TIMESTAMP
 from services.cdc_consumer.core.types.values import (
@@ -53,6 +56,11 @@ MESSAGE: Final = "_millrace_message"
 CHANGE: Final = "_millrace_change"
 """Book-keeping column: the change's index in its batch. No source column can be named so (the prefix is reserved)."""
 
+Places = npt.NDArray[np.int64]
+"""Indices of some of the changes of a group."""
+
+_ROUNDS: Final = 4
+"""How often rows are chosen to be parsed, where the newest of a key does not fit; all that are left in the last."""
 _NULL: Final = b"null"
 _AHEAD: Final = MOST_AHEAD // timedelta(microseconds=1)
 _NO_BOUND: Final = -(1 << 62)
@@ -60,6 +68,15 @@ _BEHIND: Final = OLDEST_PUBLISHED // timedelta(microseconds=1)
 _IS_AHEAD: Final = "a time more than a day after its message was published, or after the year 9999"
 _PARTIAL: Final = frozenset({"OLD_AND_NEW_VALUES", "NEW_VALUES"})
 """Value capture types whose updates are no full row image (Spanner, "Change streams overview")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Changes of a column list that newer ones of their rows supersede, and whose rows have not been parsed."""
+
+    count: int
+    parse: Callable[[], tuple[pa.Table, Sequence[Poison]]]
+    """Return them as rows, and those that can never be applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,16 @@ class TableChanges:
     outdated: int | None = None
     """The latest commit, in microseconds, of the rows of a snapshot that are not here because they are too old to be
     applied; the mirror lacks them until a snapshot of later is complete. None: there are no such rows."""
+    superseded: Superseded | None = None
+    """Further changes, older than the rows of their keys; None if there are none."""
+
+
+def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poison]]:
+    """Return changes with the superseded behind the others, and those of them that can never be applied."""
+    if changes.superseded is None:
+        return changes, ()
+    rows, poison = changes.superseded.parse()
+    return replace(changes, rows=pa.concat_tables([changes.rows, rows]), superseded=None), poison
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +138,17 @@ class Decoded:
     """The messages of a newer wire format than this version reads. Nothing is wrong with them."""
 
 
-def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING) -> Decoded:
+def decode_messages(
+    messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHING, *, newest_only: bool = False
+) -> Decoded:
     """Return the changes in a table of messages (`MESSAGE_SCHEMA`), column by column, for the tables of a plan.
 
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
     that are not from the stream, or come from it by a replay, are too old to be safe; none is of a replay whose sender
     has accepted that. MisconfiguredError if the plan ignores a column of a key.
+
+    ``newest_only``: of a mirror without a history only the rows are parsed that are newest of their keys; what others
+    hold is not known then (`TableChanges.superseded`), and no poison.
     """
     batches, poison, newer = _envelopes(messages.column("data").to_pylist())
     replayed, forced = _replayed(messages.column("attributes"))
@@ -129,14 +161,10 @@ def decode_messages(messages: pa.Table, now: Nanoseconds, plan: Plan = EVERYTHIN
         Poison(index, None, Reason.BAD_SEQUENCE, f"complete_since is {_IS_AHEAD}", table=batches[index].header.table)
         for index in ends.forged
     ]
-    outdated: Counter[int] = Counter()
-    tables: list[TableChanges] = []
     for group in grouped.groups:
         group.end = max((ends.believed[each] for each in group.messages if each in ends.believed), default=None)
-        decoded = _decode_group(group, now)
-        tables += decoded.tables
-        poison += decoded.poison
-        outdated.update(decoded.outdated)
+    tables, refused, outdated = _decode_groups(grouped.groups, now, newest_only=newest_only)
+    poison += refused
     poison.sort(key=lambda each: (each.message, -1 if each.change is None else each.change))
     unknown = {(g.destinations.header.table, name) for g in grouped.groups for name in g.destinations.unknown}
     of_unknown_type = {
@@ -184,6 +212,14 @@ def conform(rows: pa.Table, definition: TableDefinition) -> pa.Table:
         for column in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def newest_rows(rows: pa.Table, primary_key: Sequence[str], candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which rows are the newest of their key among the candidates (`newest_of`)."""
+    arrival = [rows.column(MESSAGE), rows.column(CHANGE)]
+    return newest_of(
+        [rows.column(name) for name in primary_key], rows.column(CHANGE_SEQUENCE_NUMBER), arrival, candidates
+    )
 
 
 @dataclass(slots=True)
@@ -325,23 +361,97 @@ class _Refusals:
     """The changes of a group that cannot be applied; of several reasons the first found stays."""
 
     found: dict[int, tuple[Reason, str]] = field(default_factory=dict)
+    places: Places | None = None
+    """Which changes of the group those are that are refused by their index; None: all of them."""
+
+    def of(self, places: Places | None) -> "_Refusals":
+        """Return the same refusals, to add to by the index in some changes."""
+        return _Refusals(self.found, places)
 
     def refuse(self, indices: Iterable[int], reason: Reason, detail: str) -> None:
         for index in indices:
-            self.found.setdefault(index, (reason, detail))
+            self.found.setdefault(index if self.places is None else int(self.places[index]), (reason, detail))
 
     def refuse_where(self, mask: pa.BooleanArray, reason: Reason, detail: str) -> None:
         if pc.any(mask, min_count=0).as_py():
             self.refuse(np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist(), reason, detail)
 
 
-class _DecodedGroup(NamedTuple):
-    tables: Sequence[TableChanges]
-    poison: Sequence[Poison]
-    outdated: Mapping[int, int]
+@dataclass(slots=True)
+class _Changes:
+    """The changes of a group. Their keys are parsed, their rows are still JSON text."""
+
+    group: _Group
+    message: npt.NDArray[np.int32]
+    change: npt.NDArray[np.int32]
+    op: pa.StringArray
+    sequence: pa.StringArray
+    commit: pa.Array
+    keys: Mapping[str, pa.Array]
+    """The key columns in their wire types."""
+    rows: Sequence[msgspec.Raw]
+    last_values: pa.BooleanArray | None
+    """Which of the rows are a deleted row's last values; None if none is."""
+    outdated: npt.NDArray[np.bool_]
+    refusals: _Refusals
+
+    def candidates(self) -> npt.NDArray[np.bool_]:
+        """Return which changes may be written, as far as is known."""
+        return ~(self.outdated | _mask(len(self.outdated), self.refusals.found))
+
+    def to_compare(self) -> pa.Table:
+        """Return what decides which change of a row is the newest."""
+        ours = {CHANGE_SEQUENCE_NUMBER: self.sequence, MESSAGE: self.message, CHANGE: self.change}
+        return pa.table({name: self.keys[name] for name in self.group.destinations.header.primary_key} | ours)
+
+    def poison(self, changes: Iterable[int]) -> list[Poison]:
+        """Return those of the changes that were refused, and why."""
+        found, batches = [], None
+        for index in changes:
+            if index in self.refusals.found:
+                batches = batches or dict(zip(self.group.messages, self.group.batches, strict=True))
+                place = int(self.message[index])
+                found.append(poison_change(place, batches[place], int(self.change[index]), *self.refusals.found[index]))
+        return found
 
 
-def _decode_group(group: _Group, now: Nanoseconds) -> _DecodedGroup:
+def _decode_groups(
+    groups: Sequence[_Group], now: Nanoseconds, *, newest_only: bool
+) -> tuple[Sequence[TableChanges], Sequence[Poison], Mapping[int, int]]:
+    """Return the tables of groups, their poison, and how many rows of each message are outdated."""
+    decoded = [_changes_of(group, now) for group in groups]
+    together: dict[object, list[_Changes]] = {}
+    for changes in decoded if newest_only else ():
+        wanted = changes.group.destinations
+        if wanted.mirror is not None and wanted.history is None:
+            key = tuple((name, changes.keys[name].type) for name in wanted.header.primary_key)
+            together.setdefault((wanted.mirror.identity, key), []).append(changes)
+    newest: dict[int, tuple[pa.Table, Superseded | None]] = {}
+    for mirrored in together.values():
+        newest |= zip(map(id, mirrored), _newest_of(mirrored, now), strict=True)
+    tables: list[TableChanges] = []
+    poison: list[Poison] = []
+    outdated: Counter[int] = Counter()
+    for changes in decoded:
+        group, mirror = changes.group, changes.group.destinations.mirror
+        found: Sequence[tuple[TableDefinition, pa.Table]]
+        if mirror is not None and id(changes) in newest:
+            rows, superseded = newest[id(changes)]
+            found = [(mirror, rows)]
+        else:
+            found, superseded = _tables_of(changes, None, now), None
+        poison += changes.poison(changes.refusals.found)
+        left_out = changes.outdated & ~_mask(len(changes.message), changes.refusals.found)
+        latest = pc.max(changes.commit.filter(pa.array(left_out))).as_py()
+        for definition, rows in found:
+            end, lacks = (None, None) if definition.append_only else (group.end, latest)
+            tables.append(TableChanges(definition, rows, tuple(group.messages), end, lacks, superseded))
+        outdated.update(changes.message[left_out].tolist())
+    return tables, poison, outdated
+
+
+def _changes_of(group: _Group, now: Nanoseconds) -> _Changes:
+    """Return the changes of a group; refused is what is wrong with them beside their rows."""
     wanted = group.destinations
     lengths = np.array([len(batch) for batch in group.batches], np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
@@ -351,13 +461,14 @@ def _decode_group(group: _Group, now: Nanoseconds) -> _DecodedGroup:
     op = _texts(batch.op for batch in group.batches)
     sequence = _texts(batch.sequence for batch in group.batches)
     commit, not_instants = wire_values(TIMESTAMP, _texts(batch.commit_timestamp for batch in group.batches))
-
-    rows, last_values = _rows_of(group, op)
     keys = list(chain.from_iterable(batch.keys for batch in group.batches))
-    parsed = parse_changes(keys, rows, wanted.key, wanted.rest, wanted.ignored)
+    parsed = parse_objects("key", keys, wanted.key)
 
     refusals = _Refusals(dict(parsed.refused))
-    _check_shape(refusals, op, parsed, last_values)
+    upsert, delete = pc.equal(op, "UPSERT"), pc.equal(op, "DELETE")
+    unknown = pc.invert(pc.or_(upsert, delete))
+    refusals.refuse_where(unknown, Reason.BAD_CHANGE, "its operation is neither UPSERT nor DELETE")
+    refusals.refuse_where(pc.invert(parsed.there), Reason.BAD_CHANGE, "its key is not a JSON object")
     refusals.refuse_where(
         pc.invert(are_sequences(sequence)),
         Reason.BAD_SEQUENCE,
@@ -383,10 +494,33 @@ def _decode_group(group: _Group, now: Nanoseconds) -> _DecodedGroup:
         )
         outdated = snapshot & old.fill_null(False).to_numpy(zero_copy_only=False)
     if wanted.header.content == "entries":
-        refusals.refuse_where(pc.equal(op, "DELETE"), Reason.BAD_CHANGE, "a delete among the entries of a change log")
+        refusals.refuse_where(delete, Reason.BAD_CHANGE, "a delete among the entries of a change log")
     _refuse_partial_images(refusals, group, lengths)
-    columns = _typed(wanted, parsed, refusals)
-    found = []
+    typed = _typed(wanted, wanted.key, parsed, refusals)
+    rows, last_values = _rows_of(group, op)
+    return _Changes(group, message, change, op, sequence, commit, typed, rows, last_values, outdated, refusals)
+
+
+def _tables_of(
+    changes: _Changes, places: Places | None, now: Nanoseconds
+) -> Sequence[tuple[TableDefinition, pa.Table]]:
+    """Parse the rows of some changes, or of all; return what goes into each table. What does not fit is refused."""
+    wanted = changes.group.destinations
+
+    def some(values: pa.Array) -> pa.Array:
+        return values if places is None else values.take(pa.array(places))
+
+    refusals = changes.refusals.of(places)
+    op, sequence, commit = some(changes.op), some(changes.sequence), some(changes.commit)
+    last_values = None if changes.last_values is None else some(changes.last_values)
+    rows = changes.rows if places is None else [changes.rows[place] for place in places.tolist()]
+    parsed = parse_objects("row", rows, wanted.rest, wanted.ignored)
+    for index, (reason, detail) in parsed.refused.items():
+        refusals.refuse([index], reason, detail)
+    _check_rows(refusals, op, parsed, last_values)
+    columns = {name: some(values) for name, values in changes.keys.items()}
+    columns |= _typed(wanted, wanted.rest, parsed, refusals)
+    found: list[tuple[TableDefinition, dict[str, pa.Array]]] = []
     if wanted.mirror is not None:
         deleted = pc.equal(op, "DELETE")
         change_type = pc.if_else(deleted, "UPSERT", op) if wanted.soft_delete else op
@@ -401,29 +535,71 @@ def _decode_group(group: _Group, now: Nanoseconds) -> _DecodedGroup:
         found.append((wanted.history, {**columns, **entry_columns(sequence, commit, now)}))
     elif wanted.history is not None:
         if last_values is not None:  # in a history they stand beside the delete, as the old values they are
-            columns |= {each.name: _null_where(last_values, columns[each.name]) for each in wanted.rest}
-        beside = history_columns(wanted.header.table, group.batches, wanted.ignored, op, sequence, commit, now)
+            rest = [each.name for each in wanted.kept if each.name not in wanted.header.primary_key]
+            columns |= {name: _null_where(last_values, columns[name]) for name in rest}
+        rewrite = rewritten(wanted.ignored, wanted.masks, wanted.names)
+        beside = history_columns(wanted.header.table, changes.group.batches, rewrite, op, sequence, commit, now)
         found.append((wanted.history, {**columns, **beside}))
-
-    poison = []
-    kept = ~outdated
-    kept[list(refusals.found)] = False
-    outdated[list(refusals.found)] = False
-    if refusals.found:
-        batch_of = dict(zip(group.messages, group.batches, strict=True))
-        for index, (reason, detail) in refusals.found.items():
-            place = int(message[index])
-            poison.append(poison_change(place, batch_of[place], int(change[index]), reason, detail))
-    newest = pc.max(commit.filter(pa.array(outdated))).as_py()
+    kept = some(pa.array(changes.candidates()))
     tables = []
     for definition, values in found:
         schema = row_schema(definition)
         table = pa.table([values[name] for name in schema.names], schema=schema)
-        table = table.append_column(MESSAGE, pa.array(message)).append_column(CHANGE, pa.array(change))
-        rows = table if kept.all() else table.filter(pa.array(kept))
-        of_mirror = (None, None) if definition.append_only else (group.end, newest)
-        tables.append(TableChanges(definition, rows, tuple(group.messages), *of_mirror))
-    return _DecodedGroup(tables, poison, Counter(message[outdated].tolist()))
+        table = table.append_column(MESSAGE, some(pa.array(changes.message)))
+        table = table.append_column(CHANGE, some(pa.array(changes.change)))
+        tables.append((definition, table if pc.all(kept, min_count=0).as_py() else table.filter(kept)))
+    return tables
+
+
+def _newest_of(mirrored: Sequence[_Changes], now: Nanoseconds) -> Sequence[tuple[pa.Table, Superseded | None]]:
+    """Return of each of some column lists of one mirror the rows that are newest of their keys; no others are parsed.
+
+    Where one does not fit, the next newest of its key is parsed in its place: a few times, and then all of them.
+    """
+    compared = pa.concat_tables([each.to_compare() for each in mirrored])
+    primary_key = mirrored[0].group.destinations.header.primary_key
+    ends = np.cumsum([len(each.message) for each in mirrored])[:-1]
+    outdated = np.concatenate([each.outdated for each in mirrored])
+    parsed = np.zeros(len(compared), np.bool_)
+    found: list[list[pa.Table]] = [[] for _ in mirrored]
+    candidates = np.concatenate([each.candidates() for each in mirrored])
+    chosen = newest_rows(compared, primary_key, candidates) | outdated  # of those the values are looked at, too
+    for rounds_left in reversed(range(_ROUNDS)):
+        for changes, rows, places in zip(mirrored, found, np.split(chosen, ends), strict=True):
+            if places.any():
+                ((_definition, table),) = _tables_of(changes, np.flatnonzero(places), now)
+                rows.append(table)
+        parsed |= chosen
+        before, candidates = candidates, np.concatenate([each.candidates() for each in mirrored])
+        if (before == candidates).all():
+            break
+        left = candidates & ~parsed
+        chosen = newest_rows(compared, primary_key, candidates) & left if rounds_left > 1 else left
+    left = candidates & ~parsed
+    return [
+        (_in_order(rows or [_no_rows(changes, now)]), _superseded(changes, np.flatnonzero(places), now))
+        for changes, rows, places in zip(mirrored, found, np.split(left, ends), strict=True)
+    ]
+
+
+def _no_rows(changes: _Changes, now: Nanoseconds) -> pa.Table:
+    ((_definition, table),) = _tables_of(changes, np.empty(0, np.int64), now)
+    return table
+
+
+def _in_order(rows: Sequence[pa.Table]) -> pa.Table:
+    """Return rows in the order in which they came."""
+    return (
+        rows[0] if len(rows) == 1 else pa.concat_tables(rows).sort_by([(MESSAGE, "ascending"), (CHANGE, "ascending")])
+    )
+
+
+def _superseded(changes: _Changes, places: Places, now: Nanoseconds) -> Superseded | None:
+    def parse() -> tuple[pa.Table, Sequence[Poison]]:
+        ((_definition, table),) = _tables_of(changes, places, now)
+        return table, changes.poison(places.tolist())
+
+    return Superseded(len(places), parse) if len(places) else None
 
 
 def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.BooleanArray | None]:
@@ -441,9 +617,13 @@ def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.B
         return rows, None
     for index in taken:
         rows[index] = old[index]
-    mask = np.zeros(len(rows), np.bool_)
-    mask[taken] = True
-    return rows, pa.array(mask)
+    return rows, pa.array(_mask(len(rows), taken))
+
+
+def _mask(count: int, indices: Collection[int]) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[list(indices)] = True
+    return mask
 
 
 def _null_where(mask: pa.BooleanArray, values: pa.Array) -> pa.Array:
@@ -474,24 +654,28 @@ def _texts(lists: Iterable[Sequence[str]]) -> pa.StringArray:
     return pa.array(list(chain.from_iterable(lists)), pa.string())
 
 
-def _check_shape(refusals: _Refusals, op: pa.StringArray, parsed: Parsed, last_values: pa.BooleanArray | None) -> None:
-    upsert, delete = pc.equal(op, "UPSERT"), pc.equal(op, "DELETE")
-    with_row = parsed.with_row if last_values is None else pc.and_(parsed.with_row, pc.invert(last_values))
-    checks = (
-        (pc.invert(pc.or_(upsert, delete)), "its operation is neither UPSERT nor DELETE"),
-        (pc.invert(parsed.with_key), "its key is not a JSON object"),
-        (pc.and_(upsert, pc.invert(parsed.with_row)), "an upsert without a row"),
-        (pc.and_(delete, with_row), "a delete with a row"),
-    )
-    for mask, detail in checks:
-        refusals.refuse_where(mask, Reason.BAD_CHANGE, detail)
+def _check_rows(refusals: _Refusals, op: pa.StringArray, parsed: Parsed, last_values: pa.BooleanArray | None) -> None:
+    with_row = parsed.there if last_values is None else pc.and_(parsed.there, pc.invert(last_values))
+    without = pc.and_(pc.equal(op, "UPSERT"), pc.invert(parsed.there))
+    refusals.refuse_where(without, Reason.BAD_CHANGE, "an upsert without a row")
+    refusals.refuse_where(pc.and_(pc.equal(op, "DELETE"), with_row), Reason.BAD_CHANGE, "a delete with a row")
 
 
-def _typed(wanted: Destinations, parsed: Parsed, refusals: _Refusals) -> dict[str, pa.Array]:
-    """Return the source's columns in their wire types; what does not fit is refused."""
+def _typed(
+    wanted: Destinations, columns: Sequence[TableColumn], parsed: Parsed, refusals: _Refusals
+) -> dict[str, pa.Array]:
+    """Return some of the source's columns in their wire types, masked and by their names in BigQuery.
+
+    What does not fit is refused.
+    """
     typed = {}
     for column, kept in zip(wanted.parsed, wanted.kept, strict=True):
-        texts = parsed.columns[column.name]
+        if column not in columns:
+            continue
+        texts, mask = parsed.columns[column.name], wanted.masks.get(column.name)
+        if mask is not None and mask.mask.kind == "null":
+            typed[kept.name] = pa.nulls(len(texts), kept.type.wire)
+            continue
         values, misfits = wire_values(column.type, texts)
         what = f"column {column.name} of type {column.type.googlesql}"
         if column.type.element is not None and kept.type.element is None:
@@ -509,5 +693,5 @@ def _typed(wanted: Destinations, parsed: Parsed, refusals: _Refusals) -> dict[st
                 refusals.refuse_where(beyond, unfit, f"key {what}: digits beyond the microsecond would be cut")
             if column.type == NUMERIC:
                 values = normal_numerics(values)
-        typed[column.name] = values
+        typed[kept.name] = values if mask is None else mask.array(values)
     return typed

@@ -1,8 +1,8 @@
-"""JSON objects to columns of text: the keys and rows of many changes, parsed together in C.
+"""JSON objects to columns of text: the keys of many changes, or their rows, parsed together in C.
 
-The fast way is `pyarrow.json` with an explicit schema over one line a change. It takes a block whole or refuses it,
+The fast way is `pyarrow.json` with an explicit schema over one line an object. It takes a block whole or refuses it,
 and it is stricter than the wire (INT64 as a JSON integer, ``"NaN"`` among numbers), so a block that it refuses is
-halved, and the last few rows are read one by one by `_exact_line`, which reports what is wrong and with which column.
+halved, and the last few are read one by one by `_exact_object`, which reports what is wrong and with which column.
 Its values are the same as the fast way's; what they mean is decided in one place, `values`.
 """
 
@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final, NoReturn
 
 import msgspec
@@ -28,6 +28,9 @@ _BLOCK_CHANGES: Final = 4096
 _BLOCK_LIMIT: Final = 1 << 28
 """Bytes parsed at once, at most: pyarrow counts a block in 32 bits."""
 
+_OBJECT: Final = "o"
+"""The one member of a line: pyarrow takes no line that is null."""
+
 _NOT_A_NUMBER: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """FLOAT64 values that JSON has no numbers for; Spanner and BigQuery both write them as these texts."""
 
@@ -38,55 +41,51 @@ _AS_TEXT_OR_DIGITS: Final = frozenset({"INT64", "ENUM", "NUMERIC", "PG_NUMERIC"}
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Keys and rows in columns. A change that could not be parsed is NULL everywhere and named in ``refused``."""
+    """Objects in columns. One that could not be parsed is NULL everywhere and named in ``refused``."""
 
     columns: Mapping[str, pa.Array]
     """Per column its values: BOOL, FLOAT64 and FLOAT32 (64 bits) as such, all others as the text they came in.
 
     Of a type that is not known, what is no JSON string is its JSON text.
     """
-    with_key: pa.BooleanArray
-    """Whether the change's key is an object (and not null)."""
-    with_row: pa.BooleanArray
+    there: pa.BooleanArray
+    """Whether it is an object (and not null)."""
     refused: Mapping[int, tuple[Reason, str]]
 
 
-def parse_changes(
-    keys: Sequence[msgspec.Raw],
-    rows: Sequence[msgspec.Raw],
-    key: Sequence[TableColumn],
-    rest: Sequence[TableColumn],
+def parse_objects(
+    what: str,
+    objects: Sequence[msgspec.Raw],
+    columns: Sequence[TableColumn],
     ignored: frozenset[str] = frozenset(),
 ) -> Parsed:
-    """Return the columns of changes: those of ``key`` from the key objects, those of ``rest`` from the row objects.
+    """Return the columns of keys, or of rows; ``what`` they are, an error says.
 
-    What rows hold under an ``ignored`` name is passed over, whatever it is.
+    What objects hold under an ``ignored`` name is passed over, whatever it is.
     """
-    schema = pa.schema([("k", _struct(key)), ("r", _struct(rest))])
-    constants = _bare_constants([*key, *rest])
+    schema = pa.schema([(_OBJECT, _struct(columns))])
+    constants = _bare_constants(columns)
     refused: dict[int, tuple[Reason, str]] = {}
 
     def fast(start: int, stop: int) -> pa.Table | None:
-        return _fast(schema, keys[start:stop], rows[start:stop], constants, ignored)
+        return _fast(schema, objects[start:stop], constants, ignored)
 
     def exact(start: int, stop: int) -> pa.Table:
         lines = []
         for index in range(start, stop):
             try:
-                lines.append(_exact_line(bytes(keys[index]), bytes(rows[index]), key, rest, ignored))
+                lines.append({_OBJECT: _exact_object(what, bytes(objects[index]), columns, ignored)})
             except PoisonRecordError as error:
                 refused[index] = (error.reason, error.detail)
-                lines.append({"k": None, "r": None})
+                lines.append({_OBJECT: None})
         return pa.Table.from_pylist(lines, schema=schema)
 
-    starts = range(0, len(keys), _BLOCK_CHANGES)
-    blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(keys)), fast, exact) for start in starts)
+    starts = range(0, len(objects), _BLOCK_CHANGES)
+    blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(objects)), fast, exact) for start in starts)
     pieces = list(chain.from_iterable(blocks)) or [schema.empty_table()]
-    table = pa.concat_tables(pieces)
-    key_struct, row_struct = _one_array(table.column("k")), _one_array(table.column("r"))
-    arrays = [*key_struct.flatten(), *row_struct.flatten()]
-    names = [column.name for column in (*key, *rest)]
-    return Parsed(dict(zip(names, arrays, strict=True)), key_struct.is_valid(), row_struct.is_valid(), refused)
+    structs = _one_array(pa.concat_tables(pieces).column(_OBJECT))
+    names = [column.name for column in columns]
+    return Parsed(dict(zip(names, structs.flatten(), strict=True)), structs.is_valid(), refused)
 
 
 def _struct(columns: Sequence[TableColumn]) -> pa.StructType:
@@ -108,17 +107,15 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def _fast(
     schema: pa.Schema,
-    keys: Sequence[msgspec.Raw],
-    rows: Sequence[msgspec.Raw],
+    objects: Sequence[msgspec.Raw],
     constants: Sequence[tuple[bytes, bytes]],
     ignored: frozenset[str],
 ) -> pa.Table | None:
-    """Return the changes as a table, or None if they cannot be taken as a whole."""
-    # Each key and row is exactly one JSON value (the envelope was validated), so each line is exactly one document,
+    """Return the objects as a table, or None if they cannot be taken as a whole."""
+    # Each object is exactly one JSON value (the envelope was validated), so each line is exactly one document,
     # whatever white space is in it: no line can shift its neighbours against their message.
-    parts = zip(repeat(b'{"k":'), keys, repeat(b',"r":'), rows, repeat(b"}\n"), strict=False)
-    text = b"".join(chain.from_iterable(parts))
-    if len(text) > _BLOCK_LIMIT and len(keys) > 1:
+    text = b'{"o":' + b'}\n{"o":'.join(objects) + b"}\n"
+    if len(text) > _BLOCK_LIMIT and len(objects) > 1:
         return None
     table = _read(schema, text, ignored)
     if table is None:
@@ -126,7 +123,7 @@ def _fast(
         for quoted, bare in constants:
             numbers = numbers.replace(quoted, bare)
         table = _read(schema, numbers, ignored) if numbers != text else None
-    return table if table is not None and table.num_rows == len(keys) else None
+    return table if table is not None and table.num_rows == len(objects) else None
 
 
 def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table | None:
@@ -147,8 +144,8 @@ def _read(schema: pa.Schema, text: bytes, ignored: frozenset[str]) -> pa.Table |
 
 
 def _without(table: pa.Table, schema: pa.Schema, ignored: frozenset[str]) -> pa.Table | None:
-    """Return a table without the ignored members of its rows; None if it has others that are not expected."""
-    rows, wanted = table.column("r"), schema.field("r").type
+    """Return a table without the ignored members of its objects; None if it has others that are not expected."""
+    rows, wanted = table.column(_OBJECT), schema.field(_OBJECT).type
     if not {field.name for field in rows.type} - {field.name for field in wanted} <= ignored:
         return None
     chunks = [
@@ -157,7 +154,7 @@ def _without(table: pa.Table, schema: pa.Schema, ignored: frozenset[str]) -> pa.
         )
         for chunk in rows.chunks
     ]
-    return table.set_column(1, schema.field("r"), pa.chunked_array(chunks, wanted))
+    return table.set_column(0, schema.field(_OBJECT), pa.chunked_array(chunks, wanted))
 
 
 def _bare_constants(columns: Sequence[TableColumn]) -> Sequence[tuple[bytes, bytes]]:
@@ -180,17 +177,6 @@ class _Number:
 
     text: str
     whole: bool
-
-
-def _exact_line(
-    key: bytes,
-    row: bytes,
-    key_columns: Sequence[TableColumn],
-    row_columns: Sequence[TableColumn],
-    ignored: frozenset[str],
-) -> Mapping[str, Mapping[str, object] | None]:
-    """Return one change's values as the fast way would, and what it cannot take; PoisonRecordError with the reason."""
-    return {"k": _exact_object("key", key, key_columns), "r": _exact_object("row", row, row_columns, ignored)}
 
 
 def _exact_object(
