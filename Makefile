@@ -45,7 +45,7 @@ quick: install ## what a commit must pass: minutes, without Java or emulators
 test: needs quick archive contract pipeline ## everything that a change must pass
 
 test-all: export SEEDS = 100
-test-all: clients test ## `make test` with every seed, the benchmarks at a tiny size, and `make clients`
+test-all: tools clients alerts test ## `make test` with every seed, the benchmarks at a tiny size, `make clients`, `make alerts`
 	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format
@@ -81,6 +81,14 @@ clients: needs install ## Google's clients and the sample subscribers, live (tes
 	@tests/clients/build.sh
 	@$(PYTEST) tests/clients
 
+alerts: ## the case of each alert rule; needs promtool
+	@tests/tools.sh "make alerts" promtool
+	@promtool check rules deploy/alerts/*.yaml
+	@promtool test rules deploy/alerts/cases/*.yaml
+
+tools: # every tool that `make test-all` needs, named at once
+	@tests/tools.sh
+
 bench: install ## the numbers, on screen and in build/bench.json (BENCH_ONLY, BENCH_CHANGES, BENCH_RUNS, ...)
 	@$(BIN)/python -m tests.benchmarks
 
@@ -93,4 +101,4 @@ site: docs ## the documentation as a web site, in build/site; a warning is an er
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients bench docs site lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients alerts tools bench docs site lock

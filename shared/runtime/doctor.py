@@ -1,6 +1,7 @@
 """What every `doctor` begins with: the settings and the tables file."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO, TypeVar
 
@@ -48,3 +49,11 @@ def inspect_tables_file(path: Path | None, without: str) -> Generator[Finding, N
         return TablesFile()
     yield Finding(Level.OK, "tables file", str(path or without))
     return file
+
+
+def inspect_keep(file: TablesFile, tables: Iterable[str], retention: timedelta) -> Iterator[Finding]:
+    """Yield what is found where a history of these tables keeps less than their change stream retains."""
+    try:
+        file.refuse_short_keep(tables, retention)
+    except MisconfiguredError as error:
+        yield Finding(Level.ERROR, "tables file: keep", str(error), "let the history keep as much, or leave keep out")

@@ -33,10 +33,10 @@ class Finding:
     level: Level
     check: str
     detail: str
-    cure: str = ""
+    fix: str = ""
 
     def __post_init__(self) -> None:
-        if self.level is not Level.OK and not self.cure:
+        if self.level is not Level.OK and not self.fix:
             raise ValueError(f"finding {self.check}: what is wrong needs its fix")
 
 
@@ -56,8 +56,8 @@ def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> N
     margin = " " * (level + check + 4)
     for each in findings:
         lines = _wrapped(each.detail)
-        if each.cure:
-            first, *rest = _wrapped(each.cure)
+        if each.fix:
+            first, *rest = _wrapped(each.fix)
             lines += [f"-> {first}", *(f"   {line}" for line in rest)]
         out.write(f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip() + "\n")
         out.writelines(f"{margin}{line}\n" for line in lines[1:])

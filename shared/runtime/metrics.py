@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -33,11 +33,35 @@ class RetryCount:
         )
 
 
+class BuildInfo:
+    """Which service a process is, and of which version; nothing before it has started."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, str] | None = None
+
+    def name(self, service: str, version: str) -> None:
+        """Take what it is, once it is known."""
+        self._names = service, version
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is, for a registry."""
+        family = GaugeMetricFamily(
+            "millrace_build_info",
+            "Always 1, by the service that a process is and its version.",
+            labels=["service", "version"],
+        )
+        if self._names is not None:
+            family.add_metric(self._names, 1)
+        yield family
+
+
 RETRIED: Final = RetryCount()
+BUILD: Final = BuildInfo()
 
 
 def count_runtime(registry: CollectorRegistry) -> None:
-    """Show what every service counts: its retries, and what its process takes (CPU, memory, open files)."""
+    """Show what every service has: its name and version, its retries, what its process takes (CPU, memory, files)."""
+    registry.register(BUILD)
     registry.register(RETRIED)
     ProcessCollector(registry=registry)
 

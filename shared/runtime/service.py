@@ -9,6 +9,7 @@ import structlog
 
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.metrics import BUILD
 from shared.runtime.retries import name_emulators
 from shared.runtime.settings import misspelling, misspelt_variables, read_settings, settings_shown
 
@@ -58,6 +59,7 @@ def started(service: str, settings: Any, environ: Mapping[str, str]) -> None:
     """
     configure_logs(service=service, level=settings.log_level, log_format=settings.log_format)
     log = structlog.get_logger()
+    BUILD.name(service, version(environ))
     log.info("service_started", version=version(environ), **settings_shown(settings))
     for name, meant in misspelt_variables(type(settings), environ).items():
         log.warning("unknown_setting_found", variable=name, fix=misspelling(name, meant))

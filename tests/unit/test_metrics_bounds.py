@@ -28,7 +28,7 @@ def test_every_label_has_a_bound_that_is_written_down(register: Callable[[Collec
 NAME = re.compile(r"millrace(_[a-z]+)+")
 SENTENCE = re.compile(r"(?:[A-Z]|1 while )[^.;:]+\.")
 NO_BASE_UNITS = re.compile(r"_(ms|millis\w*|micros\w*|nanos\w*|minutes?|hours?|days?|[km]b|percent)(_|$)")
-OF_OUR_OWN = re.compile(r"\b(held|put off|given? back|set aside|trouble|told|mend\w*|pieces?|in vain|away)\b")
+OF_OUR_OWN = re.compile(r"\b(held|put off|given? back|set aside|trouble|told|mend\w*|cures?|pieces?|in vain|away)\b")
 
 
 def test_every_metric_is_named_and_described_as_prometheus_wants_it() -> None:

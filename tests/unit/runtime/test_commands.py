@@ -20,7 +20,7 @@ READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "
 COMMANDS: Final[Mapping[Main, Sequence[str]]] = {
     spanner_reader: (*READERS[:-1], "topic", READERS[-1]),
     bigtable_reader: READERS,
-    cdc_consumer: ("setup", "doctor", "status", "sweep", "reconcile"),
+    cdc_consumer: ("setup", "doctor", "status", "sweep", "reconcile", "advise", "tables"),
 }
 SERVICES: Final = tuple(pytest.param(main, id=main.__module__.split(".")[1]) for main in COMMANDS)
 EACH: Final = tuple(

@@ -1,4 +1,4 @@
-"""What a doctor finds is one list, for people as a table with every cure, for programs as JSON."""
+"""What a doctor finds is one list, for people as a table with every fix, for programs as JSON."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def printed(*findings: Finding, as_json: bool = False) -> str:
     return out.getvalue()
 
 
-def test_a_table_has_every_finding_in_line_and_each_cure_below_its_finding() -> None:
+def test_a_table_has_every_finding_in_line_and_each_fix_below_its_finding() -> None:
     assert printed(FINE, EXPIRES, GONE).splitlines() == [
         "ok       dataset       millrace.mirror is there",
         "warning  expiry        it expires after 31 days",
@@ -47,8 +47,8 @@ def test_long_details_are_wrapped_and_paths_stay_whole() -> None:
 
 def test_json_holds_the_same() -> None:
     assert json.loads(printed(FINE, GONE, as_json=True)) == [
-        {"level": "ok", "check": "dataset", "detail": "millrace.mirror is there", "cure": ""},
-        {"level": "error", "check": "subscription", "detail": GONE.detail, "cure": GONE.cure},
+        {"level": "ok", "check": "dataset", "detail": "millrace.mirror is there", "fix": ""},
+        {"level": "error", "check": "subscription", "detail": GONE.detail, "fix": GONE.fix},
     ]
 
 
@@ -87,4 +87,4 @@ def test_every_doctor_warns_of_a_variable_that_is_nearly_a_setting(
 
     (found,) = (one for one in islice(looked_at(given), 3) if one.check == "variable TABLE_FILE")
     assert (found.level, found.detail) == (Level.WARNING, "no setting has this name")
-    assert "set TABLES_FILE if that is meant" in found.cure
+    assert "set TABLES_FILE if that is meant" in found.fix

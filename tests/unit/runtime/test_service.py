@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.metrics import count_runtime
 from shared.runtime.service import MISCONFIGURED, run_as, started, stopped
 from shared.runtime.stop import Stop, unless_stopped
 
@@ -33,7 +35,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_what_only_a_person_can_mend_is_said_in_the_log_and_by_the_exit_code(
+def test_what_only_a_person_can_fix_is_said_in_the_log_and_by_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_as("some_service", refused, {}) == MISCONFIGURED == 2
@@ -99,3 +101,11 @@ def test_a_retry_that_a_stop_has_ended_is_no_failure_and_any_other_error_is() ->
         broken()
     with pytest.raises(MisconfiguredError), unless_stopped(stop):
         refused()
+
+
+def test_the_metrics_name_service_and_version() -> None:
+    started("some_service", Settings(), {"MILLRACE_VERSION": "1.2.3"})
+    registry = CollectorRegistry()
+    count_runtime(registry)
+
+    assert registry.get_sample_value("millrace_build_info", {"service": "some_service", "version": "1.2.3"}) == 1

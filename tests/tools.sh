@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# tools.sh [WHO TOOL...]: name every tool that WHO needs and that is missing, with where to get it. Without words: all tools,
+# which `make test-all` needs.
+set -euo pipefail
+
+declare -A from=(
+    [go]="1.26 or newer: https://go.dev/dl"
+    [java]="17 or newer: apt-get install openjdk-17-jdk-headless"
+    [javac]="17 or newer: apt-get install openjdk-17-jdk-headless"
+    [mvn]="3.8 or newer: apt-get install maven"
+    [node]="18 or newer: https://nodejs.org/en/download, or apt-get install nodejs"
+    [npm]="comes with node, or apt-get install npm"
+    [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
+)
+who=${1:-make test-all}
+tools=("${@:2}")
+[ ${#tools[@]} -gt 0 ] || tools=(go java javac mvn node npm promtool)
+
+missing=()
+for tool in "${tools[@]}"; do
+    command -v "$tool" >/dev/null || missing+=("$tool (${from[$tool]})")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "$who needs tools that are not on PATH:" >&2
+    printf '  %s\n' "${missing[@]}" >&2
+    exit 1
+fi
