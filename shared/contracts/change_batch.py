@@ -20,6 +20,9 @@ Format 1 knows changes only: whoever reads no further would make mirrors of entr
 is no change says format 2, and a consumer that is older does not apply it.
 """
 
+BUCKET: Final = "bucket"
+"""Attribute of a message without an ordering key: the ordering key that it would have. Messages of one row share it."""
+
 OLD_VALUES_OMITTED: Final = "old_values_omitted"
 """Member of a change's place: the stream has its old values, and no message can hold them together with the rest."""
 

@@ -19,6 +19,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals
 from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
+from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.letters import measure_letters
@@ -75,6 +76,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_drain(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
+            case "completion":
+                measured += measure_completion(platform, sizes)
             case "snapshot":
                 measured += measure_snapshot(platform, sizes)
                 measured += measure_bigtable_snapshot(platform, sizes)

@@ -5,7 +5,18 @@ from typing import Final
 
 from shared.runtime.settings import setting
 
-PARTS: Final = ("drain", "reader", "snapshot", "bigtable", "freshness", "idle", "letters", "replay", "profile")
+PARTS: Final = (
+    "drain",
+    "reader",
+    "completion",
+    "snapshot",
+    "bigtable",
+    "freshness",
+    "idle",
+    "letters",
+    "replay",
+    "profile",
+)
 
 
 def _known_parts(text: str) -> None:
@@ -35,7 +46,9 @@ class Sizes:
     snapshot_rows: int = setting("rows of a snapshot", env="BENCH_SNAPSHOT_ROWS", default=50_000, least=5)
     letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)
     replayed: int = setting("dead letters in a replay", env="BENCH_REPLAYED", default=10_000, least=10)
-    seconds: int = setting("how long freshness and idling are watched", env="BENCH_SECONDS", default=30, least=1)
+    seconds: int = setting(
+        "how long freshness, completion and idling are watched", env="BENCH_SECONDS", default=30, least=1
+    )
 
     @property
     def parts(self) -> tuple[str, ...]:

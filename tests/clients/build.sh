@@ -3,18 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-missing=()
-command -v go >/dev/null || missing+=("go (1.26 or newer): https://go.dev/dl")
-command -v java >/dev/null || missing+=("java (17 or newer): apt-get install openjdk-17-jdk-headless")
-command -v javac >/dev/null || missing+=("javac (17 or newer): apt-get install openjdk-17-jdk-headless")
-command -v mvn >/dev/null || missing+=("mvn (3.8 or newer): apt-get install maven")
-command -v node >/dev/null || missing+=("node (18 or newer): https://nodejs.org/en/download, or apt-get install nodejs")
-command -v npm >/dev/null || missing+=("npm: comes with node, or apt-get install npm")
-if [ ${#missing[@]} -gt 0 ]; then
-    echo "make clients needs tools that are not on PATH:" >&2
-    printf '  %s\n' "${missing[@]}" >&2
-    exit 1
-fi
+"$BASH" tests/tools.sh "make clients" go java javac mvn node npm
 
 built=$PWD/build/clients
 

@@ -44,6 +44,7 @@ EXAMPLES: Final = [
     ("Orders", {"Id": "18"}, None),
     ("Orders", {"Id": "19"}, {"Item": "screw", "Pieces": None}),
     ("Orders", {"Id": "20"}, {"Item": "washer", "Pieces": "many"}),
+    ("Orders", {"Id": "21"}, {"Item": "gear", "Pieces": "7"}),
     ("weather", {"row_key": "JFK#2024-05-01"}, {"f": '{"temperature":"MTcuNQ=="}', "g": None}),
 ]
 NEWEST: Final = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from services.bigtable_reader.settings import Settings as BigtableReaderSettings
-from services.cdc_consumer.settings import ReconcileSettings, SetupSettings
+from services.cdc_consumer.settings import ReconcileSettings, SetupSettings, TablesSettings
 from services.cdc_consumer.settings import Settings as ConsumerSettings
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.settings import Settings as DeadLetterSettings
@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "cdc_consumer": ConsumerSettings,
     "cdc_consumer setup": SetupSettings,
     "cdc_consumer reconcile": ReconcileSettings,
+    "cdc_consumer tables": TablesSettings,
     "dead_letter": DeadLetterSettings,
     "dead_letter, the commands": CommandSettings,
 }

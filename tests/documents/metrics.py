@@ -8,13 +8,19 @@ from prometheus_client.registry import Collector
 
 from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
 from services.bigtable_reader.wiring.stores import MicrosecondClock
+from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.runtime.clock import SystemClock
-from shared.runtime.metrics import count_runtime
+from shared.runtime.metrics import BUILD, count_runtime
 
 FILE: Final = "reference/metrics.md"
+
+
+def _consumer(registry: CollectorRegistry) -> None:
+    ConsumerMetrics(registry, SystemClock())
+    ApplyWatermarks(registry, dict)
 
 
 def _collector(registry: CollectorRegistry) -> None:
@@ -25,7 +31,7 @@ def _collector(registry: CollectorRegistry) -> None:
 SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
     "spanner_reader": SpannerPrometheusMetrics,
     "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, MicrosecondClock()),
-    "cdc_consumer": lambda registry: ConsumerMetrics(registry, SystemClock()),
+    "cdc_consumer": _consumer,
     "dead_letter": _collector,
 }
 
@@ -33,10 +39,12 @@ LABELS: Final[Mapping[str, str]] = {
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
+    "service": "the four services",
     "stage": "`commit_to_published`, `published_to_applied`",
     "state": "of a partition, or of a letter: a closed list",
     "status": "an HTTP status",
     "table": f"a table; {MOST_TABLES} at most, of the readers one more for all others",
+    "version": "the version that runs",
     "what": "`new`, `again`, `seen`",
 }
 """Every label that there is, with its bound. Keys, ids and words of errors are none."""
@@ -87,7 +95,7 @@ def collectors(register: Callable[[CollectorRegistry], object]) -> Sequence[Coll
 def labels_of(collector: Collector) -> Sequence[str]:
     """Return the names of a metric's labels."""
     names: Sequence[str] = getattr(collector, "_labelnames", ())
-    return names
+    return names or (("service", "version") if collector is BUILD else ())
 
 
 def text() -> str:

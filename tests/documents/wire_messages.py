@@ -5,6 +5,7 @@ A file has a message's ordering key, its attributes and its data, byte for byte.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.records import DataChange, Microseconds, SetCell
 from services.spanner_reader.core.snapshot.snapshot import RowMaker
 from services.spanner_reader.core.stream.changes import ChangeMaker
+from services.spanner_reader.core.stream.completion import QueuedChange, row_as_it_is_now
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
@@ -99,6 +101,16 @@ def _delete() -> Any:
 
 def _orders_header() -> Header:
     return orders().header("Orders", _COLUMNS, _CAPTURED)
+
+
+def _reconstructed() -> Any:
+    """Return a row as it is now, whose update came too late to be completed from its row of then."""
+    update = order_record("UPDATE", Mod('{"Id":"21"}', '{"Pieces":"7"}', "{}"))
+    header, ((key, change),) = orders().changes(replace(update, value_capture_type="NEW_VALUES"))
+    entry = QueuedChange(b"21", update.commit_timestamp, update.server_transaction_id, False, header, key, change)
+    now, whole = Nanoseconds(COMMITTED + _SECOND), orders().header("Orders", _COLUMNS, "NEW_VALUES")
+    (message,) = messages_of(whole, [(key, row_as_it_is_now(entry, {"Item": "gear", "Pieces": "7"}, now, whole))])
+    return message
 
 
 def _announcement() -> Any:
@@ -190,6 +202,7 @@ def _replay() -> Any:
 BATCHES: Final[Mapping[str, Callable[[], Any]]] = {
     "spanner-upsert": _upsert,
     "spanner-delete": _delete,
+    "spanner-reconstructed": _reconstructed,
     "spanner-snapshot-row": _snapshot_row,
     "spanner-snapshot-end": _snapshot_end,
     "table-announcement": _announcement,

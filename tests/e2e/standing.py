@@ -65,7 +65,7 @@ class Standing:
             self._consumer.process.kill()
             self._consumer = None
         for one in self.wires:
-            one.mend()
+            one.fix()
         rest, write_api = self.wires
         self.flow = Flow(
             pubsub=self._pubsub,

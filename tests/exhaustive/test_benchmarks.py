@@ -15,6 +15,9 @@ PROMISED = {
     "drain.accepted",
     "drain.applied",
     "reader.records_per_cpu_second",
+    "completion.cpu_per_change",
+    "completion.published_p50_at_100",
+    "completion.published_p99_at_100",
     "snapshot.rows_per_second",
     "snapshot.cpu_per_row",
     "bigtable_snapshot.rows_per_second",
@@ -71,7 +74,13 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         assert len(one["runs"]) == 1
         assert one["value"] == one["runs"][0]
         assert one["value"] >= 0
-    for name in ("drain.accepted", "drain.applied", "reader.records_per_cpu_second", "replay.letters"):
+    for name in (
+        "drain.accepted",
+        "drain.applied",
+        "reader.records_per_cpu_second",
+        "completion.cpu_per_change",
+        "replay.letters",
+    ):
         assert figures[name]["ratio"] == pytest.approx(figures[name]["value"] / figures[name]["baseline"])
     assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
     assert figures["drain.applied"]["target"] == APPLIED_TARGET

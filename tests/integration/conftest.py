@@ -57,5 +57,5 @@ def world(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], new_processe
     )
     world = World(pipeline, new_processes, StandIn(bigquery_stand_in))
     yield world
-    world.mend()
+    world.fix()
     world.channel.close()

@@ -68,9 +68,9 @@ class Patient:
         return code, json.loads(out.getvalue())
 
     def errors(self) -> dict[str, str]:
-        """Return the cures of the errors, by what was looked at."""
+        """Return the fixes of the errors, by what was looked at."""
         code, findings = self.examine()
-        found = {one["check"]: one["cure"] for one in findings if one["level"] == "error"}
+        found = {one["check"]: one["fix"] for one in findings if one["level"] == "error"}
         assert code == int(bool(found))
         return found
 
@@ -111,7 +111,7 @@ def test_warnings_of_a_stream_and_of_its_tables_are_reported_with_their_fixes(pa
     patient.variables = {"CHANGE_STREAM": "Parts"}
     assert not patient.errors()
     _code, findings = patient.examine()
-    warnings = {one["check"]: (one["detail"], one["cure"]) for one in findings if one["level"] == "warning"}
+    warnings = {one["check"]: (one["detail"], one["fix"]) for one in findings if one["level"] == "warning"}
     alter = "ALTER CHANGE STREAM Parts SET OPTIONS"
     assert f"{alter} (value_capture_type = 'NEW_ROW')" in warnings["stream Parts: capture type"][1]
     assert "retention_period = '7d'" in warnings["stream Parts: retention"][1]
@@ -133,7 +133,7 @@ def test_what_it_costs_to_complete_updates_is_counted_in_the_last_of_the_stream(
         code, findings = patient.examine()
         assert code == 0
         (found,) = [one for one in findings if one["check"] == "stream Bookings: capture type"]
-        assert (found["level"], "SET OPTIONS (value_capture_type = 'NEW_ROW')" in found["cure"]) == ("warning", True)
+        assert (found["level"], "SET OPTIONS (value_capture_type = 'NEW_ROW')" in found["fix"]) == ("warning", True)
         return found["detail"].partition("\n")[2]
 
     while patient.database.now() < created + 1_500_000_000:
@@ -179,11 +179,11 @@ def test_settings_and_tables_files_with_mistakes_are_named(patient: Patient, tmp
     file.write_text('[defaults]\nignored_columns = ["id"]\n[tables.Plains]\nbuckets = 1\n')
     assert patient.errors().keys() == {"tables file: [defaults]"}
     (warned,) = [one for one in patient.examine()[1] if one["check"] == 'tables file: [tables."Plains"]']
-    assert (warned["level"], "Planes" in warned["cure"]) == ("warning", True)
+    assert (warned["level"], "Planes" in warned["fix"]) == ("warning", True)
 
 
 @pytest.mark.parametrize(
-    ("definition", "check", "cure"),
+    ("definition", "check", "fix"),
     [
         (replace(GOOD, partition_mode="MUTABLE_KEY_RANGE"), "partition mode", "another stream"),
         (replace(GOOD, retention=timedelta(days=1)), "retention", "retention_period = '7d'"),
@@ -195,10 +195,10 @@ def test_settings_and_tables_files_with_mistakes_are_named(patient: Patient, tmp
         (replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})), "exclusions", "allow_txn_exclusion = false"),
     ],
 )
-def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition, check: str, cure: str) -> None:
+def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition, check: str, fix: str) -> None:
     (found,) = [one for one in inspect_stream("s", definition) if one.level is not Level.OK]
     assert found.check == f"stream s: {check}"
-    assert cure in found.cure
+    assert fix in found.fix
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert (table["table"], table["why"][0]["kind"], table["why"][0]["columns"]) == (
         "Planes", "column_type_changed", ["Name"],
     )  # fmt: skip
-    assert "synced Planes" in table["cure"]
+    assert "synced Planes" in table["fix"]
     assert main(["status"]) == 1
     assert "Planes: needs re-sync since" in capsys.readouterr().out
     _code, findings = patient.examine()

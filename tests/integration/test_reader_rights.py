@@ -87,7 +87,7 @@ def test_each_right_that_is_missing_is_named_with_the_role_that_has_it(
         found = rights.found(writes=writes, makes_tables=makes_tables)
         assert (found.level, found.check) == (Level.ERROR, "rights on d")
         assert found.detail == f"this identity lacks {missing}"
-        assert found.cure == (
+        assert found.fix == (
             "gcloud spanner databases add-iam-policy-binding d --instance=i --project=p --member=IDENTITY "
             f"--role=roles/spanner.{role}"
         )

@@ -169,7 +169,8 @@ def test_a_transaction_is_whole_once_whatever_the_order_and_the_repeats(
     orders.commit([Write("insert", "Orders", {"Id": number, "Item": "many"}) for number in range(100, 200)])
     batches = [json.loads(one.data) for one in published(new_processes, channel, topology, 3 + 2 + 100)]
     assert len(batches) > 10, "it came in pieces"
-    batches += of_bigtable()
+    reconstructed = json.loads(Path(ROOT, "docs/reference/wire-format/spanner-reconstructed.json").read_text())["data"]
+    batches += [*of_bigtable(), reconstructed]
     transactions = defined("transactions")["transactions"]
     (example,) = [json.loads(one) for one in shown("json") if one.startswith("[[")]
 

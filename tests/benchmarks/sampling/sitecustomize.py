@@ -30,6 +30,7 @@ _STAGES = (
     ("row_encoder.py", "encode", "encode (ptars)"),
     ("columns.py", "conform", "encode (ptars)"),
     ("sequencing.py", "", "newest per key"),
+    ("newest.py", "", "newest per key"),
     ("writing.py", "_start", "take the newest rows"),
     ("writing.py", "", "write: the rest"),
     ("parsing.py", "", "parse rows (pyarrow.json)"),

@@ -161,4 +161,4 @@ def cut(wires: Sequence[Wire]) -> Iterator[None]:
         yield
     finally:
         for one in wires:
-            one.mend()
+            one.fix()

@@ -98,6 +98,7 @@ def test_the_consumer_applies_the_example_messages() -> None:
     assert {key: (row["Item"], row["Pieces"]) for key, row in world.writer.rows("Orders").items()} == {
         (17,): ("bolt", 40),
         (19,): ("screw", None),
+        (21,): ("gear", 7),
     }
     assert [row["f"] for row in world.writer.rows("weather").values()] == ['{"temperature":"MTcuNQ=="}']
     assert (entry["mod_type"], entry["value"]) == ("SET_CELL", b"17.5")
@@ -124,7 +125,11 @@ def made_of_spanner() -> Sequence[Any]:
     (header, ((key, change),)) = made[1]
     return [
         message
-        for header, changes in [*made, (header, [(key, change.without_old_values())])]
+        for header, changes in [
+            *made,
+            (header, [(key, change.without_old_values())]),
+            (header, [(key, change.completed("{}", reconstructed=True))]),
+        ]
         for message in messages_of(header, changes)
     ]
 
@@ -216,6 +221,8 @@ END: Final = "00061760B610E400/0000000000000000/0000000000000000/000000000000000
         ("spanner-upsert", ("sequence", 0), f"{END}\n"),
         ("spanner-upsert", ("commit_timestamp", 0), "2024-05-01 09:00"),
         ("spanner-upsert", ("place", 0), {}),
+        ("spanner-upsert", ("place", 0, "reconstructed"), False),
+        ("spanner-reconstructed", ("place", 0), {"reconstructed": True, "mod_index": 0}),
         ("bigtable-image", ("place", 0), {}),
         ("bigtable-image", ("header", "format"), 1),
         ("bigtable-entry", ("header", "format"), 1),
