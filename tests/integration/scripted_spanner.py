@@ -355,7 +355,7 @@ class ScriptedSpanner:
 
     def _execute_streaming_sql(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = ExecuteSqlRequest.pb(ExecuteSqlRequest.deserialize(data))
-        if self._emulator is not None and "READ_" not in request.sql:
+        if self._emulator is not None and "FROM READ_" not in request.sql:
             yield from self._pass_on_results(data, context)
             return
         self._be_silent("ExecuteStreamingSql", context)
