@@ -178,7 +178,7 @@ def rows_of(dataset: BigQueryDataset, statement: str) -> Sequence[Mapping[str, o
         return dataset.query(statement)
     except GoogleAPICallError as error:
         there = ", ".join(dataset.tables())
-        raise MisconfiguredError(f"{_words(error)}\nthe tables are: {there}") from error
+        raise MisconfiguredError("local-query-failed", f"{_words(error)}\nthe tables are: {there}") from error
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], console: Console) -> None:
@@ -212,7 +212,9 @@ def _words(error: GoogleAPICallError) -> str:
 def _sql(platform: BackgroundPlatform, database: str, statement: str, console: Console) -> int:
     pipeline = next((one for one in platform.state().readers if isinstance(one, Pipeline)), None)
     if pipeline is None:
-        raise MisconfiguredError("Spanner is not up: `make down`, and then `make up SOURCES=both`")
+        raise MisconfiguredError(
+            "local-spanner-not-up", "Spanner is not up: `make down`, and then `make up SOURCES=both`"
+        )
     check_dml(statement)
     with contextlib.closing(SpannerInstance.connect(pipeline.spanner, pipeline.project, pipeline.instance)) as instance:
         rows, committed = instance.database(database).execute(statement)
@@ -226,7 +228,9 @@ def _add(platform: BackgroundPlatform, arguments: argparse.Namespace, console: C
     """Add to a counter of a row in Bigtable."""
     pipeline = next((one for one in platform.state().readers if isinstance(one, BigtablePipeline)), None)
     if pipeline is None:
-        raise MisconfiguredError("Bigtable is not up: `make down`, and then `make up SOURCES=both`")
+        raise MisconfiguredError(
+            "local-bigtable-not-up", "Bigtable is not up: `make down`, and then `make up SOURCES=both`"
+        )
     family, _, qualifier = arguments.cell.partition(":")
     amounts = [(family, qualifier.encode(), arguments.amount)]
     with contextlib.closing(BigtableInstance(pipeline.bigtable, pipeline.project, pipeline.instance)) as instance:
@@ -242,13 +246,13 @@ def _up(platform: BackgroundPlatform) -> Flow:
     if flow is None:
         ended = platform.ended()
         why = f"the platform has ended by itself; the end of its log:\n{ended}\n" if ended else ""
-        raise MisconfiguredError(f"{why}nothing is up: `make up` first")
+        raise MisconfiguredError("nothing-is-up", f"{why}nothing is up: `make up` first")
     return flow
 
 
 def _check_needs() -> None:
     if missing := needs.missing(os.environ):
-        raise MisconfiguredError("missing: " + "\nmissing: ".join(missing))
+        raise MisconfiguredError("programs-missing", "missing: " + "\nmissing: ".join(missing))
 
 
 @contextlib.contextmanager
@@ -259,7 +263,9 @@ def _emptied(directory: Path) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise MisconfiguredError(f"another run is using {directory}: wait for it to end") from None
+            raise MisconfiguredError(
+                "run-directory-in-use", f"another run is using {directory}: wait for it to end"
+            ) from None
         shutil.rmtree(directory, ignore_errors=True)
         yield directory
 

@@ -192,8 +192,9 @@ class NewerFormatError(MisconfiguredError):
 
     def __init__(self, format: int, source: str, table: str) -> None:  # noqa: A002  the field's name
         super().__init__(
+            "wire-format-newer",
             f"a change batch of wire format {format} arrived and this version reads up to {FORMAT}: "
-            "upgrade the consumer before the readers"
+            "upgrade the consumer before the readers",
         )
         self.format = format
         self.source = source

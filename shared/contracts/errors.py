@@ -4,7 +4,18 @@ Adapters translate a client's errors into these; an error that no adapter knows 
 the retry.
 """
 
+import re
+from typing import Final, Self
+
 from shared.contracts.reasons import Reason
+
+_CODE: Final = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]\Z")
+
+
+def code_of(text: str) -> str | None:
+    """Return the code at the end of the text of a MisconfiguredError; None where there is none."""
+    found = _CODE.search(text)
+    return None if found is None else found[1]
 
 
 class TransientError(Exception):
@@ -24,7 +35,25 @@ class PoisonRecordError(Exception):
 
 
 class MisconfiguredError(Exception):
-    """Nothing will succeed until someone acts; the message names the fix. The process exits non-zero."""
+    """Nothing will succeed until someone acts; the message names the fix. The process exits non-zero.
+
+    Its text ends with ``[code]``. A code belongs to one message, never changes, and is explained in
+    docs/reference/error-messages.md. Who adds to a message passes its code on, and quotes ``error.message``.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+    @classmethod
+    def from_text(cls, text: str, code: str) -> Self:
+        """Return the error that another process printed; ``code`` where its text ends with none."""
+        found = code_of(text)
+        return cls(code, text) if found is None else cls(found, text.removesuffix(f" [{found}]"))
 
 
 class MessagesLostError(MisconfiguredError):

@@ -206,7 +206,7 @@ class TablesFile:
                     f"shorter than the {format_duration(retention)} that its change stream retains: keep at least that"
                 )
         if short:
-            raise MisconfiguredError("; ".join(short))
+            raise MisconfiguredError("history-kept-too-short", "; ".join(short))
 
     def _sections(self, source_table: str) -> Sequence[tuple[str, Section]]:
         """Return the sections that speak of a source table, of which the last that says something is right."""
@@ -253,7 +253,7 @@ def read_tables_file(text: str, name: str = "tables.toml") -> TablesFile:
         return file
     mistakes = sorted(reading.mistakes, key=lambda mistake: mistake.line)
     listed = "".join(f"\n  {name}:{mistake.line}: {mistake.what}" for mistake in mistakes)
-    raise MisconfiguredError(f"invalid tables file:{listed}")
+    raise MisconfiguredError("invalid-tables-file", f"invalid tables file:{listed}")
 
 
 class _Reading:

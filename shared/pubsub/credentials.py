@@ -18,10 +18,13 @@ def unusable_credentials(
     get = "run `gcloud auth application-default login`, give the workload a service account, or set"
     text = str(error)
     if text.startswith(_NONE):
-        return MisconfiguredError(f"no Google credentials found: {get} {_FILE} to a key file, or {emulator}")
+        return MisconfiguredError(
+            "no-credentials", f"no Google credentials found: {get} {_FILE} to a key file, or {emulator}"
+        )
     return MisconfiguredError(
+        "credentials-unusable",
         f"the Google credentials cannot be used: {text.rstrip('.')}. Correct the file that {_FILE} names; or unset "
-        f"that and {get} {emulator}"
+        f"that and {get} {emulator}",
     )
 
 
@@ -37,5 +40,6 @@ def credentials_error(what: str, error: exceptions.GoogleAuthError) -> Exception
     if isinstance(error, transport) or isinstance(error.__cause__, transport) or error.retryable:
         return TransientError(f"{what}: no access token now: {error}")
     return MisconfiguredError(
-        f"{what}: {error}; give the process credentials (gcloud auth application-default login, or a service account)"
+        "no-access-token",
+        f"{what}: {error}; give the process credentials (gcloud auth application-default login, or a service account)",
     )

@@ -52,7 +52,7 @@ def pubsub_errors(what: str) -> Iterator[None]:
         if code in _REFUSALS:
             hint = _HINTS.get(code)
             raise MisconfiguredError(
-                f"{what}: {code.name}: {_details(error)}" + (f": {hint}" if hint else "")
+                "pubsub-refused", f"{what}: {code.name}: {_details(error)}" + (f": {hint}" if hint else "")
             ) from error
         raise
     except RetryError as error:

@@ -168,7 +168,8 @@ class Packer:
         room = self._limits.bytes_per_request - _REQUEST_OVERHEAD - _MESSAGE_OVERHEAD - header_size
         if room < 0:
             raise MisconfiguredError(
-                f"table {header.table}: its column list alone, {header_size} bytes, fits no message"
+                "column-list-too-large",
+                f"table {header.table}: its column list alone, {header_size} bytes, fits no message",
             )
         receipt = Receipt(waiting=max(1, len(changes)), taken_at=taken_at)
         oversized: list[Oversized] = []

@@ -46,7 +46,7 @@ class TopicSubscriptions:
                 except MessagesLostError as error:
                     if topic == self._topics[0]:
                         raise
-                    raise MisconfiguredError(str(error)) from error
+                    raise MisconfiguredError(error.code, error.message) from error
 
 
 @asynccontextmanager

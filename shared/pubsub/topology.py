@@ -158,10 +158,11 @@ def check_topic(
         lacking.append(f"{name}: " + "; ".join(mistakes))
     seen = ("none of its subscriptions does:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
     raise (MessagesLostError if loses else MisconfiguredError)(
+        "topic-loses-messages",
         f"topic {topic} would lose messages: it needs a subscription without expiry and filter that keeps them for "
         f"{format_duration(keep_messages_for)}, and {seen}\n"
         f"Make one with `{SETUP}`, or with `gcloud pubsub subscriptions create NAME --topic={topic} "
-        f"--expiration-period=never --message-retention-duration={format_duration(keep_messages_for)}`"
+        f"--expiration-period=never --message-retention-duration={format_duration(keep_messages_for)}`",
     )
 
 
@@ -179,13 +180,15 @@ def check_subscription(
     found = pubsub.subscription(subscription)
     if found is None:
         raise MisconfiguredError(
+            "subscription-missing",
             f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
-            "or grant roles/pubsub.viewer on it"
+            "or grant roles/pubsub.viewer on it",
         )
     mistakes = [each.told for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
         raise MisconfiguredError(
-            f"subscription {subscription} (of topic {found.topic}) cannot be used:\n  " + "\n  ".join(mistakes)
+            "subscription-unusable",
+            f"subscription {subscription} (of topic {found.topic}) cannot be used:\n  " + "\n  ".join(mistakes),
         )
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
 
@@ -204,8 +207,9 @@ def check_letters_subscription(
     found = _Pubsub(channel, stop or Stop()).subscription(subscription)
     if found is None:
         raise MisconfiguredError(
+            "subscription-missing",
             f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
-            "or grant roles/pubsub.viewer on it"
+            "or grant roles/pubsub.viewer on it",
         )
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
@@ -221,7 +225,10 @@ def check_letters_subscription(
     mistakes += [replace(one, fix=fix) for one in _fixed(found, None)]
     if mistakes:
         told = "\n  ".join(one.told for one in mistakes)
-        raise MisconfiguredError(f"subscription {subscription} cannot be used for dead letters:\n  {told}")
+        raise MisconfiguredError(
+            "dead-letter-subscription-unusable",
+            f"subscription {subscription} cannot be used for dead letters:\n  {told}",
+        )
 
 
 def mistakes_of(
@@ -343,8 +350,9 @@ class _Pubsub:
                         self._publisher.get_topic(request=request, retry=None, timeout=_TIMEOUT)
             except NotFound:
                 raise MisconfiguredError(
+                    "topic-missing",
                     f"topic {topic} does not exist: correct TOPIC or DEAD_LETTER_TOPIC, whichever names it, or make "
-                    f"it with `{SETUP}`"
+                    f"it with `{SETUP}`",
                 ) from None
             return found
 

@@ -66,11 +66,12 @@ class TopicWatch:
                     await mark()
                 sure = "the start" if self._sure_until is None else format_timestamp(self._sure_until)
                 raise MisconfiguredError(
-                    f"{error}\nChanges committed up to {sure} were published while the topic was in order; later ones "
-                    "may be lost, and so is what a deleted subscription still held. Fix the topic, "
+                    error.code,
+                    f"{error.message}\nChanges committed up to {sure} were published while the topic was in order; "
+                    "later ones may be lost, and so is what a deleted subscription still held. Fix the topic, "
                     f"{'and do what `status` says of marked tables; or ' if mark else ''}stop every reader, and "
                     f"start again with another {self._new_start} and a START_TIMESTAMP before the oldest change "
-                    "that was not applied"
+                    "that was not applied",
                 ) from error
             else:
                 self._sure_until = reached

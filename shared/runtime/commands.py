@@ -108,13 +108,16 @@ class CommandLine(Generic[T]):
             near = difflib.get_close_matches(name, self.commands, n=1)
             meant = f": did you mean {near[0]}?" if near else ""
             raise MisconfiguredError(
+                "unknown-command",
                 f"unknown command {name}{meant}\n"
-                f"the commands are {', '.join(self.commands)}; `{self.program} --help` describes them"
+                f"the commands are {', '.join(self.commands)}; `{self.program} --help` describes them",
             )
         try:
             parsed = get_command(self._application())(list(arguments), prog_name=self.program, standalone_mode=False)
         except typer.TyperException as error:
-            raise MisconfiguredError(f"{_wrong(error)}\n`{self.program} {name} --help` lists what it takes") from error
+            raise MisconfiguredError(
+                "invalid-arguments", f"{_wrong(error)}\n`{self.program} {name} --help` lists what it takes"
+            ) from error
         if isinstance(parsed, int):  # the exit code of a help
             raise SystemExit(parsed)
         command: T = parsed

@@ -31,24 +31,27 @@ class FileLock:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise MisconfiguredError(f"{self._path} cannot be opened: {error.strerror} ({self._setting})") from error
+            raise MisconfiguredError(
+                "lock-file-not-opened", f"{self._path} cannot be opened: {error.strerror} ({self._setting})"
+            ) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 owner = os.pread(descriptor, _LONGEST_OWNER, 0).decode(errors="replace").strip() or "unknown"
-                raise MisconfiguredError(self._refusal(owner)) from None
+                raise MisconfiguredError("lock-file-in-use", self._refusal(owner)) from None
             except OSError as error:
                 raise MisconfiguredError(
+                    "lock-not-supported",
                     f"{self._path} cannot be locked: {error.strerror}; set {self._setting} to a path on a file system "
-                    "that has file locks, such as a local disk"
+                    "that has file locks, such as a local disk",
                 ) from error
             try:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             except OSError as error:
                 raise MisconfiguredError(
-                    f"{self._path} cannot be written: {error.strerror} ({self._setting})"
+                    "lock-file-not-written", f"{self._path} cannot be written: {error.strerror} ({self._setting})"
                 ) from error
             yield
         finally:

@@ -188,7 +188,8 @@ def serving_health(
         server = _Server((host, port), Handler)
     except OSError as error:
         raise MisconfiguredError(
-            f"cannot listen on HOST={host}, PORT={port} for health and metrics ({error}): choose others, or PORT=0"
+            "address-in-use",
+            f"cannot listen on HOST={host}, PORT={port} for health and metrics ({error}): choose others, or PORT=0",
         ) from error
     thread = threading.Thread(target=server.serve_forever, args=(_LOOK,), name="health", daemon=True)
     thread.start()

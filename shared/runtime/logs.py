@@ -27,6 +27,8 @@ import structlog
 from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 from structlog.typing import EventDict, WrappedLogger
 
+from shared.contracts.errors import code_of
+
 _SEVERITY: Final = {"warn": "WARNING", "exception": "ERROR"}
 _SOURCE: Final = "logging.googleapis.com/sourceLocation"
 _HEAD: Final = ("time", "severity", "message", "service")
@@ -136,6 +138,9 @@ def _location(path: str, line: int, function: str) -> dict[str, object]:
 
 def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     event["severity"] = _SEVERITY.get(method, method.upper())
+    for name in ("error", "why"):
+        if (code := code_of(str(event.get(name, "")))) is not None:
+            event.setdefault("error_code", code)
     event["message"] = event.pop("event", "")
     called_at = _location(event.pop("pathname", ""), event.pop("lineno", 0), event.pop("func_name", ""))
     event.setdefault(_SOURCE, called_at[_SOURCE])

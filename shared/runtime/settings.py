@@ -149,7 +149,7 @@ def read_settings(settings: type[T], environ: Mapping[str, str]) -> T:
             return settings(**values)
         except ValueError as error:  # a `__post_init__` of its own
             mistakes += map(str, error.args)
-    raise MisconfiguredError("invalid configuration:\n  " + "\n  ".join(mistakes))
+    raise MisconfiguredError("invalid-configuration", "invalid configuration:\n  " + "\n  ".join(mistakes))
 
 
 _OF_OTHER_PROGRAMS: Final = frozenset({"LOGLEVEL"})

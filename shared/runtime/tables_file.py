@@ -16,7 +16,9 @@ def load_tables_file(path: Path | None) -> tuple[str, TablesFile]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise MisconfiguredError(f"TABLES_FILE={path} is not UTF-8 text ({error}): save it as UTF-8") from error
+        raise MisconfiguredError(
+            "tables-file-not-utf8", f"TABLES_FILE={path} is not UTF-8 text ({error}): save it as UTF-8"
+        ) from error
     except OSError as error:
-        raise MisconfiguredError(f"TABLES_FILE={path} cannot be read: {error}") from error
+        raise MisconfiguredError("tables-file-unreadable", f"TABLES_FILE={path} cannot be read: {error}") from error
     return text, read_tables_file(text, path.name)

@@ -159,7 +159,7 @@ class TestFakePublisher(PublisherContract):
     async def open(self, *, narrow: bool = False, broken: bool = False) -> AsyncIterator[Place]:
         topic = Topic()
         publisher = FakePublisher(topic, room=1 if narrow else 100)
-        publisher.error = MisconfiguredError("no such topic") if broken else None
+        publisher.error = MisconfiguredError("made-up", "no such topic") if broken else None
         yield Place(publisher, lambda: topic.batches)
 
 

@@ -1,23 +1,25 @@
-"""`docs/reference/error-messages.md`: every message of a `MisconfiguredError`, from the code that raises it.
+"""`docs/reference/error-messages.md`: every code of a `MisconfiguredError`, with its messages.
 
-A part of a message that depends on the case is an ellipsis. A message in a variable, or in a function of the module, is
-taken from there.
+All of it is from the code that raises them. A part of a message that depends on the case is an ellipsis. A message in a
+variable, in a constant of this module or of another one, or in a function of the module, is taken from there.
 """
 
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 FILE: Final = "reference/error-messages.md"
 ROOT: Final = Path(__file__).resolve().parents[2]
+CODE: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 _VARIES: Final = "\N{HORIZONTAL ELLIPSIS}"
-_ERRORS: Final = frozenset({"MisconfiguredError", "MessagesLostError"})
-_FEWEST_WORDS: Final = 3
-"""What has fewer fixed words passes on what a library reported."""
+_MOST_VARIANTS: Final = 2
+"""What has more in one place of a message is an ellipsis."""
 
 _SECTIONS: Final[Mapping[str, str]] = {
     "spanner_reader": "services/spanner_reader",
@@ -25,26 +27,78 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "cdc_consumer": "services/cdc_consumer",
     "dead_letter": "services/dead_letter",
     "All services": "shared",
+    "The local platform": "deploy",
 }
 _HEAD: Final = f"""# Error messages
 
 <!-- Made from the code by `make docs`; a test fails where they differ. Change the messages, not this file. -->
 
-Every message of a service or a command that ends with exit code 2. Search this page for the words that you see.
-`{_VARIES}` stands for a name, a number or the words of a library. Each message names its fix. [Errors](errors.md)
-explains the most frequent ones.
+Every message of a service or a command that ends with exit code 2. It ends with its code, in brackets: search this page
+for that. `{_VARIES}` stands for a name, a number or the words of a library. Each message names its fix.
+[Errors](errors.md) explains the most frequent ones. The codes of dead letters are [their reasons](dead-letters.md).
 """
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Held = Mapping[str, list[ast.expr | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """One place that makes a MisconfiguredError, or an error that is one."""
+
+    file: Path
+    line: int
+    code: str
+    """Empty where another error's code is passed on; what is neither that nor a text is in the code's own words."""
+    messages: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """Return where it is, to be found in an editor."""
+        return f"{self.file.relative_to(ROOT)}:{self.line}"
 
 
 def text() -> str:
     """Return the whole document."""
     parts = [_HEAD]
     for title, folder in _SECTIONS.items():
-        messages = sorted({message for file in _files(folder) for message in _messages(file)}, key=str.lower)
-        parts += [f"## {title}\n", *(f"- `` {message} ``" for message in messages), ""]
+        messages: dict[str, list[str]] = {}
+        for raised in (one for one in raised_errors() if one.code and one.file.is_relative_to(ROOT / folder)):
+            messages.setdefault(raised.code, []).extend(raised.messages)
+        parts.append(f"## {title}\n")
+        for code in sorted(messages):
+            parts += [f"### `{code}`\n", *(f"- `` {message} ``" for message in dict.fromkeys(messages[code])), ""]
     return "\n".join(parts)
+
+
+@cache
+def raised_errors() -> tuple[RaisedError, ...]:
+    """Return every place in the code that makes a MisconfiguredError."""
+    kinds = _kinds()
+    return tuple(one for folder in _SECTIONS.values() for file in _files(folder) for one in _raised(file, kinds))
+
+
+def codes_quoted() -> Iterable[str]:
+    """Return the places that put the whole text of an error, with its code, into that of another one."""
+    kinds = _kinds()
+    for file in (file for folder in _SECTIONS.values() for file in _files(folder)):
+        for handler in (node for node in ast.walk(_tree(file)) if isinstance(node, ast.ExceptHandler)):
+            if handler.type is None or not kinds & {
+                one.id for one in ast.walk(handler.type) if isinstance(one, ast.Name)
+            }:
+                continue
+            for call in (node for node in ast.walk(handler) if isinstance(node, ast.Call)):
+                given = _given(call, kinds, file)
+                if given is not None and any(_is_whole(node, handler.name) for node in ast.walk(given[1])):
+                    yield f"{file.relative_to(ROOT)}:{call.lineno}"
+
+
+def _is_whole(node: ast.AST, error: str | None) -> bool:
+    match node:
+        case ast.FormattedValue(value=ast.Name(id=name)) | ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]):
+            return name == error
+        case _:
+            return False
 
 
 @cache
@@ -64,31 +118,94 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def _messages(file: Path) -> Iterator[str]:
+def _kinds() -> frozenset[str]:
+    """Return the names of MisconfiguredError and of the classes that are made of it."""
+    kinds = {"MisconfiguredError"}
+    classes = [node for folder in _SECTIONS.values() for file in _files(folder) for node in _classes(file)]
+    while found := {one.name for one in classes if kinds & set(_bases(one))} - kinds:
+        kinds |= found
+    return frozenset(kinds)
+
+
+def _classes(file: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(_tree(file)) if isinstance(node, ast.ClassDef)]
+
+
+def _bases(of: ast.ClassDef) -> list[str]:
+    return [base.id for base in of.bases if isinstance(base, ast.Name)]
+
+
+def _raised(file: Path, kinds: frozenset[str]) -> Iterator[RaisedError]:
     tree = _tree(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
     returned = {one.name: [node.value for node in ast.walk(one) if isinstance(node, ast.Return)] for one in functions}
-    for scope in (tree, *functions):
-        held = dict(returned)
+    general = {**_imported(tree), **_assigned(tree.body), **returned}
+    seen: set[int] = set()
+    for scope in [*sorted(functions, key=lambda one: -one.lineno), tree]:  # the innermost function of a call first
+        held = {**general, **_assigned(ast.walk(scope))} if scope is not tree else general
         for node in ast.walk(scope):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                held.setdefault(node.targets[0].id, []).append(node.value)
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ERRORS and node.args:
-                for message in _texts(node.args[0], held):
-                    shown = " ".join(message.split())
-                    if len(re.findall(r"[a-z]{2,}", shown)) >= _FEWEST_WORDS:
-                        yield shown
+            if isinstance(node, ast.Call) and id(node) not in seen and (given := _given(node, kinds, file)) is not None:
+                seen.add(id(node))
+                code, message = given
+                passed_on = isinstance(code, ast.Attribute) and code.attr == "code"
+                written = code.value if isinstance(code, ast.Constant) else "" if passed_on else ast.unparse(code)
+                messages = tuple(" ".join(one.split()) for one in _texts(message, held) or [_VARIES])
+                yield RaisedError(file, node.lineno, str(written), messages)
 
 
-def _texts(node: ast.expr | ast.AST | None, held: Mapping[str, list[ast.expr | None]]) -> list[str]:
+def _given(call: ast.Call, kinds: frozenset[str], file: Path) -> tuple[ast.expr, ast.expr] | None:
+    """Return the code and the message that a call gives to an error; None for any other call."""
+    match call:
+        case ast.Call(func=ast.Name(id=name), args=[code, message]) if name in kinds:
+            return code, message
+        case ast.Call(func=ast.IfExp(body=ast.Name(id=name)), args=[code, message]) if name in kinds:
+            return code, message
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="from_text"), args=[message, code]) if (
+            name in kinds
+        ):
+            return code, message
+        case ast.Call(
+            func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"), args=[code, message]
+        ):
+            within = [one for one in _classes(file) if any(node is call for node in ast.walk(one))]
+            return (code, message) if kinds & {base for one in within for base in _bases(one)} else None
+        case _:
+            return None
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr | None]]:
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in nodes:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
+                found.setdefault(name, []).append(value)
+            case _:
+                pass
+    return found
+
+
+def _imported(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
+    """Return the constants that a module takes from others of ours."""
+    found: dict[str, list[ast.expr | None]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            file = ROOT / f"{node.module.replace('.', '/')}.py"
+            if file.is_file():
+                there = _assigned(_tree(file).body)
+                found |= {name.name: there[name.name] for name in node.names if name.name in there}
+    return found
+
+
+def _texts(node: ast.expr | ast.AST | None, held: _Held) -> list[str]:
     """Return what an expression may be as a text; nothing where it is none."""
     match node:
         case ast.Constant(value=str(value)):
             return [value]
         case ast.JoinedStr(values=values):
-            parts = [str(part.value) if isinstance(part, ast.Constant) else _VARIES for part in values]
-            return ["".join(parts)]
+            return ["".join(parts) for parts in product(*(_parts(part, held) for part in values))]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return [a + b for a in _texts(left, held) or [_VARIES] for b in _texts(right, held) or [_VARIES]]
         case ast.IfExp(body=body, orelse=orelse):
@@ -97,3 +214,11 @@ def _texts(node: ast.expr | ast.AST | None, held: Mapping[str, list[ast.expr | N
             return [written for value in held.get(name, []) for written in _texts(value, {})]
         case _:
             return []
+
+
+def _parts(part: ast.expr, held: _Held) -> list[str]:
+    """Return what may stand in one place of a formatted text."""
+    if not isinstance(part, ast.FormattedValue):
+        return _texts(part, {})
+    found = _texts(part.value, held) if isinstance(part.value, ast.Name) else []
+    return found if 0 < len(found) <= _MOST_VARIANTS else [_VARIES]

@@ -78,7 +78,9 @@ class PartitionTable:
     def require_conditions(self) -> None:
         """Raise MisconfiguredError where the app profile allows no conditional write."""
         if self.unconditional:
-            raise MisconfiguredError("FAILED_PRECONDITION Single-row transactions are not allowed by this app profile")
+            raise MisconfiguredError(
+                "made-up", "FAILED_PRECONDITION Single-row transactions are not allowed by this app profile"
+            )
 
     def become(self, topology: KeyRangeTopology) -> None:
         """Take other key ranges."""
@@ -277,13 +279,13 @@ class FakePartitionStore:
         if not partition.stream_range.reconciled:
             raise ValueError(f"key range {partition.stream_range.id} was not reconciled")
         if partition.position.start is not None:
-            raise PositionLostError("restarted already")
+            raise PositionLostError("made-up", "restarted already")
         await self._step()
         assert self.table.topology is not None
         try:
             start = restart(self.table.topology, partition.low_watermark, self._timeouts, self._kept_since)
         except ValueError as error:
-            raise PositionLostError(str(error)) from error
+            raise PositionLostError("made-up", str(error)) from error
         restarted = replace(partition, position=Position(start=start))
         lost = await self.advance(
             [BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)]
@@ -314,7 +316,7 @@ class FakePartitionStore:
     async def _set_paused(self, *, paused: bool) -> bool:
         await self._step()
         if self.table.topology is None:
-            raise MisconfiguredError("the stream is not known")
+            raise MisconfiguredError("made-up", "the stream is not known")
         if (self.table.paused_since is not None) is paused:
             return False
         self.table.paused_since = self.table.now() if paused else None
@@ -333,7 +335,7 @@ class FakePartitionStore:
 
     def _check(self) -> None:
         if self.table.topology is not None and self.table.source != self._source:
-            raise MisconfiguredError(f"the stream is of {self.table.source}: another CHANGE_STREAM_NAME")
+            raise MisconfiguredError("made-up", f"the stream is of {self.table.source}: another CHANGE_STREAM_NAME")
 
     def _saved(self, name: StreamRangeId, row: Row) -> Saved:
         return Saved(
@@ -373,7 +375,7 @@ class FakePartitionStore:
         try:
             self._reshape(reconcile(topology, waited, self._timeouts, self._kept_since))
         except ValueError as error:
-            raise PositionLostError(str(error)) from error
+            raise PositionLostError("made-up", str(error)) from error
 
     def _reshape(self, reshaped: Reshaped | None) -> None:
         if reshaped is not None:

@@ -68,7 +68,7 @@ class FakeChangeStream:
         while True:
             await self.way.step()
             if not self.table.has_stream:
-                raise StreamGoneError("FAILED_PRECONDITION Change stream is not enabled on the table")
+                raise StreamGoneError("made-up", "FAILED_PRECONDITION Change stream is not enabled on the table")
             if query.range not in self.table.partitions:
                 token = Vector.of(list(seen.items()))
                 children = self.table.children(query.range, token)
@@ -90,7 +90,7 @@ class FakeChangeStream:
 
     def _begin(self, range_: KeyRange, position: Position) -> dict[KeyRange, int]:
         if range_ in self.table.lost and position.tokens:
-            raise PositionLostError("INVALID_ARGUMENT the token is not known")
+            raise PositionLostError("made-up", "INVALID_ARGUMENT the token is not known")
         if not position.tokens:
             return {range_: 0}
         at = range_.start
@@ -145,7 +145,7 @@ class FakeRows:
         self.readings.append(row_keys)
         await self.way.step()
         if not self.unreadable.isdisjoint(row_keys):
-            raise ReadRefusedError("FAILED_PRECONDITION: larger than 256 MiB")
+            raise ReadRefusedError("made-up", "FAILED_PRECONDITION: larger than 256 MiB")
         found: dict[bytes, Row] = {}
         asked = row_keys[: self.way.chance.randint(1, 2 * len(row_keys))]
         for row_key in asked:

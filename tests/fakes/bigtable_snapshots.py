@@ -155,7 +155,7 @@ class FakeScan:
         for row_key in self._keys(keys):
             if row_key in self.unreadable:
                 if not rows:
-                    raise ReadRefusedError("FAILED_PRECONDITION: larger than 256 MiB")
+                    raise ReadRefusedError("made-up", "FAILED_PRECONDITION: larger than 256 MiB")
                 return ScannedPage(rows, rows[-1][0])
             if self.way.slowest:
                 await asyncio.sleep(self.way.chance.random() * self.way.slowest)

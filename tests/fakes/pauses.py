@@ -57,7 +57,7 @@ class FakePauseStore:
         self._life.step()
         look = self._table.shapes.look
         if table is not None and (table == "" or look is None or table not in look.tables):
-            raise MisconfiguredError(f"no reader has seen {table}")
+            raise MisconfiguredError("made-up", f"no reader has seen {table}")
         before = self._table.rows.get(table or "")
         if before is not None and before.lasts:
             return False

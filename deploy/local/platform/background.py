@@ -140,7 +140,9 @@ class BackgroundPlatform:
         wait_until(self._state.exists, "the supervisor to write its state")
         state = self.state()
         if not _is_ours(state.supervisor):
-            raise MisconfiguredError(f"process {state.supervisor} in {self._state} is not our supervisor; left alone")
+            raise MisconfiguredError(
+                "not-our-supervisor", f"process {state.supervisor} in {self._state} is not our supervisor; left alone"
+            )
         os.kill(state.supervisor, signal.SIGTERM)
         try:
             wait_until(

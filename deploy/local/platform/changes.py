@@ -78,5 +78,7 @@ def _rows_since(dataset: BigQueryDataset, table: str, since: Nanoseconds) -> int
 def _parsed(statement: str) -> tuple[str, str]:
     found = _DML.match(statement)
     if found is None:
-        raise MisconfiguredError(f"no INSERT, UPDATE or DELETE of a table: {statement}; `query` asks BigQuery")
+        raise MisconfiguredError(
+            "not-a-change", f"no INSERT, UPDATE or DELETE of a table: {statement}; `query` asks BigQuery"
+        )
     return found["verb"].split()[0].upper(), found["table"]

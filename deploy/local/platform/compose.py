@@ -162,11 +162,13 @@ class Project:
     def _found(self) -> str:
         docker = shutil.which("docker", path=self._environment.get("PATH"))
         if docker is None:
-            raise MisconfiguredError(f"there is no `docker` on PATH; {_HOW_TO_GET}")
+            raise MisconfiguredError("docker-missing", f"there is no `docker` on PATH; {_HOW_TO_GET}")
         try:
             self._run([docker, "version", "--format", "{{.Server.Version}}"], _SHORT)
         except ProcessDiedError as error:
-            raise MisconfiguredError(f"no engine answers `docker`; {_HOW_TO_GET}. {error}") from error
+            raise MisconfiguredError(
+                "docker-does-not-answer", f"no engine answers `docker`; {_HOW_TO_GET}. {error}"
+            ) from error
         return docker
 
     def _compose_found(self) -> Sequence[str]:
@@ -176,7 +178,7 @@ class Project:
             except (ProcessDiedError, FileNotFoundError):
                 continue
             return words
-        raise MisconfiguredError(f"there is no compose; {_HOW_TO_GET}")
+        raise MisconfiguredError("compose-missing", f"there is no compose; {_HOW_TO_GET}")
 
     def _compose_command(self, *arguments: str) -> Sequence[str]:
         files = [word for file in self._files for word in ("-f", file)]

@@ -122,7 +122,9 @@ def wait_for(addresses: Addresses, timeout: timedelta) -> None:
             try:
                 grpc.channel_ready_future(channel).result(timeout=max(1.0, deadline - time.monotonic()))
             except grpc.FutureTimeoutError:
-                raise MisconfiguredError(f"nothing answers at {address}: is its emulator up?") from None
+                raise MisconfiguredError(
+                    "emulator-does-not-answer", f"nothing answers at {address}: is its emulator up?"
+                ) from None
 
 
 def _databases(

@@ -36,7 +36,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
 def _found(asked: tuple[Path | None, str]) -> Path:
     path, wrong = asked
     if path is None:
-        raise MisconfiguredError(wrong)
+        raise MisconfiguredError("emulators-missing", wrong)
     return path
 
 

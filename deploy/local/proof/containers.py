@@ -148,7 +148,9 @@ def _build(project: Project, say: Say) -> Mapping[str, tuple[float, int]]:
         try:
             sdk = project.emulators_of_sdk()
         except MisconfiguredError as also:
-            raise MisconfiguredError(f"Google's emulator images cannot be pulled ({error}), and {also}") from error
+            raise MisconfiguredError(
+                "emulator-images-missing", f"Google's emulator images cannot be pulled ({error}), and {also.message}"
+            ) from error
         say(f"Google's emulator images cannot be pulled here; the emulators are those of {sdk}")
         images["emulators_of_sdk"] = EMULATORS[0]
     built = {}

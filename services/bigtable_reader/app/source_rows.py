@@ -82,7 +82,7 @@ class BigtableSourceRows:
         try:
             asked = KeyRange(b"" if after is None else after + b"\0", b"" if until is None else until + b"\0")
         except ValueError as error:
-            raise MisconfiguredError("no key is behind `after` and not behind `until`") from error
+            raise MisconfiguredError("row-keys-reversed", "no key is behind `after` and not behind `until`") from error
         place = await self._place(ALL_KEYS)
         yield self._header()
         number = 0
@@ -128,21 +128,26 @@ class BigtableSourceRows:
         refused = [one for one in images if isinstance(one, RefusedChange)]
         if refused:
             raise MisconfiguredError(
+                "rows-unfit-for-mirror",
                 f"table {self._table}: no mirror can hold {len(refused)} of {len(images)} rows (the others are "
-                f"published): {refused[0].change.key}: {refused[0].detail}"
+                f"published): {refused[0].change.key}: {refused[0].detail}",
             )
         absent = sum(one.change.op == "DELETE" for one in images)
         return _done(place, len(images) - absent, absent)
 
     def _check(self, table: str, at: str | None = None) -> None:
         if table != self._table:
-            raise MisconfiguredError(f"table {table} is not the one that is mirrored, which is {self._table}")
+            raise MisconfiguredError(
+                "not-the-mirrored-table", f"table {table} is not the one that is mirrored, which is {self._table}"
+            )
         if at is not None:
-            raise MisconfiguredError("Bigtable does not remember how rows were: ask how they are now, without a time")
+            raise MisconfiguredError(
+                "bigtable-has-no-past", "Bigtable does not remember how rows were: ask how they are now, without a time"
+            )
 
     def _row_key(self, key: Key) -> bytes:
         if len(key) != 1 or not isinstance(key[0], str):
-            raise MisconfiguredError(f"a key of table {self._table} has one part, a text")
+            raise MisconfiguredError("row-key-parts", f"a key of table {self._table} has one part, a text")
         return self._key_of(key[0])
 
     def _header(self) -> bytes:
@@ -159,7 +164,9 @@ class BigtableSourceRows:
                 survey, run = await self._survey()
         min_version = min_version_under(survey, keys)
         if min_version is None:
-            raise MisconfiguredError("the stream has not begun, so no reader knows what is newer: start a reader first")
+            raise MisconfiguredError(
+                "stream-not-begun", "the stream has not begun, so no reader knows what is newer: start a reader first"
+            )
         return SnapshotPlace(min_version, run, _LATEST, survey.now), survey.paused_since is not None
 
     async def _place_above(self, above: str) -> SnapshotPlace:
@@ -171,9 +178,13 @@ class BigtableSourceRows:
             if before is None or parse_sequence(place.sequence) > before:
                 return place
             if paused:
-                raise MisconfiguredError(f"{lower}, and it is paused: `resume` it, and ask again")
+                raise MisconfiguredError(
+                    "applied-ahead-while-paused", f"{lower}, and it is paused: `resume` it, and ask again"
+                )
             await asyncio.sleep(1)
-        raise MisconfiguredError(f"{lower}: start a reader if none runs (`status`), and ask again")
+        raise MisconfiguredError(
+            "applied-ahead-of-stream", f"{lower}: start a reader if none runs (`status`), and ask again"
+        )
 
     async def _page(self, keys: KeyRange, place: SnapshotPlace) -> tuple[Sequence[Made | RefusedChange], bytes | None]:
         """Return the images of the first rows of a range, and up to which key there are no others (None: its end)."""

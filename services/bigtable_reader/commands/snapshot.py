@@ -42,8 +42,9 @@ async def snapshot(
     """
     if mode == "history":
         raise MisconfiguredError(
+            "snapshot-of-a-change-log",
             f"table {table} is a change log alone (mode history): that has changes, and no rows to read. Mirror it too "
-            "(mode both) for a snapshot"
+            "(mode both) for a snapshot",
         )
 
     async def shown() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
@@ -62,7 +63,9 @@ async def snapshot(
     among = ALL_KEYS if whole else between(told.after, told.until, options)
     ranges = watched_ranges((prefix.encode() for prefix in options.key_prefixes), among)
     if not ranges:
-        raise MisconfiguredError("no key between these is watched: see key_prefixes in the tables file")
+        raise MisconfiguredError(
+            "keys-not-watched", "no key between these is watched: see key_prefixes in the tables file"
+        )
     if told.dry_run:
         size = max((sample.bytes_before for sample in await scan.samples()), default=0)
         about = f"; the table has about {size} bytes" if size else ""
@@ -83,7 +86,8 @@ def between(after: str | None, until: str | None, options: BigtableOptions) -> K
         return KeyRange(start, end)
     except ValueError as error:
         raise MisconfiguredError(
-            f"no key is between: --after {after} has to be before --until {until}; change them round"
+            "snapshot-keys-reversed",
+            f"no key is between: --after {after} has to be before --until {until}; change them round",
         ) from error
 
 
@@ -94,4 +98,6 @@ def key_of(text: str, options: BigtableOptions) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:
-        raise MisconfiguredError(f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES") from error
+        raise MisconfiguredError(
+            "row-key-not-base64", f"{text!r} is no row key as the mirror has it: base64, of row_key BYTES"
+        ) from error

@@ -11,7 +11,10 @@ async def synced(store: ResyncStore, out: TextIO) -> int:
     """Take away what is found by now, and say what it was; return 0."""
     mark = await store.read()
     if mark is None:
-        raise MisconfiguredError("the table is not marked: `python -m services.bigtable_reader status` says when it is")
+        raise MisconfiguredError(
+            "bigtable-table-not-marked",
+            "the table is not marked: `python -m services.bigtable_reader status` says when it is",
+        )
     await store.synced(mark)
     out.writelines(
         f"{mark.table}: taken away: {finding.kind.replace('_', ' ')}, found at {shown(finding.found_at)}\n"

@@ -67,8 +67,9 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 130
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
+            "bigtable-unavailable",
             f"Bigtable does not answer: {error}. Check the network and BIGTABLE_EMULATOR_HOST, which is for emulators "
-            "only; then ask again"
+            "only; then ask again",
         ) from error
 
 
@@ -164,4 +165,6 @@ def _partition_table() -> Iterator[None]:
     except MisconfiguredError as error:
         if "NOT_FOUND" not in str(error):
             raise
-        raise MisconfiguredError("there is no partition table yet: start the reader first") from error
+        raise MisconfiguredError(
+            "no-partition-table", "there is no partition table yet: start the reader first"
+        ) from error

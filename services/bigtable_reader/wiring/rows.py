@@ -51,7 +51,10 @@ async def rows(settings: Settings) -> int:
     name = settings.bigtable_table
     options = file.options(name)
     if not file.included(name) or options.mode == "history":
-        raise MisconfiguredError(f"table {name} has no mirror to compare with: see the tables file (include, mode)")
+        raise MisconfiguredError(
+            "bigtable-table-without-mirror",
+            f"table {name} has no mirror to compare with: see the tables file (include, mode)",
+        )
     channels = BigtableChannels(settings.bigtable_emulator_host)
     stop, clock = Stop(), MicrosecondClock()
     try:

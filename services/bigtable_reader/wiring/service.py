@@ -208,7 +208,7 @@ def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]
     table = settings.bigtable_table
     if not file.included(table):
         why = f"the tables file leaves table {table} out"
-        raise MisconfiguredError(f"{why}: fix include and exclude, or BIGTABLE_TABLE")
+        raise MisconfiguredError("bigtable-table-left-out", f"{why}: fix include and exclude, or BIGTABLE_TABLE")
     options = file.options(table)
     watched = Watched(options.bigtable)
     buckets = options.buckets or settings.buckets

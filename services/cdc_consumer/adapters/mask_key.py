@@ -28,15 +28,19 @@ def read_mask_key(file: TablesFile, *, expected: str = "") -> MaskKey | None:
         secret = Path(file.mask_key_file).read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise MisconfiguredError(
+            "mask-key-unreadable",
             f"{what} cannot be read ({error.strerror}): mount the key there on every machine of the consumer, Spark's "
-            "workers too. With another key than before, equal values would no longer be masked alike"
+            "workers too. With another key than before, equal values would no longer be masked alike",
         ) from error
     if len(secret) < _LEAST:
-        raise MisconfiguredError(f"{what} has {len(secret)} bytes, and a key needs {_LEAST} at least; {_MAKE}")
+        raise MisconfiguredError(
+            "mask-key-too-short", f"{what} has {len(secret)} bytes, and a key needs {_LEAST} at least; {_MAKE}"
+        )
     key = MaskKey(secret)
     if expected and key.fingerprint != expected:
         raise MisconfiguredError(
+            "mask-key-differs",
             f"{what} holds another key on this machine ({key.fingerprint}) than where the consumer was started "
-            f"({expected}): give all machines the same key, and restart the consumer"
+            f"({expected}): give all machines the same key, and restart the consumer",
         )
     return key

@@ -124,7 +124,7 @@ class SourceProcess:
                 case Failed(error=error, transient=True):
                     raise TransientError(f"the source: {error}")
                 case Failed(error=error):
-                    raise MisconfiguredError(f"the source: {error}")
+                    raise MisconfiguredError.from_text(f"the source: {error}", "source-refused")
                 case Tables() | Batch() | Done():
                     yield answer
                     if isinstance(answer, Done):
@@ -138,9 +138,10 @@ class SourceProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(_MOMENT)
             raise MisconfiguredError(
+                "source-command-ended",
                 f"the source's command ended (exit code {self._child.poll()}) before it had answered; what it said of "
                 f"it is above: {self._command}. Is that the reader of this source, with its settings? Another one is "
-                'named by --source or SOURCE_ROWS, for Bigtable: --source "python -m services.bigtable_reader rows"'
+                'named by --source or SOURCE_ROWS, for Bigtable: --source "python -m services.bigtable_reader rows"',
             )
         try:
             return decode_answer(line)
@@ -149,8 +150,9 @@ class SourceProcess:
 
     def _nonsense(self, what: str) -> MisconfiguredError:
         return MisconfiguredError(
+            "source-command-not-understood",
             f"the source's command answers what this version does not understand ({what}): is it the reader's command "
-            f"`rows`, of the same version? {self._command}"
+            f"`rows`, of the same version? {self._command}",
         )
 
 
@@ -163,9 +165,11 @@ def opened_source(command: str, environ: Mapping[str, str], stop: Stop) -> Itera
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise MisconfiguredError(f"no command line ({error}): {command}") from error
+        raise MisconfiguredError("source-command-malformed", f"no command line ({error}): {command}") from error
     if not words:
-        raise MisconfiguredError("the source's command is empty: set SOURCE_ROWS, or say --source")
+        raise MisconfiguredError(
+            "source-command-empty", "the source's command is empty: set SOURCE_ROWS, or say --source"
+        )
     if words[0] in _PYTHON:
         words[0] = sys.executable
     try:
@@ -174,7 +178,8 @@ def opened_source(command: str, environ: Mapping[str, str], stop: Stop) -> Itera
         )
     except OSError as error:
         raise MisconfiguredError(
-            f"the source's command cannot be run ({error}): {command}. Fix SOURCE_ROWS, or --source"
+            "source-command-not-run",
+            f"the source's command cannot be run ({error}): {command}. Fix SOURCE_ROWS, or --source",
         ) from error
     try:
         with stop.calling(child.terminate):

@@ -96,11 +96,14 @@ def ask_consumer(address: str) -> Mapping[str, Any]:
             document: Mapping[str, Any] = msgspec.json.decode(answer.read())
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         raise MisconfiguredError(
+            "no-consumer-answers",
             f"no consumer can be asked at {address} ({error}): is it running? --address HOST:PORT says where its "
-            "health port is (its settings HOST and PORT)"
+            "health port is (its settings HOST and PORT)",
         ) from error
     if document.get("service") != "cdc_consumer":
-        raise MisconfiguredError(f"what answers at {address} is no cdc_consumer: name its health port with --address")
+        raise MisconfiguredError(
+            "not-a-consumer", f"what answers at {address} is no cdc_consumer: name its health port with --address"
+        )
     return document
 
 

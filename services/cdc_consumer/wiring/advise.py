@@ -32,7 +32,9 @@ def advise_command(told: AdviseCommand, environ: Mapping[str, str], out: TextIO)
     configure_logs(service="cdc_consumer", level="WARNING", log_format=settings.log_format)
     prices = Prices().changed(told.price)
     if not told.per:
-        raise MisconfiguredError("--per 0s: name the time in which --changes are expected, such as 1s or 60s")
+        raise MisconfiguredError(
+            "advise-per-zero", "--per 0s: name the time in which --changes are expected, such as 1s or 60s"
+        )
     written = told.written_per_day
     question = Question(
         project=settings.dataset_project,

@@ -120,7 +120,8 @@ class BigQueryCdcDataSource(DataSource):
         missing = [name for name in _NEEDED if name not in schema.fieldNames()]
         if missing:
             raise MisconfiguredError(
-                f"the bigquery_cdc sink takes the rows of the pubsub source; columns are missing: {', '.join(missing)}"
+                "sink-columns-missing",
+                f"the bigquery_cdc sink takes the rows of the pubsub source; columns are missing: {', '.join(missing)}",
             )
         return BigQueryCdcWriter(decode_options(SinkOptions, self.options))
 

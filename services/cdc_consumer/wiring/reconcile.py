@@ -42,7 +42,9 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
     settings = command_settings(ReconcileSettings, environ)
     configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
     if bool(told.tables) == told.every:
-        raise MisconfiguredError("name the tables to compare, as change batches name them, or say --all")
+        raise MisconfiguredError(
+            "no-table-to-compare", "name the tables to compare, as change batches name them, or say --all"
+        )
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     mirrors = BigQueryMirrorTables(
@@ -64,7 +66,9 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
             )
             return (_estimated if told.dry_run else _reconciled)(reconciler, told, stop, out)
     except TransientError as error:  # who typed the command is the retry
-        raise MisconfiguredError(f"what is to be compared does not answer: {error}; ask again") from error
+        raise MisconfiguredError(
+            "reconcile-no-answer", f"what is to be compared does not answer: {error}; ask again"
+        ) from error
 
 
 def _reconciled(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: TextIO) -> int:

@@ -203,8 +203,9 @@ def run_query(
     slots = session.sparkContext.defaultParallelism
     if settings.spark_master.startswith("local") and settings.tasks > slots:
         raise MisconfiguredError(
+            "too-many-tasks",
             f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
-            "the messages of a task that waits for a slot have leases that are not extended"
+            "the messages of a task that waits for a slot have leases that are not extended",
         )
     try:
         query = start_query(session, settings, tables, ack_deadline, exchange)

@@ -48,7 +48,7 @@ def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, s
     try:
         before = microseconds(parse_timestamp(told.before))
     except ValueError as error:
-        raise MisconfiguredError(f"--before {told.before}: {error}") from error
+        raise MisconfiguredError("before-not-a-time", f"--before {told.before}: {error}") from error
     settings = command_settings(Settings, environ)
     plan = Plan(load_tables_file(settings.tables_file)[1], settings.bigquery_dataset)
     project, dataset = settings.dataset_project, settings.bigquery_dataset
@@ -79,7 +79,9 @@ def mirror_name(source: SourceOfMirror, plan: Plan) -> tuple[str, str]:
     """Return the name of a source table's mirror, and its dataset ("": the usual one)."""
     wanted = destinations(source.header, plan)
     if wanted is None or wanted.mirror is None:
-        raise MisconfiguredError(f"table {source.header.table} has no mirror: so the tables file says")
+        raise MisconfiguredError(
+            "table-without-mirror", f"table {source.header.table} has no mirror: so the tables file says"
+        )
     return wanted.mirror.name, wanted.mirror.dataset
 
 
@@ -149,7 +151,8 @@ def source_of(rows: RemoteSourceRows, mirror: MirrorTable) -> SourceOfMirror:
             return found
     of_others = f"; it cannot say what these are: {', '.join(unknown)}" if unknown else ""
     raise SweepRefusedError(
+        "sweep-without-source",
         f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so nobody can be asked "
         "what lives: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
-        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source{of_others}"
+        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source{of_others}",
     )

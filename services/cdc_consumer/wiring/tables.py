@@ -28,7 +28,9 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
     settings = read_settings(TablesSettings, environ)
     _text, file = load_tables_file(told.check)
     if told.schema is not None and told.save_schema is not None:
-        raise MisconfiguredError("--save-schema asks the source, and --schema is there not to: say one of them")
+        raise MisconfiguredError(
+            "schema-options-conflict", "--save-schema asks the source, and --schema is there not to: say one of them"
+        )
     found: list[Finding] = []
     try:
         key = read_mask_key(file)
@@ -83,7 +85,9 @@ def _asked(
             with opened_source(command, asked, stop) as source:
                 found |= {name: _described(source, name) for name in source.tables() if name not in found}
     except TransientError as error:
-        raise MisconfiguredError(f"the source does not answer: {error}; ask again, or use --schema") from error
+        raise MisconfiguredError(
+            "source-does-not-answer", f"the source does not answer: {error}; ask again, or use --schema"
+        ) from error
     return found
 
 
@@ -100,13 +104,14 @@ def _saved(path: Path) -> Mapping[str, bytes]:
     try:
         saved = path.read_bytes().splitlines()
     except OSError as error:
-        raise MisconfiguredError(f"--schema {path} cannot be read: {error}") from error
+        raise MisconfiguredError("schema-file-unreadable", f"--schema {path} cannot be read: {error}") from error
     found = {}
     for number, line in enumerate(saved, 1):
         try:
             found[decode_batch(line).header.table] = line
         except PoisonRecordError as error:
             raise MisconfiguredError(
-                f"--schema {path}: line {number} is no change batch ({error.detail}): write it with --save-schema"
+                "schema-file-invalid",
+                f"--schema {path}: line {number} is no change batch ({error.detail}): write it with --save-schema",
             ) from error
     return found

@@ -70,7 +70,8 @@ class KeysOfFile:
             self._keys = _keys.decode(file.read_bytes())
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise MisconfiguredError(
-                f"IAP_KEYS_FILE={file} cannot be read ({error}): it is what {KEYS_URL} answers with"
+                "iap-keys-unreadable",
+                f"IAP_KEYS_FILE={file} cannot be read ({error}): it is what {KEYS_URL} answers with",
             ) from error
 
     def __call__(self, name: str) -> str | None:

@@ -271,10 +271,11 @@ def _refusal(what: str, error: exceptions.GoogleAPICallError) -> Exception:
         return TransientError(f"{what}: {_words(error)}")
     if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
         return MisconfiguredError(
+            "mirrors-denied",
             f"{what}: {_words(error)}; give this identity roles/bigquery.dataViewer on the dataset and "
-            "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded"
+            "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded",
         )
-    return MisconfiguredError(f"{what}: {_words(error)}")
+    return MisconfiguredError("mirrors-refused", f"{what}: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

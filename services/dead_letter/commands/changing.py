@@ -33,9 +33,9 @@ def restore(command: RestoreCommand, tools: CommandTools) -> None:
 def edit(command: EditCommand, tools: CommandTools) -> None:
     """Give the row of a dead letter other values, in a copy that takes its place."""
     if command.columns and command.file is not None:
-        raise MisconfiguredError("give --set or --file, not both")
+        raise MisconfiguredError("edit-options-conflict", "give --set or --file, not both")
     if not command.why.strip():
-        raise MisconfiguredError("--why: say what was wrong")
+        raise MisconfiguredError("edit-without-reason", "--why: say what was wrong")
     values = _pairs(command.columns or [])
     with tools.store() as store:
         original = letter_of(store, command.letter)
@@ -75,14 +75,14 @@ def _row(original: StoredDeadLetter, values: Mapping[str, str], file: Path | Non
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise MisconfiguredError(f"--file: {file} cannot be read: {error}") from error
+        raise MisconfiguredError("edit-file-unreadable", f"--file: {file} cannot be read: {error}") from error
 
 
 def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
     pairs = [text.partition("=") for text in texts]
     for (name, sign, _value), text in zip(pairs, texts, strict=True):
         if not sign or not name:
-            raise MisconfiguredError(f"--set: {text!r} is not COLUMN=JSON")
+            raise MisconfiguredError("edit-value-malformed", f"--set: {text!r} is not COLUMN=JSON")
     return {name: value for name, _sign, value in pairs}
 
 

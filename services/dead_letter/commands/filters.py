@@ -75,7 +75,9 @@ class SelectingCommand:
     def refuse_everything(self, now: Nanoseconds, *, everything: bool) -> None:
         """Refuse to change every dead letter there is, unless that is asked for."""
         if not everything and replace(self.selection(now), states=frozenset()).everything:
-            raise MisconfiguredError("name the dead letters to change (--id, --group, --table, ...), or give --all")
+            raise MisconfiguredError(
+                "no-dead-letter-named", "name the dead letters to change (--id, --group, --table, ...), or give --all"
+            )
 
 
 def no_letters(selection: Selection) -> NothingFoundError:
@@ -90,4 +92,4 @@ def _read(option: str, text: str | None, read: Callable[[str], T]) -> T | None:
     try:
         return read(text)
     except ValueError as error:
-        raise MisconfiguredError(f"{option} {text}: {error}") from error
+        raise MisconfiguredError("filter-time-invalid", f"{option} {text}: {error}") from error

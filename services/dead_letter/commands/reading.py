@@ -39,7 +39,7 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
         try:
             page = store.find(selection, limit=command.limit, after=command.after)
         except ValueError as error:
-            raise MisconfiguredError(f"--after {command.after}: {error}") from error
+            raise MisconfiguredError("after-malformed", f"--after {command.after}: {error}") from error
         matched = store.count(selection)
     if command.json:
         letters = [line_document(line) for line in page.letters]
@@ -141,4 +141,4 @@ def _destination(out: Path | None) -> Iterator[BinaryIO]:
         with out.open("wb") as file:
             yield file
     except OSError as error:
-        raise MisconfiguredError(f"--out: {out} cannot be written: {error}") from error
+        raise MisconfiguredError("export-not-written", f"--out: {out} cannot be written: {error}") from error

@@ -40,8 +40,9 @@ def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
         )
     if told:
         raise MisconfiguredError(
+            "dead-letters-of-another-pipeline",
             f"the letters in DATABASE are of another pipeline: {'; '.join(told)}. Replayed together, the letters of "
-            "one would go to the other's tables: give each pipeline a DATABASE of its own"
+            "one would go to the other's tables: give each pipeline a DATABASE of its own",
         )
     return mine.with_new(known)
 

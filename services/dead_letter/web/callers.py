@@ -43,12 +43,13 @@ def read_tokens(text: str, where: str) -> Sequence[Token]:
         name, token = (UNNAMED, parts[0]) if len(parts) == 1 else (parts[0], parts[-1])
         if len(parts) > 2 or not token.isascii() or len(token) < _SHORTEST:
             raise MisconfiguredError(
+                "token-line-malformed",
                 f"{where}, line {number}: write TOKEN or NAME TOKEN, a token of {_SHORTEST} ASCII characters or more; "
-                "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
             )
         tokens.append(Token(name, _digest(token)))
     if not tokens:
-        raise MisconfiguredError(f"{where} holds no token")
+        raise MisconfiguredError("no-token-given", f"{where} holds no token")
     return tokens
 
 

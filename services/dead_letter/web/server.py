@@ -41,7 +41,7 @@ def serving(app: FastAPI, host: str, port: int, stop: Stop) -> Iterator[int]:
         listening = listening_socket(host, port)
     except OSError as error:
         raise MisconfiguredError(
-            f"cannot listen on API_HOST={host}, API_PORT={port} ({error}): choose others"
+            "api-address-in-use", f"cannot listen on API_HOST={host}, API_PORT={port} ({error}): choose others"
         ) from error
     server = uvicorn.Server(
         uvicorn.Config(

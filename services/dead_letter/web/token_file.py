@@ -44,7 +44,7 @@ class TokenFile:
         try:
             text = self._file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise MisconfiguredError(f"API_TOKEN_FILE cannot be read: {error}") from error
+            raise MisconfiguredError("token-file-unreadable", f"API_TOKEN_FILE cannot be read: {error}") from error
         return read_tokens(text, f"API_TOKEN_FILE={self._file}")
 
     def _read_again(self) -> None:

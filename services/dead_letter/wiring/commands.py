@@ -29,7 +29,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command beside the service; return its exit code."""
     told = COMMAND_LINE.parse(arguments)
     if isinstance(told, RunCommand):
-        raise MisconfiguredError(f"run takes no arguments: {' '.join(arguments[1:])}")
+        raise MisconfiguredError("run-takes-no-arguments", f"run takes no arguments: {' '.join(arguments[1:])}")
     if isinstance(told, DoctorCommand):
         return doctor(environ, sys.stdout, as_json=told.json)
     settings = command_settings(CommandSettings, environ)

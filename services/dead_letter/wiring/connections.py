@@ -40,7 +40,9 @@ def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublis
         name for name, value in (("TOPIC", settings.topic), ("GOOGLE_CLOUD_PROJECT", settings.project)) if value is None
     ]
     if settings.topic is None or settings.project is None:
-        raise MisconfiguredError(f"set {' and '.join(missing)}: the topic of the change batches, where replays go")
+        raise MisconfiguredError(
+            "replay-topic-not-set", f"set {' and '.join(missing)}: the topic of the change batches, where replays go"
+        )
     topic = topic_path(settings.project, settings.topic)
     with open_channel(settings.pubsub_emulator_host) as channel:
         check_topic(channel, topic, _KEPT_FOR, stop)  # one without a subscription confirms, and drops, what it takes
@@ -56,7 +58,7 @@ def pipeline_named(settings: CommandSettings, subscription: str | None, topic: s
         if name is None:
             return None
         if settings.project is None and not name.startswith("projects/"):
-            raise MisconfiguredError(f"set GOOGLE_CLOUD_PROJECT: the project of {name}")
+            raise MisconfiguredError("pubsub-project-not-set", f"set GOOGLE_CLOUD_PROJECT: the project of {name}")
         return named(path(settings.project or "", name), emulated=emulated)
 
     return Pipeline(subscription=full(subscription, subscription_path), topic=full(topic, topic_path))
@@ -75,7 +77,9 @@ def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
         yield None
         return
     if settings.dataset_project is None:
-        raise MisconfiguredError("set BIGQUERY_PROJECT, or GOOGLE_CLOUD_PROJECT: the project of BIGQUERY_DATASET")
+        raise MisconfiguredError(
+            "bigquery-project-not-set", "set BIGQUERY_PROJECT, or GOOGLE_CLOUD_PROJECT: the project of BIGQUERY_DATASET"
+        )
     tables = known_tables(settings)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     client: Any = open_client(settings.dataset_project, settings.bigquery_emulator_host)

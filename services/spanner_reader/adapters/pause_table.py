@@ -51,7 +51,8 @@ class SpannerPauseStore:
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if table is not None and (table == _STREAM or not rows):
                 raise MisconfiguredError(
-                    f"no reader has seen a table {table!r} in the stream: its name is as change batches have it"
+                    "table-never-seen",
+                    f"no reader has seen a table {table!r} in the stream: its name is as change batches have it",
                 )
             pause = _pause(table, rows)
             if pause is not None and pause.lasts:

@@ -148,7 +148,8 @@ class SpannerSourceRows:
                 return reading
             await asyncio.sleep(1)
         raise MisconfiguredError(
-            f"table {name}: what is applied to some of these rows is of a time to come; what is said now loses to it"
+            "applied-in-the-future",
+            f"table {name}: what is applied to some of these rows is of a time to come; what is said now loses to it",
         )
 
     async def _reading(self, name: str, time: str | None = None) -> _Reading:
@@ -156,12 +157,14 @@ class SpannerSourceRows:
         try:
             at = None if time is None else Nanoseconds(parse_timestamp(time) // 1_000 * 1_000)
         except ValueError as error:
-            raise MisconfiguredError(str(error)) from error
+            raise MisconfiguredError("rows-time-malformed", str(error)) from error
         inspection = await (self._tables.catalog.inspect() if at is None else self._look_back(at))
         watched = {one.name: one for one in inspection.watched if self._tables.included(one.name)}
         if name not in watched:
             known = ", ".join(sorted(watched)) or "none"
-            raise MisconfiguredError(f"table {name} is not among the tables that are mirrored, which are: {known}")
+            raise MisconfiguredError(
+                "rows-table-unknown", f"table {name} is not among the tables that are mirrored, which are: {known}"
+            )
         table = watched[name]
         self._tables.changes.learn({name: table.primary_key})
         read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
@@ -172,8 +175,9 @@ class SpannerSourceRows:
         inspection = await self._tables.catalog.inspect_at(at)
         if inspection is None:
             raise NotReadableError(
+                "past-not-remembered",
                 f"the database does not remember {format_timestamp(at)}: its version_retention_period says "
-                "how long it does"
+                "how long it does",
             )
         return inspection
 
@@ -204,7 +208,7 @@ def _whole(reading: _Reading, key: Key) -> Key:
     """Return a key that has all its parts: of fewer Spanner would take every row that they begin."""
     if len(key) != len(reading.maker.header.primary_key):
         raise MisconfiguredError(
-            f"a key of table {reading.table.name} has {len(reading.maker.header.primary_key)} parts"
+            "key-parts-differ", f"a key of table {reading.table.name} has {len(reading.maker.header.primary_key)} parts"
         )
     return key
 
@@ -240,7 +244,10 @@ def _absent(reading: _Reading, keys: Sequence[Key], rows: Sequence[Sequence[obje
         asked = {maker.row_id(key): key for key in keys}
         there = {maker.row_id([row[place] for place in places]) for row in rows}
     except PoisonRecordError as error:
-        raise MisconfiguredError(f"table {reading.table.name}: {error}") from error
+        raise MisconfiguredError("key-not-a-source-key", f"table {reading.table.name}: {error}") from error
     if not there <= asked.keys():
-        raise MisconfiguredError(f"table {reading.table.name}: keys that are not written as the source writes them")
+        raise MisconfiguredError(
+            "key-written-differently",
+            f"table {reading.table.name}: keys that are not written as the source writes them",
+        )
     return [key for row_id, key in asked.items() if row_id not in there]

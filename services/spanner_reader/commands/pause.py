@@ -22,7 +22,8 @@ async def pause(
     names = {table.name for table in inspection.watched if included(table.name)}
     if unknown := sorted(set(tables) - names):
         raise MisconfiguredError(
-            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
+            "table-not-mirrored",
+            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}",
         )
     if not tables:
         new = await _retried(lambda: pauses.pause(None))

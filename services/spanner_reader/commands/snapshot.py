@@ -44,15 +44,17 @@ async def snapshot(
     tables = sorted(names) if told.every else told.tables
     if not tables:
         raise MisconfiguredError(
+            "no-table-named",
             "no table is named: name some, or say --all; `snapshot --status` shows how snapshots are, and with --watch "
-            "until they are over"
+            "until they are over",
         )
     known = set(names)
     if told.status or told.cancel:  # of what is no longer mirrored, too
         known |= {one.table for one in (await store.survey()).ranges}
     if unknown := sorted(set(tables) - known):
         raise MisconfiguredError(
-            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}"
+            "table-not-mirrored",
+            f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}",
         )
     if told.status:
         return await _status(store, shapes, told, out)
@@ -108,7 +110,9 @@ def _keys(
     if after is None and until is None:
         return None
     if len(tables) != 1:
-        raise MisconfiguredError("--after and --until are keys of a table: name that one, and no other")
+        raise MisconfiguredError(
+            "keys-of-several-tables", "--after and --until are keys of a table: name that one, and no other"
+        )
     (table,) = tables
     types = {column.name: googlesql_type(column.type) for column in table.column_types}
     key = [(name, types[name]) for name in table.primary_key]

@@ -63,8 +63,9 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 130
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
+            "spanner-unavailable",
             f"Spanner does not answer: {error}. Check the network and SPANNER_EMULATOR_HOST, which is for emulators "
-            "only; then ask again"
+            "only; then ask again",
         ) from error
 
 
@@ -104,7 +105,8 @@ async def synced(table: str, settings: Settings) -> int:
         await partitions.learn_dialect()
         if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
             raise MisconfiguredError(
-                f"table {table} is not marked: `python -m services.spanner_reader status` lists those"
+                "table-not-marked",
+                f"table {table} is not marked: `python -m services.spanner_reader status` lists those",
             )
     finally:
         await channels.close()
@@ -122,7 +124,7 @@ async def asked(
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
         if not await partition_store(settings, partitions, owner="command").exists():
-            raise MisconfiguredError("there is no partition table yet: start the reader first")
+            raise MisconfiguredError("no-partition-table", "there is no partition table yet: start the reader first")
         catalog = SpannerCatalog(database, settings.change_stream)
         pauses = SpannerPauseStore(partitions, settings.partition_table)
         match told:

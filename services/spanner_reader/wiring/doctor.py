@@ -178,7 +178,7 @@ class _Looking:
             yield Finding(
                 Level.ERROR,
                 "partition table",
-                str(error).partition(": set")[0],
+                error.message.partition(": set")[0],
                 "create a second database in the instance and set PARTITION_DATABASE to it",
             )
         else:

@@ -231,7 +231,9 @@ async def prepare(
     unfit = list(misfits(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
     refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
     if refused:
-        raise MisconfiguredError("the tables file does not fit the tables:\n  " + "\n  ".join(refused))
+        raise MisconfiguredError(
+            "tables-file-does-not-fit", "the tables file does not fit the tables:\n  " + "\n  ".join(refused)
+        )
     await store.create_table()
     if await store.is_empty():
         end = settings.end_timestamp

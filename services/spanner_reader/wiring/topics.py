@@ -29,7 +29,8 @@ async def change_topic(settings: Settings) -> int:
             before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
         if before is None:
             raise MisconfiguredError(
-                "no topic is remembered that could be changed: start the reader with the right one"
+                "no-topic-remembered",
+                "no topic is remembered that could be changed: start the reader with the right one",
             )
     finally:
         await channels.close()

@@ -37,7 +37,7 @@ class GatedRows:
         if self.errors:
             raise self.errors.pop(0)
         if self.refuses(row_keys):
-            raise ReadRefusedError("FAILED_PRECONDITION")
+            raise ReadRefusedError("made-up", "FAILED_PRECONDITION")
         asked = row_keys[: self.at_once]
         return ReadRows({key: self.rows[key] for key in asked if key in self.rows}, row_keys[self.at_once :])
 

@@ -32,7 +32,7 @@ class WithoutStream(FakeCatalog):
 
     async def seen(self) -> InspectedTable:
         """Find none."""
-        raise StreamGoneError("it no longer has a change stream")
+        raise StreamGoneError("made-up", "it no longer has a change stream")
 
 
 def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_table_before_the_reader_ends() -> None:
@@ -61,7 +61,7 @@ def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lost: bo
         reader = world.start()
         await world.wait_until_snapshots_are_over()
         kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
-        world.subscriptions.error = kind("topic t would lose messages")
+        world.subscriptions.error = kind("made-up", "topic t would lose messages")
         with pytest.raises(MisconfiguredError, match="would lose messages"):
             await reader.task
         mark = world.mark
@@ -114,7 +114,7 @@ def refused(
         marks = ResyncRequests(
             FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock(), Watching()
         )
-        await inspect_before_the_end(MisconfiguredError("refused"), catalog, store, marks, Stop())
+        await inspect_before_the_end(MisconfiguredError("made-up", "refused"), catalog, store, marks, Stop())
 
     run_in_virtual_time(scenario())
 

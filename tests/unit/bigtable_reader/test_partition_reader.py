@@ -294,7 +294,7 @@ def test_an_end_that_names_no_children_is_the_end_only_where_one_was_asked_for()
 
 def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up() -> None:
     async def scenario() -> None:
-        reading = Reading([PositionLostError("too old")])
+        reading = Reading([PositionLostError("made-up", "too old")])
         task = await reading.begin()
         with pytest.raises(MisconfiguredError, match="too old"):
             await task
@@ -305,7 +305,7 @@ def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up(
 
 def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_only_once() -> None:
     async def scenario() -> None:
-        reading = Reading([PositionLostError("not known")], [PositionLostError("not known")])
+        reading = Reading([PositionLostError("made-up", "not known")], [PositionLostError("made-up", "not known")])
         task = await reading.begin(reconciled=True)
         with pytest.raises(MisconfiguredError, match="not known"):
             await task
@@ -319,7 +319,7 @@ def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_onl
 def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:
     async def scenario() -> None:
         left, right = KeyRange(b"", b"m"), KeyRange(b"m", b"")
-        reading = Reading([PositionLostError("not a partition")])
+        reading = Reading([PositionLostError("made-up", "not a partition")])
         task = await reading.begin(left, right, reconciled=True)
         await task
         assert reading.held.over
@@ -330,7 +330,7 @@ def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() ->
         assert waits.again == 1
 
         # Waiting has not helped: it is no reason to wait for ever.
-        often = Reading([PositionLostError("not known")], [])
+        often = Reading([PositionLostError("made-up", "not known")], [])
         task = await often.begin(left, right, reconciled=True, again=3)
         await asyncio.sleep(20)
         assert [bool(query.position.tokens) for query in often.stream.queries] == [True, False]

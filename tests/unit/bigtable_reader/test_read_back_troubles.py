@@ -199,7 +199,7 @@ def test_what_nobody_can_fix_is_reported_and_confirms_nothing() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW))
         reading.rows.gate.set()
-        reading.rows.errors = [MisconfiguredError("PERMISSION_DENIED")]
+        reading.rows.errors = [MisconfiguredError("made-up", "PERMISSION_DENIED")]
         await reading.ask(b"a", 1)
         await some_turns()
         assert [type(error) for error in reading.failures] == [MisconfiguredError]

@@ -308,7 +308,7 @@ def test_a_topic_that_loses_what_is_published_ends_the_reader() -> None:
         world = await a_world()
         reader = world.start(slowest=0.02)
         await asyncio.sleep(100)
-        world.subscriptions.error = MisconfiguredError("no subscription")
+        world.subscriptions.error = MisconfiguredError("made-up", "no subscription")
         world.table.write(b"a", CELL)
         with pytest.raises(MisconfiguredError, match="no subscription"):
             await reader.task

@@ -336,7 +336,7 @@ def test_a_stream_that_is_disabled_and_a_profile_that_moves_mark_the_table_befor
         catalog.change(routed_to="c2")
 
     def disabled(_catalog: Looking) -> None:
-        raise StreamGoneError("it has none")
+        raise StreamGoneError("made-up", "it has none")
 
     for what, kind in (
         (moved, BigtableResyncKind.ROUTED_ELSEWHERE),

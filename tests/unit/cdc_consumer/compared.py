@@ -144,7 +144,7 @@ class World:
     def query(self) -> None:
         """Count a query of the mirror."""
         if self.queries == self.most_queries:
-            raise BytesLimitError("--max-bytes allows no more")
+            raise BytesLimitError("made-up", "--max-bytes allows no more")
         self.queries += 1
 
     def progress(self, until: str) -> MirrorProgress:

@@ -124,7 +124,7 @@ def test_one_that_is_not_clean_yet_is_swept_again_before_long(world: World) -> N
 
 
 def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
-    world.error = SweepRefusedError("too many")
+    world.error = SweepRefusedError("made-up", "too many")
     assert len(world.rounds(3 * HOUR)) == 1
     assert world.known.refused == {"planes": "too many"}
 
@@ -168,7 +168,7 @@ class OneOfTwo(FakeSource):
 
     def describe(self, table: str) -> tuple[bytes, Done]:
         if table == "broken":
-            raise MisconfiguredError("a column of a type that nobody knows")
+            raise MisconfiguredError("made-up", "a column of a type that nobody knows")
         return super().describe(table)
 
 

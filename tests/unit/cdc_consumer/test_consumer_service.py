@@ -169,9 +169,9 @@ Identifier: cdc_consumer
 @pytest.mark.parametrize("text", [FROM_A_TASK, FROM_A_PLAN])
 def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> None:
     fix = "subscription s cannot be used:\n  it expires; fix it with `gcloud x`\n  it has a filter"
-    error = error_of(text.format(error=f"shared.contracts.errors.MisconfiguredError: {fix}"))
-    assert type(error) is MisconfiguredError
-    assert str(error) == fix
+    error = error_of(text.format(error=f"shared.contracts.errors.MisconfiguredError: {fix} [made-up]"))
+    assert isinstance(error, MisconfiguredError)
+    assert (error.message, error.code) == (fix, "made-up")
 
     error = error_of(text.format(error="google.api_core.exceptions.TeapotError: no coffee"))
     assert type(error) is QueryFailedError

@@ -157,7 +157,7 @@ def test_a_table_that_cannot_be_compared_says_nothing_of_the_others_until_a_stop
         if table == "away":
             raise TransientError("UNAVAILABLE")
         if table == "wrong":
-            raise MisconfiguredError("no such table")
+            raise MisconfiguredError("made-up", "no such table")
         return TableDifferences(table)
 
     found = dict(compared(compare, ["one", "away", "wrong", "two"], stop))

@@ -29,7 +29,7 @@ def test_what_is_published_and_not_applied_is_not_healed(tmp_path: Path) -> None
     assert "does the consumer run?" in result.not_repaired[-1]
 
 
-@pytest.mark.parametrize("error", [MisconfiguredError("topic gone"), TransientError("UNAVAILABLE")])
+@pytest.mark.parametrize("error", [MisconfiguredError("made-up", "topic gone"), TransientError("UNAVAILABLE")])
 def test_what_cannot_be_published_is_said_and_the_differences_are_told_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -125,7 +125,7 @@ def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(w
 
     def refuse(count: RowCount) -> None:
         counted.append(count)
-        raise MisconfiguredError("too many")
+        raise MisconfiguredError("made-up", "too many")
 
     rows = FakeMirrorRows(world.writer)
     with pytest.raises(MisconfiguredError, match="too many"):

@@ -45,7 +45,7 @@ unfit_key = "history"
 def mistakes(text: str) -> dict[int, str]:
     with pytest.raises(MisconfiguredError) as error:
         read_tables_file(text, "tables.toml")
-    found = [re.fullmatch(r"  tables\.toml:(\d+): (.*)", line) for line in str(error.value).split("\n")[1:]]
+    found = [re.fullmatch(r"  tables\.toml:(\d+): (.*)", line) for line in error.value.message.split("\n")[1:]]
     assert all(found), str(error.value)
     return {int(match[1]): match[2] for match in found if match is not None}
 
@@ -227,7 +227,7 @@ def test_whatever_is_in_the_file_it_is_read_or_refused_with_a_line(text: str) ->
     try:
         read_tables_file(text)
     except MisconfiguredError as error:
-        for line in str(error).split("\n  ")[1:]:
+        for line in error.message.split("\n  ")[1:]:
             assert re.match(r"tables\.toml:\d+: ", line)
 
 

@@ -271,7 +271,7 @@ def test_a_store_of_another_version_ends_the_process() -> None:
 
     class Other(FakeDeadLetterStore):
         def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-            raise MisconfiguredError("of another version")
+            raise MisconfiguredError("made-up", "of another version")
 
     stop = Stop()
     inbox = FakeInbox(world.subscription, stop)

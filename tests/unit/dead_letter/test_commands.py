@@ -107,7 +107,9 @@ def test_an_empty_store_has_numbers(shell: Shell) -> None:
     assert shell.err == ""
 
 
-@pytest.mark.parametrize(("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("set DATABASE"), 2)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("made-up", "set DATABASE"), 2)]
+)
 def test_a_store_that_is_away_or_wrong_is_said(shell: Shell, error: Exception, code: int) -> None:
     shell.store_error = error
     assert shell.run("list") == code

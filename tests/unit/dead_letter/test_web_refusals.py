@@ -145,7 +145,7 @@ class Broken:
     ("error", "status", "told"),
     [
         (TransientError("the database is away"), 503, "the database is away; try again"),
-        (MisconfiguredError("set TOPIC: where replays go"), 503, "set TOPIC"),
+        (MisconfiguredError("made-up", "set TOPIC: where replays go"), 503, "set TOPIC"),
         (RuntimeError("Ada has 3 seats"), 500, "the service's log says where"),
     ],
 )

@@ -227,7 +227,7 @@ class SourceSuite(ABC):
             await asyncio.sleep(_SOON)
             world.write("p", "3")
             await asyncio.sleep(1)
-            world.break_partition("p", MisconfiguredError("first"))
+            world.break_partition("p", MisconfiguredError("made-up", "first"))
             await asyncio.sleep(0.2)
             world.break_partition("q", RuntimeError("second"))
             with pytest.raises(MisconfiguredError, match="first"):

@@ -105,7 +105,10 @@ def test_the_first_failure_of_several_ends_the_reader() -> None:
         raise error
 
     # Both fail while the same survey is under way.
-    later, first = partial(fails, 2.5, RuntimeError("later")), partial(fails, 1.5, MisconfiguredError("first"))
+    later, first = (
+        partial(fails, 2.5, RuntimeError("later")),
+        partial(fails, 1.5, MisconfiguredError("made-up", "first")),
+    )
     with pytest.raises(MisconfiguredError, match="first"):
         run_in_virtual_time(World({"p": later, "q": first}, survey_takes=2).run(Stop()))
 
@@ -117,7 +120,7 @@ async def _fails(after: float, error: Exception) -> None:
 
 def test_a_failure_ends_the_reader_while_a_survey_is_retried() -> None:
     async def scenario() -> float:
-        reading = partial(_fails, 10, MisconfiguredError("the stream is gone"))
+        reading = partial(_fails, 10, MisconfiguredError("made-up", "the stream is gone"))
         with pytest.raises(MisconfiguredError, match="the stream is gone"):
             await World({"p": reading}, surveys=1).run(Stop())
         return asyncio.get_running_loop().time()
@@ -128,7 +131,7 @@ def test_a_failure_ends_the_reader_while_a_survey_is_retried() -> None:
 def test_a_failure_decides_how_the_reader_ends_though_a_stop_follows_before_the_survey_is_answered() -> None:
     async def scenario() -> None:
         stop, loop = Stop(), asyncio.get_running_loop()
-        reading = partial(_fails, 10, MisconfiguredError("the stream is gone"))
+        reading = partial(_fails, 10, MisconfiguredError("made-up", "the stream is gone"))
         loop.call_later(10.5, stop.request)
         with pytest.raises(MisconfiguredError, match="the stream is gone"):
             await World({"p": reading}, surveys=1).run(stop)
@@ -149,7 +152,7 @@ def test_leases_are_released_though_draining_fails_and_that_failure_ends_a_reade
 
 def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader() -> None:
     async def scenario() -> Sequence[str]:
-        first = partial(_fails, 5, MisconfiguredError("first"))
+        first = partial(_fails, 5, MisconfiguredError("made-up", "first"))
         world = World({"p": first}, drain=partial(_fails, 0, RuntimeError("drain")))
         with pytest.raises(MisconfiguredError, match="first"):
             await world.run(Stop())

@@ -14,6 +14,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.contracts.errors import MisconfiguredError
 from shared.runtime.logs import configure_logs
 
 
@@ -44,6 +45,17 @@ def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> N
         "reason": "undecodable",
         "count": 2,
     }
+
+
+@pytest.mark.parametrize("field", ["error", "why"])
+def test_the_code_of_an_error_is_a_field_beside_it(lines: io.StringIO, field: str) -> None:
+    error = MisconfiguredError("topic-gone", "the topic is gone")
+    structlog.get_logger().warning("topic_not_checked", **{field: str(error)})
+    structlog.get_logger().warning("topic_not_checked", **{field: "the network is gone"})
+
+    with_code, without = map(json.loads, lines.getvalue().splitlines())
+    assert (with_code[field], with_code["error_code"]) == ("the topic is gone [topic-gone]", "topic-gone")
+    assert "error_code" not in without
 
 
 def test_below_the_level_nothing_is_written(lines: io.StringIO) -> None:

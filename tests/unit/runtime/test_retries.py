@@ -37,7 +37,7 @@ def test_what_is_transient_is_tried_again_until_it_succeeds() -> None:
 
 
 def test_what_is_not_transient_is_raised_at_once() -> None:
-    call = failing(1, MisconfiguredError("no"))
+    call = failing(1, MisconfiguredError("made-up", "no"))
     with pytest.raises(MisconfiguredError):
         retrying(Stop(), longest_wait=SOON)(call)
 

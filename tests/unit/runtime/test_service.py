@@ -24,7 +24,7 @@ class Settings:
 
 
 def refused() -> int:
-    raise MisconfiguredError("TOPIC is not set")
+    raise MisconfiguredError("made-up", "TOPIC is not set")
 
 
 def broken() -> int:
@@ -41,15 +41,16 @@ def test_what_only_a_person_can_fix_is_said_in_the_log_and_by_the_exit_code(
     assert run_as("some_service", refused, {}) == MISCONFIGURED == 2
     (line,) = logged(capsys)
     assert (line["service"], line["message"]) == ("some_service", "service_misconfigured")
-    assert (line["severity"], line["error"]) == ("ERROR", "TOPIC is not set")
+    assert (line["severity"], line["error"]) == ("ERROR", "TOPIC is not set [made-up]")
+    assert line["error_code"] == "made-up"
 
 
 def test_of_a_command_that_was_typed_it_is_said_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
-        raise MisconfiguredError('invalid configuration:\n  write it as ["7"]')
+        raise MisconfiguredError("made-up", 'invalid configuration:\n  write it as ["7"]')
 
     assert run_as("some_service", command, {}, typed=True) == MISCONFIGURED
-    assert capsys.readouterr().err == 'error: invalid configuration:\n  write it as ["7"]\n'
+    assert capsys.readouterr().err == 'error: invalid configuration:\n  write it as ["7"] [made-up]\n'
 
 
 def test_any_other_end_is_the_callers() -> None:

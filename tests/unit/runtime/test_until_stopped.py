@@ -39,7 +39,7 @@ def test_what_ends_by_itself_in_time_keeps_its_answer_or_its_error() -> None:
 
         async def failure() -> int:
             await asyncio.sleep(0.5)
-            raise MisconfiguredError("NOT_FOUND")
+            raise MisconfiguredError("made-up", "NOT_FOUND")
 
         assert await until_stopped(stop, answer()) == 7
         stop.request()

@@ -280,7 +280,7 @@ class CapturedCatalog(FakeCatalog):
         self.inspected += 1
         seen_at = self.database.clock.now() if at is None else at
         if self.database.forgotten(seen_at):
-            raise NotReadableError("the time is not remembered")
+            raise NotReadableError("made-up", "the time is not remembered")
         watched = self.database.watched(self.database.at(seen_at))
         await asyncio.sleep(0.01)
         return seen_at, [one for one in watched if one.name in names]
@@ -331,7 +331,7 @@ class CapturedRows:
         self.keys += keys
         if f'["{self.refused}"]' in keys:
             self.refusals.append(len(keys))
-            raise NotReadableError("no such key")
+            raise NotReadableError("made-up", "no such key")
         if not self.hung.isdisjoint(int(json.loads(text)[0]) for text in keys):
             await asyncio.Event().wait()
         await asyncio.sleep(self._chance.uniform(0, 0.2))
@@ -342,7 +342,7 @@ class CapturedRows:
             *dict(moment.columns or ()),
             *self._database.unwatched,
         }:
-            raise NotReadableError("too long ago, or other columns")
+            raise NotReadableError("made-up", "too long ago, or other columns")
         shift = 2 if self.shifted else 0
         found = [key for text in keys if (key := int(json.loads(text)[0]) + shift) in moment.rows]
         for start in range(0, len(found), 2):

@@ -134,7 +134,7 @@ def test_a_stream_that_is_younger_is_read_from_later_on() -> None:
     class Young(FakeChangeStream):
         async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
             if query.start < at("09:59:50"):
-                raise StartTooOldError("the stream began later")
+                raise StartTooOldError("made-up", "the stream began later")
             yield [an_update(at("09:59:58"))]
 
     async def ask(stream: FakeChangeStream, now: Nanoseconds) -> str:
@@ -148,7 +148,7 @@ def test_what_spanner_refuses_is_said_and_is_no_failure() -> None:
     class Refusing(FakeChangeStream):
         async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
             if query.token == ROOT:
-                raise MisconfiguredError("the role may not")
+                raise MisconfiguredError("made-up", "the role may not")
             yield [an_update(NOW)]
 
     async def ask() -> str:

@@ -78,7 +78,7 @@ class World:
 
     async def check(self, start: Nanoseconds, now: Nanoseconds) -> None:
         if start > now:
-            raise MisconfiguredError("still to come")
+            raise MisconfiguredError("made-up", "still to come")
 
 
 class CatalogNow(FakeCatalog):

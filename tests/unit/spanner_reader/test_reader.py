@@ -295,7 +295,8 @@ def test_leases_are_renewed_and_watermarks_saved_while_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [MisconfiguredError("topic not found: create it"), TransientError("what was read has to be read again")]
+    "error",
+    [MisconfiguredError("made-up", "topic not found: create it"), TransientError("what was read has to be read again")],
 )
 def test_a_publisher_that_has_given_up_ends_the_reader_and_what_was_confirmed_is_saved(error: Exception) -> None:
     async def scenario() -> None:
@@ -412,8 +413,8 @@ class RefusingStream(FakeChangeStream):
         for record in self._script.records[query.token]:
             yield [record]
         if query.start > self._too_old:
-            raise StartPastEndError("out of range: past the end")
-        raise StartTooOldError("out of range: too far in the past")
+            raise StartPastEndError("made-up", "out of range: past the end")
+        raise StartTooOldError("made-up", "out of range: too far in the past")
 
 
 def test_a_start_that_is_refused_though_the_retention_covers_it_is_reported_and_not_asked_for_again_and_again() -> None:

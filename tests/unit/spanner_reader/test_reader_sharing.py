@@ -205,7 +205,7 @@ def test_a_topic_that_keeps_nothing_any_more_stops_the_reader_and_nothing_later_
         await until(lambda: world.metrics.low_watermark == read)
         checks = world.subscriptions.checks
         await until(lambda: world.subscriptions.checks >= checks + 2)
-        world.subscriptions.error = MisconfiguredError("topic t would lose messages: it has no subscription")
+        world.subscriptions.error = MisconfiguredError("made-up", "topic t would lose messages: it has no subscription")
         with pytest.raises(MisconfiguredError, match=r"no subscription[\s\S]*another PARTITION_TABLE") as raised:
             await asyncio.wait_for(task, 5)
         assert "up to 2022-05-01T09:10:00.000000001Z were published" in str(raised.value)
@@ -225,7 +225,7 @@ def test_what_the_topic_has_lost_is_marked_before_the_reader_ends_and_is_known_a
         task = asyncio.create_task(world.reader(recheck=timedelta(milliseconds=20)).run(Stop()))
         await until(lambda: world.shapes.look is not None)
         kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
-        world.subscriptions.error = kind("topic t would lose messages")
+        world.subscriptions.error = kind("made-up", "topic t would lose messages")
         with pytest.raises(MisconfiguredError, match="would lose messages"):
             await asyncio.wait_for(task, 5)
 

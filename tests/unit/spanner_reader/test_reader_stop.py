@@ -53,7 +53,7 @@ class Unwritable(FakePartitionStore):
     ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases; MisconfiguredError where they are released."""
         if release:
-            raise MisconfiguredError("permission denied on the partition table")
+            raise MisconfiguredError("made-up", "permission denied on the partition table")
         return await super().advance(progress, release=release)
 
 
@@ -178,7 +178,7 @@ def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_e
         store = Unwritable(world.table, "reader", LEASE)
         task = asyncio.create_task(world.reader(publisher=publisher, store=store, poll=POLL).run(Stop()))
         await asyncio.sleep(10)
-        publisher.waiting[0].set_exception(MisconfiguredError("topic not found: create it"))
+        publisher.waiting[0].set_exception(MisconfiguredError("made-up", "topic not found: create it"))
         with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
             await task
         assert [line["error"] for line in logs if line["event"] == "watermarks_not_saved"] == [

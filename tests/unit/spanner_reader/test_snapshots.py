@@ -242,7 +242,7 @@ def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody()
     async def forbidden() -> None:
         await world.request()
         reader, rows = world.reader()
-        refused = [MisconfiguredError("PERMISSION_DENIED: grant spanner.databases.read")] * 2
+        refused = [MisconfiguredError("made-up", "PERMISSION_DENIED: grant spanner.databases.read")] * 2
 
         def refuse(at: Nanoseconds) -> None:
             if refused:
@@ -294,7 +294,7 @@ def test_a_publisher_that_has_failed_ends_it() -> None:
     async def scenario() -> None:
         await world.request()
         publisher = FakePublisher(world.topic)
-        publisher.error = MisconfiguredError("the topic is gone")
+        publisher.error = MisconfiguredError("made-up", "the topic is gone")
         reader, _rows = world.reader(publisher=publisher)
         with pytest.raises(MisconfiguredError, match="the topic is gone"):
             await asyncio.wait_for(reader.keep_reading(), 600)

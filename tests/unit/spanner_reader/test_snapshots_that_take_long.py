@@ -84,7 +84,7 @@ def test_a_time_that_was_too_old_before_any_row_came_is_no_reason_to_read_withou
 def test_what_cannot_be_read_at_a_new_time_either_is_told() -> None:
     world = World()
     world.write(1, "a")
-    refused = [NotReadableError("not then")] * 3
+    refused = [NotReadableError("made-up", "not then")] * 3
 
     def refuse(at: Nanoseconds) -> None:
         if refused:

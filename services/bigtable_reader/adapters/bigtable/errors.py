@@ -58,7 +58,7 @@ def bigtable_errors(what: str) -> Iterator[None]:
             raise TransientError(f"{what}: {code.name} {message}") from error
         if code in _MISCONFIGURED:
             named_by = _named_by(message) if code is grpc.StatusCode.NOT_FOUND else ""
-            raise MisconfiguredError(f"{what}: {code.name} {message}{named_by}") from error
+            raise MisconfiguredError("bigtable-refused", f"{what}: {code.name} {message}{named_by}") from error
         raise
     except RetryError as error:
         raise TransientError(f"{what}: {error}") from error

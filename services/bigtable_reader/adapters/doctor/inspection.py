@@ -114,7 +114,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
         if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
             return None
         fix = f"grant this identity roles/bigtable.user on table {rows.table.id}"
-        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", fix)
+        return Finding(Level.ERROR, check, f"the positions cannot be read: {error.message}", fix)
     except TransientError as error:
         return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", _AGAIN)
     if seen is None or seen.routed_to is None:
@@ -131,7 +131,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     try:
         require_the_same_cluster(seen.routed_to, found)
     except MisconfiguredError as error:
-        said, _stop, fix = str(error).partition(". ")
+        said, _stop, fix = error.message.partition(". ")
         return Finding(Level.ERROR, check, said, fix)
     return Finding(Level.OK, check, f"{found}, which the positions are of")
 
@@ -177,7 +177,7 @@ def _columns(table: Table, inspection: TableInspection, options: BigtableOptions
     try:
         ImageMaker(source="", table=table.id, options=options, families=inspection.families, buckets=1, watched=watched)
     except MisconfiguredError as error:
-        said, _newline, fix = str(error).partition("\n")
+        said, _newline, fix = error.message.partition("\n")
         return Finding(Level.ERROR, f"table {table.id}: columns", said, fix)
     return None
 
@@ -186,7 +186,9 @@ def require_no_error(findings: Collection[Finding]) -> None:
     """Raise MisconfiguredError with every error and its fix."""
     errors = [found for found in findings if found.level is Level.ERROR]
     if errors:
-        raise MisconfiguredError("\n".join(f"{found.check}: {found.detail}\n-> {found.fix}" for found in errors))
+        raise MisconfiguredError(
+            "bigtable-table-unfit", "\n".join(f"{found.check}: {found.detail}\n-> {found.fix}" for found in errors)
+        )
 
 
 def _declared(options: BigtableOptions) -> list[str]:
@@ -213,7 +215,7 @@ def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactio
             "notices when it routes to another",
             f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
         )
-    return Finding(Level.ERROR, check, str(error), single_cluster(table, transactional=transactional))
+    return Finding(Level.ERROR, check, error.message, single_cluster(table, transactional=transactional))
 
 
 def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) -> Finding:
@@ -268,5 +270,5 @@ async def _asked_once(what: str, call: Callable[[], Awaitable[T]], fix: str) -> 
     try:
         return await call(), None
     except MisconfiguredError as error:
-        said, _newline, in_error = str(error).partition("\n")
+        said, _newline, in_error = error.message.partition("\n")
         return None, Finding(Level.ERROR, what, said, in_error or fix)

@@ -61,9 +61,10 @@ class BigtableCatalog:
         inspection = await self.inspect()
         if inspection.retention is None:
             raise StreamGoneError(
+                "bigtable-stream-gone",
                 f"table {self._table.id} no longer has a change stream: what changes meanwhile is in no record, and "
                 f"positions are of the stream that is gone, also when it has one again. {RESTART_AFTER_LOST_CHANGES}\n"
-                f"{enabling(self._table)}"
+                f"{enabling(self._table)}",
             )
         try:
             routed_to = (await self.profile()).cluster or ANY

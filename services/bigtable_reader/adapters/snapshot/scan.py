@@ -91,7 +91,7 @@ class BigtableScan:
             if not _is_refused(error):
                 raise
             if last is None:
-                raise ReadRefusedError(str(error)) from error
+                raise ReadRefusedError(error.code, error.message) from error
             return ScannedPage(rows, last)
         return ScannedPage(rows, last if len(rows) == most else None)
 

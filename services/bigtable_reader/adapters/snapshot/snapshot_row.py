@@ -164,7 +164,8 @@ def _snapshot_of(cells: Sequence[Cell]) -> tuple[bytes, Snapshot]:
         int(version.split()[0])
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise MisconfiguredError(
+            "snapshot-row-damaged",
             f"the row of the partition table that ends in #snapshot is not what a reader wrote ({error}): delete it, "
-            "and ask for a snapshot again"
+            "and ask for a snapshot again",
         ) from error
     return version, replace(snapshot, parts=tuple(sorted(parts, key=lambda part: part.number)))

@@ -90,7 +90,9 @@ class BigtableChangeStream:
         except BrokenStreamError as error:
             raise TransientError(f"the partitions of {self._table.id} as they are now: {error}") from error
         except MisconfiguredError as error:
-            raise MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}") from error
+            raise MisconfiguredError(
+                "bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}"
+            ) from error
         if not found:
             raise TransientError(f"the partitions of {self._table.id} as they are now: none was named")
         return found
@@ -146,14 +148,16 @@ class BigtableChangeStream:
         if code is None:  # our own
             return error
         if code not in _MAY_BE_LOST:
-            return MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}")
+            return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if opened:
             return TransientError(f"{error} (after records had come: the next call will be told)")
         if _says(error, *_OF_A_PROFILE):  # whatever the code is
-            return MisconfiguredError(f"{error}\n{_fix_of(self._table, error)}")
+            return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if _says(error, *_OF_THE_STREAM):
-            return StreamGoneError(f"{error}\n{_fix_of(self._table, error)}")
-        return PositionLostError(f"{error}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}")
+            return StreamGoneError("bigtable-stream-not-enabled", f"{error.message}\n{_fix_of(self._table, error)}")
+        return PositionLostError(
+            "bigtable-position-refused", f"{error.message}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}"
+        )
 
 
 async def _ended_by_server(portions: AsyncGenerator[Sequence[bytes], None]) -> None:
@@ -232,7 +236,7 @@ def _require_an_end(record: CloseStream) -> None:
     what = f"the change stream was closed with code {record.code}: {record.message}"
     if record.code in _TRANSIENT_CODES or record.code == _OUT_OF_RANGE:  # without a child: the next call gets more
         raise TransientError(what)
-    raise MisconfiguredError(what)
+    raise MisconfiguredError("bigtable-stream-closed", what)
 
 
 def _status(error: BaseException) -> tuple[grpc.StatusCode | None, str]:

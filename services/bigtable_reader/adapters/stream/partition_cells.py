@@ -147,7 +147,9 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
         version, about = found[VERSION].value, found[ABOUT].value
         life = msgspec.json.decode(about, type=About)
         if life.format > FORMAT:
-            raise MisconfiguredError(f"{shown(key)} is of a newer version of this reader: upgrade this one")
+            raise MisconfiguredError(
+                "partition-row-newer", f"{shown(key)} is of a newer version of this reader: upgrade this one"
+            )
         stream_ranges = {
             cell.qualifier: msgspec.json.decode(cell.value, type=StreamRange)
             for cell in cells
@@ -162,7 +164,7 @@ def topology_of(key: bytes, cells: Sequence[Cell]) -> TopologyRow:
         kept = found.get(RESYNC)
         resync = None if kept is None else (kept.value, msgspec.json.decode(kept.value, type=Resync))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise MisconfiguredError(_not_ours(key, error)) from error
+        raise MisconfiguredError("partition-row-damaged", _not_ours(key, error)) from error
     born = {
         stream_range.id: Microseconds(found["piece", name].timestamp) for name, stream_range in stream_ranges.items()
     }
@@ -186,7 +188,7 @@ def partition_of(key: bytes, cells: Sequence[Cell]) -> PartitionRow:
         )
         return PartitionRow(lease, msgspec.json.decode(found[SAVED], type=PartitionContent))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise MisconfiguredError(_not_ours(key, error)) from error
+        raise MisconfiguredError("partition-row-damaged", _not_ours(key, error)) from error
 
 
 def _not_ours(key: bytes, error: Exception) -> str:

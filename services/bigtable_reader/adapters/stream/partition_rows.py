@@ -73,7 +73,9 @@ class PartitionRows:
 
     def __init__(self, channels: BigtableChannels, table: Table, stream: str) -> None:
         if not stream or "#" in stream:
-            raise MisconfiguredError(f"CHANGE_STREAM_NAME is {stream!r}: name the stream, without #")
+            raise MisconfiguredError(
+                "change-stream-name-invalid", f"CHANGE_STREAM_NAME is {stream!r}: name the stream, without #"
+            )
         self.stream = stream
         self.table = table
         self._channels = channels

@@ -65,14 +65,16 @@ async def _create(client: BigtableTableAdminAsyncClient, table: Table) -> Any:
 def _check(table: Table, rules: dict[str, Any]) -> None:
     if missing := sorted(set(FAMILIES) - rules.keys()):
         raise MisconfiguredError(
+            "not-a-partition-table",
             f"{table.name} is no partition table (column families {', '.join(missing)} are missing): name another by "
-            "PARTITION_TABLE, or none at all, and it is made"
+            "PARTITION_TABLE, or none at all, and it is made",
         )
     for family in FAMILIES:
         if _deletes_by_age(rules[family]):
             raise MisconfiguredError(
+                "partition-table-collects-garbage",
                 f"{table.name} loses what is old, by the garbage collection rule of column family {family}: what is "
-                "written once counts for as long as nothing changes. Make the rule maxversions=1"
+                "written once counts for as long as nothing changes. Make the rule maxversions=1",
             )
 
 

@@ -223,13 +223,15 @@ class BigtablePartitionStore:
                 f"key range {stream_range.id} was not reconciled: its position is the only one it may have"
             )
         if partition.position.start is not None:
-            raise PositionLostError(self._lost(f"{stream_range.range} was restarted from a time already"))
+            raise PositionLostError(
+                "bigtable-position-lost", self._lost(f"{stream_range.range} was restarted from a time already")
+            )
         await self._look()
         topology = (await self._stream_ranges.known()).topology
         try:
             start = shape.restart(topology, partition.low_watermark, self._merge, self._kept_since)
         except ValueError as error:
-            raise PositionLostError(self._lost(f"{stream_range.range}: {error}")) from error
+            raise PositionLostError("bigtable-position-lost", self._lost(f"{stream_range.range}: {error}")) from error
         restarted = replace(partition, position=Position(start=start))
         progress = BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)
         if await self.advance([progress]):
@@ -284,11 +286,12 @@ class BigtablePartitionStore:
         streams = await self._rows.streams_elsewhere(self._stream_ranges.source)
         if there := sorted(name for seen in streams.values() for name, at in seen.items() if at >= since):
             raise MisconfiguredError(
+                "read-under-another-name",
                 f"{self._stream_ranges.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} "
                 f"(a row of {self._rows.table.name} each). Stop them first, every one: a late image of theirs could "
                 f"replace a newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
                 f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
-                "PARTITION_TABLE"
+                "PARTITION_TABLE",
             )
         return bool(streams)
 
@@ -373,7 +376,7 @@ class BigtablePartitionStore:
         try:
             return shape.reconcile(found.topology, waited, self._merge, self._kept_since)
         except ValueError as error:
-            raise PositionLostError(self._lost(str(error))) from error
+            raise PositionLostError("bigtable-position-lost", self._lost(str(error))) from error
 
     @property
     def _kept_since(self) -> Microseconds:

@@ -73,7 +73,7 @@ class BigtableRows:
         except MisconfiguredError as error:
             cause = error.__cause__
             if cause is not None and status_of(cause)[0] is grpc.StatusCode.FAILED_PRECONDITION:
-                raise ReadRefusedError(str(error)) from error
+                raise ReadRefusedError(error.code, error.message) from error
             raise
         return ReadRows(found, ())
 

@@ -64,8 +64,9 @@ class StreamRangeRow:
         found = await self.find()
         if found is None:
             raise MisconfiguredError(
+                "stream-row-deleted",
                 f"the partition table {self._rows.table.name} no longer knows {self._rows.stream}: its row was "
-                f"deleted. {RESTART_WITH_ALL_ROWS}"
+                f"deleted. {RESTART_WITH_ALL_ROWS}",
             )
         return found
 
@@ -101,8 +102,9 @@ class StreamRangeRow:
         """Raise MisconfiguredError if key ranges are another table's."""
         if found.table != self.source:
             raise MisconfiguredError(
+                "stream-name-of-another-table",
                 f"change stream {self._rows.stream} in {self._rows.table.name} is of {found.table}, not of "
-                f"{self.source}: give every table a CHANGE_STREAM_NAME of its own"
+                f"{self.source}: give every table a CHANGE_STREAM_NAME of its own",
             )
 
     def done(self) -> Tended:

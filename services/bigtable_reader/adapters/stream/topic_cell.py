@@ -30,8 +30,9 @@ async def check_topic(rows: PartitionRows, topic: str) -> None:
 def _same(rows: PartitionRows, kept: str, topic: str) -> None:
     if kept != topic:
         raise MisconfiguredError(
+            "bigtable-topic-differs",
             f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
             f"this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
             "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one: "
-            f"{RESTART_WITH_ALL_ROWS}"
+            f"{RESTART_WITH_ALL_ROWS}",
         )

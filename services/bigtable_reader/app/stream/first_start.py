@@ -70,8 +70,9 @@ async def _first_start(
     """
     if asked is not None and asked > now:
         raise MisconfiguredError(
+            "bigtable-start-in-future",
             f"START_TIMESTAMP {_time(asked)} is still to come (in Bigtable it is {_time(now)}): leave it out, or name "
-            "an earlier one"
+            "an earlier one",
         )
     candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]
     for start in candidates:
@@ -80,8 +81,9 @@ async def _first_start(
         except PositionLostError as error:
             if start == candidates[-1]:
                 raise MisconfiguredError(
-                    f"the change stream cannot be read from {_time(start)}: {error}\nname a START_TIMESTAMP that lies "
-                    "within its retention and after it was enabled"
+                    "bigtable-start-refused",
+                    f"the change stream cannot be read from {_time(start)}: {error.message}\nname a START_TIMESTAMP "
+                    "that lies within its retention and after it was enabled",
                 ) from error
         else:
             return start

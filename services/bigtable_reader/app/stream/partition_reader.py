@@ -219,7 +219,7 @@ class BigtablePartitionReader:
             try:
                 restarted = await retried(stop, lambda: self._store.restart_from_time(owned.partition))
             except PositionLostError as again:
-                raise MisconfiguredError(_choices(owned, again)) from again
+                raise _choices(owned, again) from again
             if restarted is None:
                 owned.over = True
                 return
@@ -227,8 +227,9 @@ class BigtablePartitionReader:
             owned.partition = restarted
             owned.prefix = BigtableConfirmedPrefix(stream_range.range, restarted.position, owned.prefix.low_watermark)
             return
-        raise MisconfiguredError(_choices(owned, error)) from error
+        raise _choices(owned, error) from error
 
 
-def _choices(owned: BigtableOwnedPartition, error: PositionLostError) -> str:
-    return f"{error}\nOf this partition everything up to {shown(owned.prefix.low_watermark)} was published."
+def _choices(owned: BigtableOwnedPartition, error: PositionLostError) -> MisconfiguredError:
+    published = f"Of this partition everything up to {shown(owned.prefix.low_watermark)} was published."
+    return MisconfiguredError(error.code, f"{error.message}\n{published}")

@@ -173,8 +173,9 @@ class BigtableReader:
         survey = await self._store.survey()
         if not survey.stream_ranges:
             raise MisconfiguredError(
+                "no-key-range-left",
                 "the partition table holds no key range of the key space, so nothing says where to go on: rows of it "
-                f"were deleted. {RESTART_WITH_ALL_ROWS}"
+                f"were deleted. {RESTART_WITH_ALL_ROWS}",
             )
         self._show(survey)
         if self._snapshots is not None:

@@ -250,9 +250,10 @@ class ImageMaker:
                 rename = f'[tables."{self._table}".columns.{family}_2] with family = "{family}"'
                 fix = f'{rename}, or leave it out: excluded_families = ["{family}"]'
                 raise MisconfiguredError(
+                    "columns-differ-in-case",
                     f"table {self._table}: {other} and {what} would be one column, {column.name}: BigQuery does not "
                     "tell upper from lower case\nin the tables file give one of them another name"
-                    f"{', say ' + fix if family != what else ''}"
+                    f"{', say ' + fix if family != what else ''}",
                 )
         return Header(
             source=self._source,

@@ -86,7 +86,8 @@ class Merging:
         if which == "close_stream":
             return _close(response.close_stream)
         raise MisconfiguredError(
-            "the change stream sent a record of a kind that this version does not know: upgrade the reader"
+            "bigtable-record-unknown",
+            "the change stream sent a record of a kind that this version does not know: upgrade the reader",
         )
 
     def _data_change(self, change: Any) -> DataChange | None:
@@ -123,8 +124,9 @@ class Merging:
         self._bytes += change.ByteSize() if self._keep_values else _ENTRY_BYTES * len(change.chunks)
         if self._bytes > self._most_bytes:
             raise MisconfiguredError(
+                "change-too-large-to-hold",
                 f"one change of a row ({_unnamed(head[0])}) has more than the {self._most_bytes} bytes that may "
-                "be held of a change: raise MOST_CHANGE_BYTES, and the memory of the reader with it"
+                "be held of a change: raise MOST_CHANGE_BYTES, and the memory of the reader with it",
             )
         return None
 

@@ -118,12 +118,14 @@ def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> Non
     """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
     if survey.saved and not survey.stream_ranges:
         raise MisconfiguredError(
-            f"the partition table no longer knows {stream}: its row was deleted. {RESTART_WITH_ALL_ROWS}"
+            "stream-row-missing",
+            f"the partition table no longer knows {stream}: its row was deleted. {RESTART_WITH_ALL_ROWS}",
         )
     if not survey.stream_ranges:
         raise MisconfiguredError(
+            "stream-never-read",
             f"no reader of table {table} has ever started under the name {stream}: are BIGTABLE_TABLE and "
-            "CHANGE_STREAM_NAME right? If they are, start the reader first"
+            "CHANGE_STREAM_NAME right? If they are, start the reader first",
         )
 
 
@@ -136,13 +138,15 @@ def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool
     known = bool(survey.stream_ranges)
     if known and resume == "new":
         raise MisconfiguredError(
+            "stream-known-already",
             f"change stream {stream} is known already, and RESUME=new begins one: choose another CHANGE_STREAM_NAME, "
-            "or go on where it was left with RESUME=resume-or-new"
+            "or go on where it was left with RESUME=resume-or-new",
         )
     if not known and resume == "resume-or-fail":
         raise MisconfiguredError(
+            "stream-not-known",
             f"nothing is known of change stream {stream}, and RESUME=resume-or-fail goes on where it was left: "
-            "fix CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new"
+            "fix CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new",
         )
     return not known
 

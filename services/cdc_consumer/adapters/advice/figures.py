@@ -233,8 +233,9 @@ def _wanted(there: Sequence[str], tables: Sequence[str], *, all_seen: bool) -> S
     unknown = [table for table in tables if not any(_named(one, table) for one in there)]
     if unknown and all_seen:
         raise MisconfiguredError(
+            "mirror-unknown",
             f"no mirror is called {', '.join(unknown)}: the mirrors are {', '.join(sorted(there)) or 'none yet'}; a "
-            "mirror has its name in BigQuery, with its dataset or without"
+            "mirror has its name in BigQuery, with its dataset or without",
         )
     return [one for one in there if not tables or any(_named(one, table) for table in tables)]
 

@@ -304,7 +304,9 @@ class StreamAppend:
             raise self._table_trouble(response.error)
         bad = {error.index: error.message for error in response.row_errors if error.index < len(request.rows)}
         if not bad:
-            raise MisconfiguredError(f"table {self._table}: BigQuery blames rows that were not sent")
+            raise MisconfiguredError(
+                "append-answer-not-understood", f"table {self._table}: BigQuery blames rows that were not sent"
+            )
         self._refused += [
             RowError(request.indices[index], Reason.REFUSED_BY_BIGQUERY, message) for index, message in bad.items()
         ]

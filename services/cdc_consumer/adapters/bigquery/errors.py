@@ -74,7 +74,7 @@ def append_error(table: str, status: Status) -> Exception | None:
         case grpc.StatusCode.INVALID_ARGUMENT:
             return None
         case _:
-            return MisconfiguredError(told)
+            return MisconfiguredError("append-refused", told)
 
 
 def is_exhausted(status: Status) -> bool:
@@ -119,7 +119,9 @@ def rest_errors(what: str) -> Iterator[None]:
     except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too
         raise credentials_error(what, error) from error
     except _NO_ADDRESS as error:
-        raise MisconfiguredError(f"{what}: {_words(error)}; BIGQUERY_EMULATOR_HOST is host:port") from error
+        raise MisconfiguredError(
+            "bigquery-emulator-address", f"{what}: {_words(error)}; BIGQUERY_EMULATOR_HOST is host:port"
+        ) from error
     except (
         exceptions.ServerError,
         exceptions.TooManyRequests,
@@ -129,7 +131,8 @@ def rest_errors(what: str) -> Iterator[None]:
         raise TransientError(f"{what}: {_words(error)}") from error
     except exceptions.Unauthorized as error:
         raise MisconfiguredError(
-            f"{what}: {_words(error)}; give the process credentials (gcloud auth application-default login)"
+            "bigquery-unauthorized",
+            f"{what}: {_words(error)}; give the process credentials (gcloud auth application-default login)",
         ) from error
     except exceptions.GoogleAPICallError as error:
         if beyond_limits(error):

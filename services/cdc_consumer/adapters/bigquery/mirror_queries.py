@@ -185,28 +185,32 @@ class MirrorQueries:
                 ):
                     raise
                 if not isinstance(error, exceptions.Forbidden):
-                    raise MisconfiguredError(f"table {path}: {error.message}") from error
+                    raise MisconfiguredError("bigquery-query-refused", f"table {path}: {error.message}") from error
                 if reason_of(error) == "responseTooLarge":
                     raise MisconfiguredError(
+                        "recheck-answer-too-large",
                         f"table {path}: the rows that are to be looked at again are more than BigQuery answers with "
-                        f"({error.message}): take a snapshot of the table, and delete missing rows after that"
+                        f"({error.message}): take a snapshot of the table, and delete missing rows after that",
                     ) from error
                 raise MisconfiguredError(
+                    "query-denied",
                     f"table {path} may not be queried ({error.message}): give this identity roles/bigquery.jobUser on "
-                    f"project {self.client.project}, and roles/bigquery.dataViewer on the dataset{_may_write(place)}"
+                    f"project {self.client.project}, and roles/bigquery.dataViewer on the dataset{_may_write(place)}",
                 ) from error
 
     def _beyond(self, path: str, words: str) -> BytesLimitError:
         found = _REQUIRED.search(words)
         if self._max_bytes is None or found is None:
             return BytesLimitError(
-                f"table {path}: {words}: that is a limit of the project; --max-bytes sets another one"
+                "project-bytes-limit",
+                f"table {path}: {words}: that is a limit of the project; --max-bytes sets another one",
             )
         needed, spent = int(found[1]), self.spent
         before = f" after {spent.bytes_billed} for {spent.queries} queries" if spent.queries else ""
         return BytesLimitError(
+            "max-bytes-reached",
             f"table {path}: BigQuery would bill {needed} bytes for the next query{before}, which is more than "
-            f"--max-bytes {self._max_bytes} allows: ask again with --max-bytes {spent.bytes_billed + needed} or more"
+            f"--max-bytes {self._max_bytes} allows: ask again with --max-bytes {spent.bytes_billed + needed} or more",
         )
 
 
@@ -271,7 +275,7 @@ def wire_table(path: str, rows: Sequence[Any], columns: Iterable[TableColumn]) -
     try:
         arrays = [answered_column(column.type, rows, place) for place, column in enumerate(columns)]
     except (ValueError, pa.ArrowException) as error:
-        raise MisconfiguredError(f"table {path} holds what no mirror does: {error}") from error
+        raise MisconfiguredError("mirror-value-invalid", f"table {path} holds what no mirror does: {error}") from error
     return pa.table(arrays, schema=pa.schema([(column.name, column.type.wire) for column in columns]))
 
 

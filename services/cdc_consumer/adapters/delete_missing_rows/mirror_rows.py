@@ -67,7 +67,7 @@ class BigQueryMirrorRows:
         found = self._table(path)
         if found is None:
             check_dataset(self._queries.client, self._project, dataset or self._dataset)
-            raise MisconfiguredError(f"there is no table {path}")
+            raise MisconfiguredError("mirror-missing", f"there is no table {path}")
         mirror = _mirror(found, "" if dataset == self._dataset else dataset)
         return replace(mirror, history=self._history(mirror))
 
@@ -181,7 +181,9 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
     constraints = found.table_constraints
     key = tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
     if MIRROR_OF not in found.labels or SEQUENCE_COLUMN not in names or not key:
-        raise MisconfiguredError(f"table {path} is no mirror: it has no label {MIRROR_OF}, no key or no sequences")
+        raise MisconfiguredError(
+            "not-a-mirror", f"table {path} is no mirror: it has no label {MIRROR_OF}, no key or no sequences"
+        )
     soft_delete = DELETED_COLUMN in names
     wanted = {name for name in names if soft_delete} | {*key, *_OURS}
     columns = tuple(

@@ -64,23 +64,27 @@ class BigQueryMirrorTables:
         found = self._queries.table(path)
         if found is None:
             check_dataset(self._client, self._project, definition.dataset or self._dataset)
-            raise MisconfiguredError(f"there is no table {path}: nothing has been mirrored there yet")
+            raise MisconfiguredError(
+                "mirror-not-made-yet", f"there is no table {path}: nothing has been mirrored there yet"
+            )
         names = {field.name.lower() for field in found.schema}
         if SEQUENCE_COLUMN not in names or found.labels.get(MIRROR_OF) != label_of(definition.mirror_of):
             raise MisconfiguredError(
+                "mirror-of-another-source",
                 f"table {path} is not the mirror of {definition.mirror_of} (by its label {MIRROR_OF}): does the "
-                "source's command look at another database than the readers do?"
+                "source's command look at another database than the readers do?",
             )
         try:
             names_there = beside(definition, as_found(found, definition))
         except PoisonRecordError as error:
-            raise MisconfiguredError(error.detail) from error
+            raise MisconfiguredError("mirror-has-other-columns", error.detail) from error
         except TableTroubleError as error:
-            raise MisconfiguredError(str(error)) from error
+            raise MisconfiguredError("mirror-has-other-columns", str(error)) from error
         if why := definition.marks.changed({name.upper() for name in names}, found.labels.get(MASKS, ""), ()):
             raise MisconfiguredError(
+                "mirror-masks-differ",
                 f"table {path} was written with other masks than this command has: {why}. Give the command the "
-                "consumer's tables file and mask key, or let the consumer run with these first"
+                "consumer's tables file and mask key, or let the consumer run with these first",
             )
         compared = {names_there.get(column.name, column.name).lower() for column in table.columns}
         ours = {column.name.lower() for column in definition.columns} | {DELETED_COLUMN}

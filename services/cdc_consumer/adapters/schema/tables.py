@@ -113,15 +113,17 @@ def check_dataset(
             return client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=within.total_seconds())
         except exceptions.NotFound as error:
             raise MisconfiguredError(
+                "dataset-missing",
                 f"dataset {project}.{dataset} does not exist (BIGQUERY_DATASET, or the tables file, names it); make "
-                f"it: bq --project_id={project} mk --dataset {dataset}"
+                f"it: bq --project_id={project} mk --dataset {dataset}",
             ) from error
         except exceptions.Forbidden as error:
             if beyond_limits(error):
                 raise
             raise MisconfiguredError(
+                "dataset-denied",
                 f"dataset {project}.{dataset} may not be read ({error.message}); give this identity the role "
-                "roles/bigquery.dataEditor on it"
+                "roles/bigquery.dataEditor on it",
             ) from error
 
 
@@ -281,7 +283,7 @@ class BigQueryTables:
             try:
                 self._dataset_of(definition)
             except MisconfiguredError as error:
-                raise DatasetRefusedError(f"{error}; until then everything waits") from error
+                raise DatasetRefusedError(f"{error.message}; until then everything waits [{error.code}]") from error
             raise
         return None
 

@@ -42,10 +42,14 @@ def owned_checkpoint(location: str | None) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         parts = [directory, *(part for part in directory.iterdir() if part.is_dir())]
     except OSError as error:
-        raise MisconfiguredError(f"checkpoint {directory} cannot be used: {error.strerror}: {_FIX}") from error
+        raise MisconfiguredError(
+            "checkpoint-unusable", f"checkpoint {directory} cannot be used: {error.strerror}: {_FIX}"
+        ) from error
     for part in parts:
         if not os.access(part, os.R_OK | os.W_OK | os.X_OK):
-            raise MisconfiguredError(f"checkpoint {directory}: no right to write in {part}: {_FIX}")
+            raise MisconfiguredError(
+                "checkpoint-not-writable", f"checkpoint {directory}: no right to write in {part}: {_FIX}"
+            )
 
     def refusal(owner: str) -> str:
         return (

@@ -21,4 +21,6 @@ def decode_options(settings: type[_Settings], options: Mapping[str, str]) -> _Se
     try:
         return msgspec.json.decode(options.get(_OPTION, "{}"), type=settings)
     except msgspec.MsgspecError as error:
-        raise MisconfiguredError(f"option {_OPTION}, the JSON of {settings.__name__}: {error}") from error
+        raise MisconfiguredError(
+            "spark-option-invalid", f"option {_OPTION}, the JSON of {settings.__name__}: {error}"
+        ) from error

@@ -108,7 +108,7 @@ def error_of(words: str) -> Exception:
     """Return what a Python process of Spark's has raised, in its own words: Spark hands on its traceback as text."""
     misconfigured = _MISCONFIGURED.search(words)
     if misconfigured is not None:
-        return MisconfiguredError(misconfigured[1].strip())
+        return MisconfiguredError.from_text(misconfigured[1].strip(), "spark-task-refused")
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
 
 
@@ -117,7 +117,7 @@ def start_error(master: str, error: Exception) -> Exception:
     words = str(getattr(error, "java_exception", "") or error).strip() or type(error).__name__
     told = f"Spark does not start at SPARK_MASTER={master}: {words.splitlines()[0]}"
     if "Could not parse Master URL" in words or "ClassNotFoundException" in words:
-        return MisconfiguredError(told)
+        return MisconfiguredError("spark-master-invalid", told)
     return QueryFailedError(told)
 
 
@@ -127,8 +127,9 @@ def query_error(checkpoint: str | None, error: Exception) -> Exception:
     refused = any(_REFUSED.search(line) and _place(checkpoint) in line for line in words.splitlines())
     if checkpoint and (_NO_CHECKPOINT.search(words) or refused):
         return MisconfiguredError(
+            "checkpoint-refused-by-spark",
             f"Spark cannot use CHECKPOINT_LOCATION={checkpoint}: {words.splitlines()[0]}; name a place that this user "
-            "may write, and that this Spark has a connector for (gs:// needs Google's gcs-connector)"
+            "may write, and that this Spark has a connector for (gs:// needs Google's gcs-connector)",
         )
     return error_of(words)
 
@@ -144,11 +145,11 @@ def check_java(environ: Mapping[str, str]) -> None:
     home = environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
     if java is None or not Path(java).is_file():
-        raise MisconfiguredError(f"{how}; none was found" + (f" in JAVA_HOME={home}" if home else ""))
+        raise MisconfiguredError("java-missing", f"{how}; none was found" + (f" in JAVA_HOME={home}" if home else ""))
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     if version is None or int(version[1]) < _JAVA_NEEDED:
-        raise MisconfiguredError(f"{how}; {java} is {version[1] if version else 'not usable'}")
+        raise MisconfiguredError("java-too-old", f"{how}; {java} is {version[1] if version else 'not usable'}")
 
 
 @contextmanager
@@ -263,7 +264,9 @@ class Java:
         try:
             command += shlex.split(more)
         except ValueError as error:
-            raise MisconfiguredError(f"PYSPARK_SUBMIT_ARGS: {error}; quote it as a shell does") from error
+            raise MisconfiguredError(
+                "spark-arguments-malformed", f"PYSPARK_SUBMIT_ARGS: {error}; quote it as a shell does"
+            ) from error
         self._process = subprocess.Popen(
             command,
             env={**environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},

@@ -93,9 +93,13 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         if min(self.tasks, self.micro_batch_messages, self.micro_batch_bytes) < 1:
-            raise MisconfiguredError("options tasks, micro_batch_messages and micro_batch_bytes are at least 1")
+            raise MisconfiguredError(
+                "pubsub-option-too-small", "options tasks, micro_batch_messages and micro_batch_bytes are at least 1"
+            )
         if not timedelta(seconds=1) <= self.idle_wait <= timedelta(minutes=1):
-            raise MisconfiguredError("option idle_wait is between 1s and 60s: for so long a stop may have to wait")
+            raise MisconfiguredError(
+                "idle-wait-out-of-bounds", "option idle_wait is between 1s and 60s: for so long a stop may have to wait"
+            )
 
     def limits(self, tasks: int) -> PullLimits:
         """Return what each of so many tasks may take."""
@@ -174,8 +178,9 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the next offset once there are messages, or ``start`` after `idle_wait` without any."""
         if isinstance(limit, ReadAllAvailable):
             raise MisconfiguredError(
+                "trigger-once-refused",
                 "trigger(once=True) asks for everything in one micro-batch, whose leases would end before it does: "
-                "use trigger(availableNow=True)"
+                "use trigger(availableNow=True)",
             )
         end = start["batch"] + 1
         if self._pulled is not None and self._pulled.end == end:

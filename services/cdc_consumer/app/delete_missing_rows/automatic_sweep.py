@@ -117,9 +117,10 @@ def check_part(table: str, count: RowCount, before: int) -> None:
     """Refuse to delete more than a small part of a table whose source cannot be asked."""
     if count.older > max(_ALWAYS_FEW, count.rows // _SMALL_PART) or (count.older and count.older == count.rows):
         raise SweepRefusedError(
+            "sweep-needs-the-source",
             f"{count.older} of the {count.rows} rows of table {table} are from before {shown_time(before)}, and its "
             "source cannot be asked for them: set SOURCE_ROWS, or delete them by command: "
-            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
+            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}",
         )
 
 
@@ -132,11 +133,12 @@ def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
     read_since = min(before, mirror.read_since or before)
     if count.older and mirror.letters_until >= read_since:
         raise SweepRefusedError(
+            "sweep-after-dead-letters",
             f"changes of the source table of {mirror.definition.identity} have become dead letters since "
             f"{shown_time(read_since)}: some of its {count.older} older rows may be there only for that, and its "
             "source cannot be asked for them: set SOURCE_ROWS; or fix what made them dead letters, and take a snapshot "
             "ten minutes after the last of them; or delete by command: "
-            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}"
+            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}",
         )
 
 

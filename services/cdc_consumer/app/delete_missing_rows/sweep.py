@@ -120,8 +120,9 @@ class SourceOfMirror:
                 found |= {self._canonical(_decode.decode(key)) for key in decode_batch(data).keys}
         if not found <= set(asked):
             raise MisconfiguredError(
+                "source-answers-other-keys",
                 f"the source's command answers with rows of {self.header.table} that it was not asked for: keys do not "
-                "survive the way, so nothing can be said of what it does not have; nothing was deleted"
+                "survive the way, so nothing can be said of what it does not have; nothing was deleted",
             )
         return [key in found for key in asked]
 
@@ -134,7 +135,9 @@ class SourceOfMirror:
         try:
             return canonical_key(self.header.table, self.header.key_types(), key)
         except PoisonRecordError as error:
-            raise MisconfiguredError(f"a key of table {self.header.table} cannot be compared: {error}") from error
+            raise MisconfiguredError(
+                "key-not-comparable", f"a key of table {self.header.table} cannot be compared: {error}"
+            ) from error
 
 
 def described(rows: RemoteSourceRows, table: str) -> SourceOfMirror:
@@ -148,15 +151,17 @@ def check_time(mirror: MirrorTable, before: int) -> None:
     name = mirror.definition.identity
     if not mirror.complete_since:
         raise MisconfiguredError(
+            "mirror-not-complete",
             f"table {name} does not say that it is complete: no snapshot that began since the table was made has come "
             "to its end (the first one began before its mirrors were made, and never counts), or the consumer has not "
             "applied its end yet. Take one (python -m services.spanner_reader snapshot TABLE, or python -m "
-            "services.bigtable_reader snapshot), and sweep when `status` says that rows may wait for it"
+            "services.bigtable_reader snapshot), and sweep when `status` says that rows may wait for it",
         )
     if before > mirror.complete_since:
         raise MisconfiguredError(
+            "mirror-complete-later",
             f"table {name} is complete since {shown_time(mirror.complete_since)} and not since {shown_time(before)}: "
-            "rows that live may be older than that; nothing was deleted"
+            "rows that live may be older than that; nothing was deleted",
         )
 
 
@@ -213,8 +218,9 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
     newer = source_keys(some, source.header)
     if newer and not any(source.living(newer)):
         raise SweepRefusedError(
+            "source-lacks-every-row",
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
-            "is --source the right database? Nothing was deleted"
+            "is --source the right database? Nothing was deleted",
         )
 
 
@@ -276,9 +282,10 @@ def _appended(
                 return appending.refused()
     except TableTroubleError as error:
         raise MisconfiguredError(
+            "sweep-cannot-write",
             f"table {definition.identity} could not be written for {format_duration(RETRY_BUDGET)} "
             f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
-            "deleted before; sweep again"
+            "deleted before; sweep again",
         ) from error
     raise AssertionError("the last attempt returns or raises")
 

@@ -110,10 +110,11 @@ class _Window:
             return
         reasons = ", ".join(f"{reason.value}: {n}" for reason, n in Counter(one.reason for one in poison).most_common())
         raise MisconfiguredError(
+            "dead-letter-limit",
             f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {_shown(poison[0])}): "
             "the query stops before these are acked or dead-lettered; check that the subscription carries change "
             "batches of this version. If they are to become dead letters all the same, let more of them pass with "
-            f"POISON_LIMIT, which is {self._told}"
+            f"POISON_LIMIT, which is {self._told}",
         )
 
     def _is_one_table(self, everything: Counter[str], bad: Counter[str]) -> bool:

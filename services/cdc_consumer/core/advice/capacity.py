@@ -39,15 +39,19 @@ class ReservationNames:
         for option, value in (("--reservation", self.reservation), ("--assignment", self.assignment)):
             if _ID.fullmatch(value) is None:
                 raise MisconfiguredError(
+                    "advise-id-invalid",
                     f"{option} {value!r} is no id: lower-case letters, digits and dashes, the first and the last of "
-                    "them a letter or a digit, 64 at most"
+                    "them a letter or a digit, 64 at most",
                 )
         if _PROJECT.fullmatch(self.admin_project) is None:
-            raise MisconfiguredError(f"--admin-project {self.admin_project!r} is no project id")
+            raise MisconfiguredError(
+                "admin-project-invalid", f"--admin-project {self.admin_project!r} is no project id"
+            )
         if self.edition not in ("ENTERPRISE", "ENTERPRISE_PLUS"):
             raise MisconfiguredError(
+                "edition-unsuitable",
                 f"--edition {self.edition}: only ENTERPRISE and ENTERPRISE_PLUS have reservations for background jobs; "
-                "with STANDARD applies run on demand"
+                "with STANDARD applies run on demand",
             )
 
 

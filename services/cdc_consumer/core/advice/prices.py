@@ -40,6 +40,8 @@ class Prices:
         for option in options:
             name, _equals, amount = option.partition("=")
             if name not in names or _DOLLARS.fullmatch(amount) is None:
-                raise MisconfiguredError(f"--price {option}: write NAME=DOLLARS, with a NAME of {', '.join(names)}")
+                raise MisconfiguredError(
+                    "price-invalid", f"--price {option}: write NAME=DOLLARS, with a NAME of {', '.join(names)}"
+                )
             given[name] = float(amount)
         return replace(self, **given)

@@ -115,15 +115,17 @@ def check_same_table(header: Header, definition: TableDefinition, label: str) ->
     """Refuse a source that is not a mirror's own: what it does not have says nothing of the mirror's rows."""
     if label != label_of(source_table(header)):
         raise MisconfiguredError(
+            "mirror-of-another-table",
             f"table {definition.identity} is not a mirror of {source_table(header)}, which is what the source's "
-            "command answers for: name the right one with --source or SOURCE_ROWS"
+            "command answers for: name the right one with --source or SOURCE_ROWS",
         )
     theirs = {name.upper(): KEY_TYPES[column_type(kind)].bigquery for name, kind in header.key_types()}
     types = {column.name.upper(): column.type.bigquery for column in definition.columns}
     if theirs != {name.upper(): types[name.upper()] for name in definition.primary_key}:
         raise MisconfiguredError(
+            "mirror-key-differs",
             f"table {definition.identity} has another key than its source ({', '.join(header.primary_key)}): drop or "
-            "rename it in BigQuery, so that it is made again, and take a snapshot again"
+            "rename it in BigQuery, so that it is made again, and take a snapshot again",
         )
 
 
@@ -145,8 +147,9 @@ def source_keys(rows: pa.Table, header: Header) -> Sequence[Key]:
     found = [key for key in keys if key is not None]
     if len(found) < len(keys):
         raise MisconfiguredError(
+            "mirror-keys-impossible",
             f"the mirror of table {header.table} has {len(keys) - len(found)} rows with keys that no row of its source "
             f"can have ({', '.join(kinds)}), so nothing can be asked of them: delete them in BigQuery; nothing was "
-            "deleted"
+            "deleted",
         )
     return found

@@ -60,12 +60,14 @@ def mirrored(batch: bytes, plan: Plan = EVERYTHING) -> Mirrored:
         header = decode_batch(batch).header
         found = destinations(header, plan)
     except PoisonRecordError as error:
-        raise MisconfiguredError(f"the source's table cannot be mirrored: {error.detail}") from error
+        raise MisconfiguredError(
+            "source-table-unfit", f"the source's table cannot be mirrored: {error.detail}"
+        ) from error
     if found is None or found.mirror is None:
         why = "a change log, which is no mirror" if header.content == "entries" else "left out by the tables file"
         if found is not None and header.content != "entries":
             why = "kept as a history only, which is no mirror"
-        raise MisconfiguredError(f"table {header.table} cannot be compared: it is {why}")
+        raise MisconfiguredError("table-not-comparable", f"table {header.table} cannot be compared: it is {why}")
     return Mirrored(header, found.mirror, found.kept)
 
 
@@ -82,14 +84,14 @@ def source_rows(table: Mirrored, batches: Sequence[bytes], plan: Plan = EVERYTHI
         raise newer
     altered = f"table {table.header.table} was altered while it was read: ask again"
     if any(batch.header.table != table.header.table for batch in decoded.batches.values()):
-        raise MisconfiguredError(altered)
+        raise MisconfiguredError("table-altered-meanwhile", altered)
     found = [each for each in decoded.tables if not each.definition.append_only]
     if any(each.definition != table.definition for each in found):
-        raise MisconfiguredError(altered)
+        raise MisconfiguredError("table-altered-meanwhile", altered)
     unfit = []
     for poison in decoded.poison:
         if poison.change is None:
-            raise MisconfiguredError(f"the source's rows cannot be read: {poison.detail}")
+            raise MisconfiguredError("source-rows-undecodable", f"the source's rows cannot be read: {poison.detail}")
         named = _object.decode(decoded.batches[poison.message].keys[poison.change])
         (key,) = keys_of([[named.get(name) for name in table.header.primary_key]])
         unfit.append(Unfit(key, f"{poison.reason.value}: {poison.detail}"))

@@ -94,8 +94,9 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     in_key = [name for name in header.primary_key if name.lower() in unwanted]
     if in_key:
         raise MisconfiguredError(
+            "key-column-ignored",
             f"the tables file ignores column {', '.join(in_key)} of table {header.table}, which is in its primary key: "
-            "rows cannot be told apart without it; take it out of ignored_columns"
+            "rows cannot be told apart without it; take it out of ignored_columns",
         )
     _refuse_marked_keys(header, options, plan.file)
     ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
@@ -154,9 +155,10 @@ def _refuse_marked_keys(header: Header, options: TableOptions, file: TablesFile)
         for column, _what in said:
             if column.lower() in key:
                 raise MisconfiguredError(
+                    "key-column-masked",
                     f"{file.where(header.table, option, column)}: {option} names column {column} of table "
                     f"{header.table}, which is in its primary key, by which BigQuery and every command find rows: take "
-                    f"it out of {option}; a key that must not be seen is to be left out with its table (exclude)"
+                    f"it out of {option}; a key that must not be seen is to be left out with its table (exclude)",
                 )
 
 
@@ -183,9 +185,10 @@ def _masks(
         masked, there = {name.lower() for name in wanted}, {each.name.lower() for each in parsed}
         if not masked <= there and _VALUES in there - masked:
             raise MisconfiguredError(
+                "change-log-not-masked",
                 f"{plan.file.where(header.table, 'masked_columns')}: the change log of table {header.table} holds the "
                 f"values of all cells in its column {_VALUES}, so also those that masked_columns masks in its mirror: "
-                f'mask {_VALUES} = "null" too, or set strip_values = true, or mode = "mirror"'
+                f'mask {_VALUES} = "null" too, or set strip_values = true, or mode = "mirror"',
             )
     return masks
 

@@ -90,8 +90,9 @@ def open_database(address: str, *, make: bool = True, timeout: timedelta = timed
     url = database_url(address)
     if not make and url.database and url.drivername == "sqlite" and not Path(url.database).exists():
         raise MisconfiguredError(
+            "database-missing",
             f"there is no database {Path(url.database).absolute()}: start the service, or set DATABASE to the one that "
-            "it was started with"
+            "it was started with",
         )
     database = DeadLetterDatabase(_engine(url, timeout // timedelta(milliseconds=1)))
     try:
@@ -104,8 +105,9 @@ def open_database(address: str, *, make: bool = True, timeout: timedelta = timed
             with database.reading() as connection:
                 if not is_current(connection):
                     raise MisconfiguredError(
+                        "database-outdated",
                         f"the tables in {url.render_as_string()} are missing or of an older version: start the "
-                        "service of this version first, which makes them"
+                        "service of this version first, which makes them",
                     )
     except BaseException:
         database.close()
@@ -119,17 +121,23 @@ def database_url(address: str) -> URL:
         url = make_url(address)
     except (ArgumentError, ValueError):  # its text is not repeated: there may be a password in it
         raise MisconfiguredError(
-            "DATABASE is not an address: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/DATABASE"
+            "database-address-invalid",
+            "DATABASE is not an address: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/DATABASE",
         ) from None
     match url.get_backend_name():
         case "sqlite" if url.database and url.database != ":memory:" and "mode=memory" not in url.database:
             return url.set(drivername="sqlite")
         case "sqlite":
-            raise MisconfiguredError("DATABASE is a database in memory, which keeps nothing: sqlite:///PATH")
+            raise MisconfiguredError(
+                "database-in-memory", "DATABASE is a database in memory, which keeps nothing: sqlite:///PATH"
+            )
         case "postgresql" | "postgres":
             return url.set(drivername="postgresql+psycopg")
         case other:
-            raise MisconfiguredError(f"DATABASE is of a kind that is not supported: {other} (sqlite, postgresql)")
+            raise MisconfiguredError(
+                "database-kind-unsupported",
+                f"DATABASE is of a kind that is not supported: {other} (sqlite, postgresql)",
+            )
 
 
 def _engine(url: URL, timeout: int) -> Engine:
@@ -137,7 +145,9 @@ def _engine(url: URL, timeout: int) -> Engine:
     try:
         engine = create_engine(url, hide_parameters=True, pool_pre_ping=url.get_backend_name() == "postgresql")
     except (ArgumentError, NoSuchModuleError) as error:
-        raise MisconfiguredError(f"DATABASE is not an address of a database: {error}") from error
+        raise MisconfiguredError(
+            "database-address-malformed", f"DATABASE is not an address of a database: {error}"
+        ) from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", partial(_prepare_sqlite, timeout))
         event.listen(engine, "begin", _begin_sqlite)
@@ -206,7 +216,9 @@ def database_errors() -> Iterator[None]:
         if error.connection_invalidated or _is_away(error.orig):
             raise TransientError(f"the database is away or busy: {told}") from error
         if _is_wrong(error.orig):
-            raise MisconfiguredError(f"the database cannot be used: {told} (DATABASE){_remedy(told)}") from error
+            raise MisconfiguredError(
+                "database-unusable", f"the database cannot be used: {told} (DATABASE){_remedy(told)}"
+            ) from error
         raise
 
 

@@ -60,7 +60,9 @@ def _locked(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise MisconfiguredError(f"{path} cannot be made: {error.strerror} (DATABASE)") from error
+        raise MisconfiguredError(
+            "replay-lock-not-made", f"{path} cannot be made: {error.strerror} (DATABASE)"
+        ) from error
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 

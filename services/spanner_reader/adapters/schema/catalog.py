@@ -131,7 +131,7 @@ class SpannerCatalog:
         except MisconfiguredError as error:
             if at is None:
                 raise
-            raise NotReadableError(str(error)) from error
+            raise NotReadableError(error.code, error.message) from error
         schema = _Schema(
             definition,
             tables=[(schema, table, text == "YES") for schema, table, _name, text, *_rest in some["table"]],
@@ -174,9 +174,10 @@ class SpannerCatalog:
         known = f"set CHANGE_STREAM to one that it has ({', '.join(sorted(there))}), or " if there else ""
         options_of_it = "value_capture_type = 'NEW_ROW', retention_period = '7d'"
         return MisconfiguredError(
+            "change-stream-missing",
             f"database {self._database.name} has no change stream {self._change_stream}: {known}create it with "
             f"CREATE CHANGE STREAM {quoted(dialect, self._change_stream)} FOR ALL "
-            f"{stream_options(dialect, options_of_it, new=True)}, or name the tables after FOR"
+            f"{stream_options(dialect, options_of_it, new=True)}, or name the tables after FOR",
         )
 
     def _definition(self, stream: Sequence[Row], options_found: Sequence[Row]) -> StreamDefinition:
@@ -273,13 +274,14 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
     """Refuse a change stream that cannot be mirrored, with the statement that fixes it."""
     if definition.partition_mode != "IMMUTABLE_KEY_RANGE":
         raise MisconfiguredError(
+            "partition-mode-unsupported",
             f"change stream {change_stream} has partition_mode {definition.partition_mode}: its partitions change "
             "their key ranges while they live, which this version does not read. The mode cannot be altered: create "
-            f"another stream without that option, and name it in CHANGE_STREAM"
+            f"another stream without that option, and name it in CHANGE_STREAM",
         )
     left_out = leaves_out(change_stream, definition)
     if left_out is not None:
-        raise MisconfiguredError(left_out)
+        raise MisconfiguredError("change-stream-leaves-out", left_out)
 
 
 def whole_rows(change_stream: str, definition: StreamDefinition) -> str | None:
@@ -317,8 +319,9 @@ def check_tables(change_stream: str, dialect: Dialect, tables: Sequence[WatchedT
     without = [table.name for table in tables if not table.primary_key]
     if without:
         raise MisconfiguredError(
+            "tables-without-key",
             f"change stream {change_stream} watches tables without a primary key: {', '.join(without)}. Leave them "
-            f"out with ALTER CHANGE STREAM {quoted(dialect, change_stream)} SET FOR ..., or give them a key"
+            f"out with ALTER CHANGE STREAM {quoted(dialect, change_stream)} SET FOR ..., or give them a key",
         )
 
 
@@ -329,9 +332,10 @@ def check_partition_table(
     watched = definition.watches_everything or table in (one.name for one in tables)
     if same_database and watched:
         raise MisconfiguredError(
+            "partition-table-watched",
             f"change stream {change_stream} would watch the reader's own partition table {table}: set "
             f"PARTITION_DATABASE to another database of the instance (create one), or name the stream's tables with "
-            f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} SET FOR ..."
+            f"ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} SET FOR ...",
         )
 
 
@@ -341,15 +345,19 @@ def check_times(definition: StreamDefinition, *, start: Nanoseconds, end: Nanose
     allowed = f"between {format_timestamp(earliest)} (the stream keeps {definition.retention}) and {_seconds(now)}"
     if start < earliest:
         raise MisconfiguredError(
+            "start-too-old",
             f"START_TIMESTAMP {format_timestamp(start)} is older than what the change stream keeps: it has to be "
-            f"{allowed}"
+            f"{allowed}",
         )
     if start > now:
-        raise MisconfiguredError(f"START_TIMESTAMP {format_timestamp(start)} is still to come: it has to be {allowed}")
+        raise MisconfiguredError(
+            "start-in-future", f"START_TIMESTAMP {format_timestamp(start)} is still to come: it has to be {allowed}"
+        )
     if end is not None and end < start:
         raise MisconfiguredError(
+            "end-before-start",
             f"END_TIMESTAMP {format_timestamp(end)} is before the start, {format_timestamp(start)}: it has to be at "
-            "or after it"
+            "or after it",
         )
 
 
@@ -388,7 +396,10 @@ def _pg_type(spanner_type: str) -> Mapping[str, object]:
 def _retention(text: str) -> timedelta:
     match = _RETENTION.fullmatch(text.strip())
     if match is None:
-        raise MisconfiguredError(f"the change stream's retention_period {text!r} is in a form this version cannot read")
+        raise MisconfiguredError(
+            "retention-not-understood",
+            f"the change stream's retention_period {text!r} is in a form this version cannot read",
+        )
     return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 
 

@@ -148,8 +148,9 @@ class SpannerShapeStore:
             kept, pause = synced(_shape.decode(shape)), pause_of(*times)
             if pause is not None and pause.lasts:
                 raise MisconfiguredError(
+                    "table-paused",
                     f"table {table} is paused, and what is committed meanwhile is dropped: resume it first, and then "
-                    "let its rows come again"
+                    "let its rows come again",
                 )
             unpaused = [] if pause is None else [_deletion(f"{self._partition_table}_pauses", [table])]
             had = findings is not None or pause is not None

@@ -208,7 +208,7 @@ class SpannerRows:
             raise TransientError(f"{what}: no rows in time") from error
         except MisconfiguredError as error:
             if isinstance(error.__cause__, _NOT_THEN):
-                raise NotReadableError(str(error)) from error
+                raise NotReadableError(error.code, error.message) from error
             raise
 
 

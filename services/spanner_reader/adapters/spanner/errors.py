@@ -38,11 +38,13 @@ def spanner_errors(what: str) -> Iterator[None]:
     except exceptions.NotFound as error:
         if "Session not found" in str(error.message):  # dropped by the service: the next call makes another
             raise TransientError(f"{what}: {error.message}") from error
-        raise MisconfiguredError(f"{what}: {error.message}{_named_by(str(error.message))}") from error
+        raise MisconfiguredError(
+            "spanner-refused", f"{what}: {error.message}{_named_by(str(error.message))}"
+        ) from error
     except _TRANSIENT as error:
         raise TransientError(f"{what}: {error}") from error
     except _MISCONFIGURED as error:
-        raise MisconfiguredError(f"{what}: {error}") from error
+        raise MisconfiguredError("spanner-request-invalid", f"{what}: {error}") from error
     except GoogleAuthError as error:
         raise credentials_error(what, error) from error
 

@@ -152,11 +152,11 @@ class SpannerChangeStream:
             raise TransientError(f"{what}: no record and no heartbeat in time") from error
         except MisconfiguredError as error:
             if isinstance(error.__cause__, OutOfRange) and _OUTSIDE_PARTITION in str(error):
-                raise StartPastEndError(f"{error}\n{_FOREIGN_POSITION}") from error
+                raise StartPastEndError("position-past-end", f"{error.message}\n{_FOREIGN_POSITION}") from error
             if isinstance(error.__cause__, OutOfRange):
-                raise StartTooOldError(f"{error}\n{_OUT_OF_RANGE}") from error
+                raise StartTooOldError("position-too-old", f"{error.message}\n{_OUT_OF_RANGE}") from error
             if isinstance(error.__cause__, InvalidArgument) and "partition_token" in str(error):
-                raise MisconfiguredError(f"{error}\n{_FOREIGN_PARTITION}") from error
+                raise MisconfiguredError("partition-token-unknown", f"{error.message}\n{_FOREIGN_PARTITION}") from error
             raise
 
 

@@ -99,8 +99,9 @@ class JsonRecordDecoder:
                 found.append(_children(record.child_partitions_record))
         except msgspec.MsgspecError as error:
             raise MisconfiguredError(
+                "json-record-unknown",
                 f"the change stream returns records in a form this version does not know ({error}): only streams with "
-                "partition_mode IMMUTABLE_KEY_RANGE are read"
+                "partition_mode IMMUTABLE_KEY_RANGE are read",
             ) from error
         return found
 

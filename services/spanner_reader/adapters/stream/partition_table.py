@@ -93,8 +93,9 @@ class SpannerPartitionStore:
             except MisconfiguredError as error:
                 statements = "; ".join(self._sql.complete)
                 raise MisconfiguredError(
-                    f"{error}. This version needs more of the partition table than the one that made it. Grant "
-                    f"roles/spanner.databaseUser on {self._database.name}, or have its owner run: {statements}"
+                    "partition-table-outdated",
+                    f"{error.message}. This version needs more of the partition table than the one that made it. Grant "
+                    f"roles/spanner.databaseUser on {self._database.name}, or have its owner run: {statements}",
                 ) from error
             log.info("partition_table_completed")
         self._complete = True
@@ -248,8 +249,9 @@ class SpannerPartitionStore:
         others = {str(name) for (name,) in rows} - {self._change_stream}
         if others:
             raise MisconfiguredError(
+                "partition-table-of-another-stream",
                 f"partition table {self._table} in {self._database.name} belongs to {', '.join(sorted(others))}, "
-                f"not to {self._change_stream}: give every change stream its own, by PARTITION_TABLE"
+                f"not to {self._change_stream}: give every change stream its own, by PARTITION_TABLE",
             )
         return not rows
 

@@ -43,8 +43,9 @@ class RecordDecoder:
         missing = {_DATA, _HEARTBEAT, _CHILDREN} - kinds.keys()
         if missing:
             raise MisconfiguredError(
+                "record-kinds-missing",
                 f"the change stream returns records without {', '.join(sorted(missing))}: only streams with "
-                "partition_mode IMMUTABLE_KEY_RANGE are read"
+                "partition_mode IMMUTABLE_KEY_RANGE are read",
             )
         self._kinds_of = _getter(records, _DATA, _HEARTBEAT, _CHILDREN)
         self._data_of = _getter(_fields(kinds[_DATA], _DATA), *_REQUIRED[_DATA])
@@ -172,11 +173,15 @@ _REQUIRED: Final[Mapping[str, Sequence[str]]] = {
 def _fields(array: Any, what: str) -> Fields:
     """Return where each field of an array's structs stands."""
     if array.code != TypeCode.ARRAY or array.array_element_type.code != TypeCode.STRUCT:
-        raise MisconfiguredError(f"the change stream returns {what} in a form this version does not know")
+        raise MisconfiguredError(
+            "record-form-unknown", f"the change stream returns {what} in a form this version does not know"
+        )
     found = {field.name: index for index, field in enumerate(array.array_element_type.struct_type.fields)}
     missing = set(_REQUIRED[what]) - found.keys()
     if missing:
-        raise MisconfiguredError(f"the change stream returns {what} without {', '.join(sorted(missing))}")
+        raise MisconfiguredError(
+            "record-fields-missing", f"the change stream returns {what} without {', '.join(sorted(missing))}"
+        )
     return found
 
 

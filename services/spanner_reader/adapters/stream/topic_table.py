@@ -44,8 +44,9 @@ class SpannerTopicStore:
             ((before, readers),) = rows
             if readers:
                 raise MisconfiguredError(
+                    "readers-still-there",
                     f"{len(readers)} readers are there ({', '.join(sorted(map(str, readers)))}): stop every one of "
-                    "them first; one that died counts until its lease is over"
+                    "them first; one that died counts until its lease is over",
                 )
             return before, [] if before is None else [Mutation(insert_or_update=self._written(topic))]
 
@@ -59,10 +60,11 @@ class SpannerTopicStore:
         ((kept, _readers),) = rows
         if kept is not None and kept != topic:
             raise MisconfiguredError(
+                "topic-differs",
                 f"the readers of partition table {self._partition_table} in {self._database.name} publish to {kept}, "
                 f"and this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
                 "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this "
-                "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC"
+                "one, stop every reader and run `python -m services.spanner_reader topic` with the new TOPIC",
             )
         return kept is not None
 

@@ -243,7 +243,7 @@ class SchemaWatch:
             )
         self._may_leave_out = inspection.may_leave_out is not None
         if inspection.leaves_out is not None:
-            raise MisconfiguredError(inspection.leaves_out)
+            raise MisconfiguredError("change-stream-altered-to-leave-out", inspection.leaves_out)
 
     def _remember(self, compared: SchemaFindings) -> None:
         self._compared_since = compared.compared_since

@@ -224,7 +224,7 @@ class SpannerSnapshotSource:
             if found is None:
                 found = await self._tables.catalog.inspect_at(owned.read_at)
                 if found is None:
-                    raise NotReadableError("the database no longer remembers that time")
+                    raise NotReadableError("time-not-remembered", "the database no longer remembers that time")
                 self._keep_inspection(owned.read_at, found)
         return next((one for one in found.watched if one.name == owned.range.table), None)
 
@@ -232,7 +232,7 @@ class SpannerSnapshotSource:
         """Return when, by the event loop's clock, a range's time will be too old."""
         asked_at, now = asyncio.get_running_loop().time(), await self._store.now()
         if too_old(owned.read_at, now):
-            raise NotReadableError(_NEARLY_TOO_OLD)
+            raise NotReadableError("time-nearly-forgotten", _NEARLY_TOO_OLD)
         return asked_at + (OLDEST_READ - timedelta(microseconds=(now - owned.read_at) / 1_000)).total_seconds()
 
     async def _choose_new_time(self, owned: OwnedTableRange, why: str) -> None:
@@ -277,7 +277,7 @@ class SpannerSnapshotSource:
     ) -> None:
         await publisher.wait_for_room(len(rows))
         if asyncio.get_running_loop().time() > until:  # now, not before what may have taken hours
-            raise NotReadableError(_NEARLY_TOO_OLD)
+            raise NotReadableError("time-nearly-forgotten", _NEARLY_TOO_OLD)
         changes = sorted(maker.changes(rows), key=itemgetter(0))  # by ordering key: packed faster
         taken = owned.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
         owned.read_to = taken.last

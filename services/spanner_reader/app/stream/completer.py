@@ -472,7 +472,7 @@ class Completer:
             known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
             if not known.keys() <= asked.keys():
                 if not sure:
-                    raise NotReadableError(f"rows of other keys came from table {table.name}")
+                    raise NotReadableError("rows-of-other-keys", f"rows of other keys came from table {table.name}")
                 await self._give_up(wanting)
                 return
             for row_id in asked if over else known:

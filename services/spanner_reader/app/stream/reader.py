@@ -183,8 +183,9 @@ class SpannerReader:
         self._show(survey)
         if not survey.unfinished:
             raise MisconfiguredError(
+                "no-partition-left",
                 "the partition table holds no partition that is not finished, so nothing says where to go on: "
-                f"rows of it were deleted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}"
+                f"rows of it were deleted. Start again with another PARTITION_TABLE, and {ROWS_AGAIN}",
             )
         if all(has_reached(partition, self._options.end) for partition in survey.unfinished) and (
             self._snapshots is None or await self._snapshots.over()

@@ -60,8 +60,9 @@ def typed_key(text: str, table: str, key: Sequence[tuple[str, str]]) -> KeyText:
         types = ", ".join(f"{name} {kind}" for name, kind in key)
         example = _EXAMPLES.get(key[0][1], '"a"')
         raise MisconfiguredError(
+            "not-a-key",
             f"no key of table {table}: it is a JSON array of the values of ({types}), or of the first of them, as "
-            f"change batches have them, such as '[{example}]' ({error})"
+            f"change batches have them, such as '[{example}]' ({error})",
         ) from error
     wire = [
         str(value) if kind in _WHOLE and value is not None else value
@@ -103,5 +104,7 @@ def check_some_between(
         if len(high) < len(low):  # all that begins so: some of it is behind the longer one
             return
     raise MisconfiguredError(
-        f"no key is behind --after {after} and up to --until {until}: change them round. --after leaves its own key out"
+        "keys-reversed",
+        f"no key is behind --after {after} and up to --until {until}: change them round. --after leaves its "
+        "own key out",
     )

@@ -52,10 +52,11 @@ def _first_sections(commit_micros: int, record_sequence: str) -> str:
     """Return the sections of a change sequence number that all changes of a record have, as text."""
     if _SEQUENCE.fullmatch(record_sequence) is None:
         raise MisconfiguredError(
+            "record-sequence-unknown",
             f"a record of commit timestamp {format_timestamp(Nanoseconds(commit_micros * 1_000))} has the "
             f"record_sequence {record_sequence!r}, which is not 1 to 16 hexadecimal digits: this version cannot order "
             "its changes. Nothing is lost: start a version of the reader that knows this form before the change "
-            "stream's retention is over"
+            "stream's retention is over",
         )
     return f"{commit_micros:016X}/{int(record_sequence, 16):016X}/"
 

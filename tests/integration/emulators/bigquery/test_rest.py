@@ -64,7 +64,7 @@ def test_a_query_of_a_table_that_is_not_there_is_answered_in_bigquerys_words_and
             rows_of(dataset, "SELECT * FROM plains")
         assert rows_of(dataset, "SELECT * FROM planes") == []
 
-    why, tables = str(refused.value).splitlines()
+    why, tables = refused.value.message.splitlines()
     assert "Not found: Table" in why
     assert "plains" in why
     assert tables == "the tables are: planes"

@@ -32,13 +32,15 @@ def is_current(connection: Connection) -> bool:
     found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
     if found is None and inspect(connection).has_table("letters"):
         raise MisconfiguredError(
+            "database-of-another-program",
             "the database has a table `letters` that no dead_letter service made: give the service a database, or in "
-            "PostgreSQL a schema, of its own (DATABASE)"
+            "PostgreSQL a schema, of its own (DATABASE)",
         )
     if found is not None and found not in {revision.revision for revision in script.walk_revisions()}:
         raise MisconfiguredError(
+            "database-newer",
             f"the database is of version {found}, which a newer dead_letter service made: run that version of it, or "
-            "give this one a database of its own (DATABASE)"
+            "give this one a database of its own (DATABASE)",
         )
     return found == script.get_current_head()
 
