@@ -95,6 +95,13 @@ class TableOptions:
     bigtable: BigtableOptions = field(default_factory=BigtableOptions)
     """For its reader alone."""
 
+    @property
+    def columns_changed(self) -> Iterator[tuple[str, str]]:
+        """Yield each option that ignores, masks or renames a column, and the column: none may be of the key."""
+        yield from (("ignored_columns", column) for column in self.ignored_columns)
+        yield from (("masked_columns", column) for column, _mask in self.masked_columns)
+        yield from (("renamed_columns", column) for column, _name in self.renamed_columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section(BigtableSection):
@@ -207,6 +214,24 @@ class TablesFile:
                 )
         if short:
             raise MisconfiguredError("history-kept-too-short", "; ".join(short))
+
+    def changed_keys(self, source_table: str, key: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield each option that changes a column of a table's key, and what is wrong with that, with its line."""
+        upper = {name.upper() for name in key}
+        for option, column in self.options(source_table).columns_changed:
+            if column.upper() in upper:
+                where = f"{self.where(source_table, option, column)}: {option} names column {column}"
+                because = "which is in its primary key, by which BigQuery and every command find rows"
+                yield option, f"{where} of table {source_table}, {because}"
+
+    def refuse_changed_keys(self, source_table: str, key: Iterable[str]) -> None:
+        """Raise MisconfiguredError if columns of a table's key are ignored, masked or renamed."""
+        for option, why in self.changed_keys(source_table, key):
+            raise MisconfiguredError(
+                "key-column-changed",
+                f"{why}: take it out of {option}; a key that must not be seen is to be left out with its table "
+                "(exclude)",
+            )
 
     def _sections(self, source_table: str) -> Sequence[tuple[str, Section]]:
         """Return the sections that speak of a source table, of which the last that says something is right."""

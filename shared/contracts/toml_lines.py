@@ -84,7 +84,7 @@ def _sound(lines: Sequence[str]) -> Mapping[str, Any]:
 
 def _holds(content: object, path: Path) -> bool:
     for key in path:
-        if not isinstance(content, dict) or key not in content:
+        if not isinstance(content, dict | list) or key not in content:
             return False
-        content = content[key]
+        content = content[key] if isinstance(content, dict) else key
     return True

@@ -1,6 +1,7 @@
 """A start that is refused says why, and marks the table where rows of the mirror may be wrong; before the front."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -13,9 +14,9 @@ from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.service import marks_of, prepare
 from services.bigtable_reader.wiring.stores import resync_store, watched_table
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.tables_file import read_tables_file
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
-from shared.runtime.tables_file import load_tables_file
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable
 
 pytestmark = pytest.mark.integration
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.integration
 class Starting:
     """A table with a stream, a profile of its own, and a reader that begins."""
 
-    def __init__(self, front: Front) -> None:
-        self.front, self.table = front, front.table("f")
+    def __init__(self, front: Front, retention: timedelta = timedelta(days=1)) -> None:
+        self.front, self.table = front, front.table("f", retention=retention)
         name = self.table.name.rpartition("/")[2]
         self.profile = f"of-{name}"
         made = {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True}}
@@ -43,9 +44,9 @@ class Starting:
         self.settings = read_settings(Settings, told)
         self.channels = BigtableChannels(front.address)
 
-    async def start(self) -> Outputs:
+    async def start(self, tables_file: str = "") -> Outputs:
         """Do what comes before reading, with the first look."""
-        _text, file = load_tables_file(None)
+        file = read_tables_file(tables_file)
         outputs, store = await prepare(self.settings, file, self.channels, "reader", Stop())
         seen = await BigtableCatalog(self.channels, watched_table(self.settings)).seen()
         marks = marks_of(self.settings, self.channels, file)
@@ -90,6 +91,28 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_tab
             BigtableResyncKind.ROUTED_ELSEWHERE,
             BigtableResyncKind.STREAM_DISABLED,
         ]
+        await starting.channels.close()
+
+    with Front(bigtable_front) as front:
+        asyncio.run(scenario(front))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('masked_columns = { row_key = "null" }', "masked_columns names column row_key .* in its primary key"),
+        ('keep = "6d"', 'keep = "6d" of table .* shorter than the 7d that its change stream retains'),
+    ],
+)
+def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_line_before_anything_is_made(
+    bigtable_front: str, said: str, why: str
+) -> None:
+    async def scenario(front: Front) -> None:
+        starting = Starting(front, retention=timedelta(days=7))
+        with pytest.raises(MisconfiguredError, match=f"^line 3 of the tables file: {why}"):
+            await starting.start(f'[defaults]\nmode = "both"\n{said}\n')
+        listed = front.tables.list_tables({"parent": INSTANCE})
+        assert starting.settings.partition_table not in {table.name.rpartition("/")[2] for table in listed}
         await starting.channels.close()
 
     with Front(bigtable_front) as front:

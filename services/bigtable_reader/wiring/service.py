@@ -255,6 +255,8 @@ async def prepare(
     for found in findings:
         if found.level is Level.WARNING:
             log.warning("start_checked", check=found.check, detail=found.detail, fix=found.fix)
+    for header in outputs.headers:
+        file.refuse_changed_keys(header.table, header.primary_key)
     inspection = await catalog.inspect()
     if inspection.retention is not None:
         file.refuse_short_keep([settings.bigtable_table], inspection.retention)

@@ -16,7 +16,7 @@ from services.cdc_consumer.core.types.arrays import json_arrays
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
-from shared.contracts.errors import MisconfiguredError, PoisonRecordError
+from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import microseconds
@@ -89,12 +89,6 @@ def test_what_is_left_out_is_nowhere_and_counted() -> None:
 
     assert [one.definition.name for one in found.tables] == ["orders"]
     assert (found.poison, found.left_out) == ([], {("tmp_a", "changes"): 2})
-
-
-def test_a_column_of_the_key_cannot_be_ignored() -> None:
-    told = "ignores column id of table orders, which is in its primary key: .*; take it out of ignored_columns"
-    with pytest.raises(MisconfiguredError, match=told):
-        decoded('[tables.orders]\nignored_columns = ["ID"]', upsert(1))
 
 
 def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:

@@ -209,11 +209,13 @@ def test_reconcile_finds_a_mirror_row_that_another_key_has_masked() -> None:
     assert len(compare(table.definition, table.columns, ours, theirs).keys) == 1
 
 
-@pytest.mark.parametrize(("option", "value"), [("masked_columns", '"null"'), ("renamed_columns", '"other"')])
-def test_a_column_of_the_key_is_neither_masked_nor_renamed(option: str, value: str) -> None:
-    text = f"[tables.Customers]\nmode = 'both'\n[tables.Customers.{option}]\nID = {value}\n"
-    with pytest.raises(MisconfiguredError, match=r"^line 4 of the tables file: .*names column ID of table Customers"):
-        destinations(CUSTOMERS, plan(text))
+@pytest.mark.parametrize(
+    "said",
+    ['ignored_columns = ["note", "ID"]', 'masked_columns = { ID = "null" }', 'renamed_columns = { ID = "other" }'],
+)
+def test_a_column_of_the_key_is_neither_ignored_nor_masked_nor_renamed(said: str) -> None:
+    with pytest.raises(MisconfiguredError, match=r"^line 3 of the tables file: \w+ names column ID of table Customers"):
+        destinations(CUSTOMERS, plan(f"[tables.Customers]\nmode = 'both'\n{said}\n"))
 
 
 @pytest.mark.parametrize("kind", ["INT64", "JSON", "ARRAY<STRING>", "NUMERIC", "PROTO", "SOMETHING"])

@@ -1,3 +1,5 @@
+import pytest
+
 from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.schema.shapes import ColumnShape, TableShape
 from shared.contracts.tables_file import TablesFile, read_tables_file
@@ -66,12 +68,18 @@ def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
     assert list(misfits(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
 
 
-def test_an_ignored_column_of_the_key_is_refused_with_the_section_that_ignores_it() -> None:
-    assert found('exclude = ["tmp_*", "sales.*"]\n[defaults]\nignored_columns = ["id"]') == [("[defaults]", True)]
-    (one,) = misfits(read_tables_file('[tables."O*"]\nignored_columns = ["id"]'), TABLES)
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("ignored_columns", '["id"]'), ("masked_columns", '{ id = "null" }'), ("renamed_columns", '{ id = "number" }')],
+)
+def test_a_column_of_the_key_that_is_ignored_masked_or_renamed_is_refused_with_its_line(option: str, said: str) -> None:
+    others = 'exclude = ["tmp_*", "sales.*"]'
+    assert found(f"{others}\n[defaults]\n{option} = {said}") == [("[defaults]", True)]
+    (one,) = misfits(read_tables_file(f'{others}\n[tables."O*"]\n{option} = {said}'), TABLES)
     assert (one.section, one.refused) == ('[tables."O*"]', True)
-    assert "column Id of table Orders, which is in its primary key: rows cannot be told apart" in one.why
-    assert one.fix == "take it out of ignored_columns"
+    told = f"line 3 of the tables file: {option} names column id of table Orders, which is in its primary key"
+    assert one.why.startswith(told)
+    assert one.fix == f"take it out of {option}"
 
 
 def test_a_column_named_for_one_table_that_it_does_not_have_is_told_with_the_nearest() -> None:

@@ -91,14 +91,7 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
     if header.content == "images" and options.mode == "history":
         return None
     unwanted = {name.lower() for name in options.ignored_columns}
-    in_key = [name for name in header.primary_key if name.lower() in unwanted]
-    if in_key:
-        raise MisconfiguredError(
-            "key-column-ignored",
-            f"the tables file ignores column {', '.join(in_key)} of table {header.table}, which is in its primary key: "
-            "rows cannot be told apart without it; take it out of ignored_columns",
-        )
-    _refuse_marked_keys(header, options, plan.file)
+    plan.file.refuse_changed_keys(header.table, header.primary_key)
     ignored = frozenset(column.name for column in header.columns if column.name.lower() in unwanted)
     as_json = {name.lower() for name in options.json_arrays}
     parsed, mode, unfit_key = _parsed(header, ignored, options)
@@ -147,19 +140,6 @@ def destinations(header: Header, plan: Plan = EVERYTHING) -> Destinations | None
         history,
         soft_delete,
     )
-
-
-def _refuse_marked_keys(header: Header, options: TableOptions, file: TablesFile) -> None:
-    key = {name.lower() for name in header.primary_key}
-    for option, said in (("masked_columns", options.masked_columns), ("renamed_columns", options.renamed_columns)):
-        for column, _what in said:
-            if column.lower() in key:
-                raise MisconfiguredError(
-                    "key-column-masked",
-                    f"{file.where(header.table, option, column)}: {option} names column {column} of table "
-                    f"{header.table}, which is in its primary key, by which BigQuery and every command find rows: take "
-                    f"it out of {option}; a key that must not be seen is to be left out with its table (exclude)",
-                )
 
 
 def _masks(

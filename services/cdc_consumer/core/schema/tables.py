@@ -161,7 +161,8 @@ def source_columns(header: Header, ignored: Container[str] = (), *, without_key:
     """
     if not header.primary_key:
         raise PoisonRecordError(
-            Reason.NO_PRIMARY_KEY, f"table {header.table}: BigQuery applies upserts and deletes by primary key only"
+            Reason.NO_PRIMARY_KEY,
+            f"table {header.table}: BigQuery applies upserts and deletes by primary key only; leave it out (exclude)",
         )
     if len(header.primary_key) > _KEY_LIMIT and not without_key:
         raise PoisonRecordError(

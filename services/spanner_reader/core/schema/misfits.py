@@ -1,7 +1,7 @@
 """Where the tables file and the watched tables do not fit together: what names nothing, and what cannot be."""
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,23 +61,8 @@ def _meant(name: str, watched: Collection[str]) -> str | None:
 
 
 def _of_columns(file: TablesFile, name: str, table: TableShape) -> Iterator[Misfit]:
-    options = file.options(name)
-    named: tuple[tuple[str, str, Iterable[str]], ...] = (
-        ("ignored_columns", "ignores", options.ignored_columns),
-        ("masked_columns", "masks", (column for column, _mask in options.masked_columns)),
-        ("renamed_columns", "renames", (column for column, _name in options.renamed_columns)),
-    )
-    for option, does, columns in named:
-        unfit = {column.lower() for column in columns}
-        key = [column for column, _kind in table.key if column.lower() in unfit]
-        if key:
-            yield Misfit(
-                file.section_of(name, option),
-                f"{does} column {', '.join(key)} of table {name}, which is in its primary key: rows cannot be told "
-                "apart without it",
-                f"take it out of {option}",
-                refused=True,
-            )
+    for option, why in file.changed_keys(name, (column for column, _kind in table.key)):
+        yield Misfit(file.section_of(name, option), why, f"take it out of {option}", refused=True)
     there = {column.lower() for column in table.watched_names}
     for column in sorted(file.columns_named_for(name)):
         if column.lower() not in there:
