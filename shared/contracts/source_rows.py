@@ -77,10 +77,14 @@ class Publish(_Message, frozen=True, tag="publish"):
 
 
 class Tables(_Message, frozen=True, tag="tables"):
-    """The names of tables, as change batches name them."""
+    """The names of tables, as change batches name them, and for how many seconds their change stream retains records.
+
+    0: that is not known.
+    """
 
     names: tuple[str, ...]
     format: int = FORMAT
+    retention: float = 0
 
 
 class Batch(_Message, frozen=True, tag="batch"):

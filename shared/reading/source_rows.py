@@ -51,33 +51,36 @@ class SourceRows(Protocol):
         """Publish what is true of some keys; return once Pub/Sub has it."""
 
 
-async def answer_requests(source: SourceRows, lines: BinaryIO, out: BinaryIO) -> None:
-    """Answer request after request until there is none left, or the client no longer takes answers."""
+async def answer_requests(source: SourceRows, lines: BinaryIO, out: BinaryIO, retention: float = 0) -> None:
+    """Answer request after request until there is none left, or the client no longer takes answers.
+
+    ``retention``: seconds for which the change stream retains its records; 0 if that is not known.
+    """
     try:
         while line := await asyncio.to_thread(lines.readline):
-            await _answer(source, line, out)
+            await _answer(source, line, out, retention)
     except BrokenPipeError:  # the client has gone
         return
 
 
-async def _answer(source: SourceRows, line: bytes, out: BinaryIO) -> None:
+async def _answer(source: SourceRows, line: bytes, out: BinaryIO, retention: float) -> None:
     try:
         request = decode_request(line)
     except msgspec.MsgspecError as error:
         await _say(out, Failed(f"no request that this version knows: {error}; upgrade the reader first"))
         return
     try:
-        await _answered(source, request, out)
+        await _answered(source, request, out, retention)
     except TransientError as error:
         await _say(out, Failed(str(error), transient=True))
     except MisconfiguredError as error:
         await _say(out, Failed(str(error)))
 
 
-async def _answered(source: SourceRows, request: Request, out: BinaryIO) -> None:
+async def _answered(source: SourceRows, request: Request, out: BinaryIO, retention: float) -> None:
     match request:
         case ListTables():
-            await _say(out, Tables(tuple(await source.tables())))
+            await _say(out, Tables(tuple(await source.tables()), retention=retention))
             await _say(out, Done("", ""))
         case Describe():
             batch, done = await source.describe(request)

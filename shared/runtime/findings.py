@@ -55,9 +55,9 @@ def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> N
     check = max((len(each.check) for each in findings), default=0)
     margin = " " * (level + check + 4)
     for each in findings:
-        lines = _wrapped(each.detail)
+        lines = wrapped(each.detail)
         if each.fix:
-            first, *rest = _wrapped(each.fix)
+            first, *rest = wrapped(each.fix)
             lines += [f"-> {first}", *(f"   {line}" for line in rest)]
         out.write(f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip() + "\n")
         out.writelines(f"{margin}{line}\n" for line in lines[1:])
@@ -69,7 +69,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return int(any(each.level is Level.ERROR for each in findings))
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
     """Return a text's lines, none of them empty; a word that is too long for a line, such as a path, stays whole."""
     lines = [
         part

@@ -104,7 +104,7 @@ async def rows(settings: Settings) -> int:
             survey,
             publisher,
         )
-        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
+        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer, found.retention or 0)
     finally:
         await channels.close()
     return 0

@@ -54,13 +54,17 @@ class SourceProcess:
 
     def tables(self) -> Sequence[str]:
         """Return the names of the tables that are mirrored."""
-        names: tuple[str, ...] = ()
+        return self.listed().names
+
+    def listed(self) -> Tables:
+        """Return the same, with how long their change stream retains its records."""
+        listed = Tables(())
         for answer in self._asked(ListTables()):
             match answer:
                 case Tables():
-                    names = answer.names
+                    listed = answer
                 case Done():
-                    return names
+                    return listed
                 case Batch():
                     raise self._nonsense("a change batch where table names were asked for")
         raise AssertionError("an answer ends with Done")

@@ -1,12 +1,13 @@
 """What the command `tables` prints."""
 
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import msgspec
 
 from services.cdc_consumer.core.schema.preview import ColumnPreview, DestinationPreview, TablePreview
 from shared.contracts.durations import format_duration
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding, Level, print_findings, wrapped
 
 
 def exit_code(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> int:
@@ -20,12 +21,17 @@ def document(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> b
     return msgspec.json.format(msgspec.json.encode({"tables": previews, "findings": findings}), indent=2)
 
 
-def lines(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> Iterator[str]:
-    """Return everything as text: a block for each source table, then what is found of the settings and the file."""
+def print_previews(previews: Sequence[TablePreview], findings: Sequence[Finding], out: TextIO) -> None:
+    """Write everything as text: a block for each source table, then what is found of the settings and the file."""
+    out.writelines(f"{line}\n" for line in lines(previews))
+    out.write("\n")
+    print_findings(findings, False, out)
+
+
+def lines(previews: Sequence[TablePreview]) -> Iterator[str]:
+    """Return a block for each source table, and how many there are."""
     for one in previews:
         yield from _table(one)
-    for finding in findings:
-        yield f"{finding.level}: {finding.check}: {finding.detail}" + (f" -> {finding.fix}" if finding.fix else "")
     made = sum(len(one.tables) for one in previews if not one.refused)
     left_out, refused = sum(bool(one.left_out) for one in previews), sum(bool(one.refused) for one in previews)
     yield f"{len(previews)} source tables: {made} tables in BigQuery, {left_out} left out, {refused} refused"
@@ -36,7 +42,8 @@ def _table(one: TablePreview) -> Iterator[str]:
         yield f"{one.source_table}: left out: {one.left_out}"
         return
     if one.refused:
-        yield f"{one.source_table}: REFUSED: {one.refused}"
+        yield f"{one.source_table}: REFUSED"
+        yield from (f"  {line}" for line in wrapped(one.refused))
         return
     yield one.source_table
     for table in one.tables:

@@ -1,20 +1,21 @@
 """The command `tables`: what source tables become under a tables file, before it is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.source_rows import SourceProcess, opened_source
 from services.cdc_consumer.commands.command_line import TablesCommand
-from services.cdc_consumer.commands.tables import document, exit_code, lines
+from services.cdc_consumer.commands.tables import document, exit_code, print_previews
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.schema.preview import preview, unknown, without_clashes
 from services.cdc_consumer.settings import Settings, TablesSettings
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.runtime.doctor import inspect_settings
+from shared.runtime.doctor import inspect_keep, inspect_settings
 from shared.runtime.findings import Finding, Level
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
@@ -38,10 +39,11 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
         key = None
         found.append(Finding(Level.ERROR, "mask key", str(error), "let the file be there when the consumer starts"))
     plan = Plan(file, settings.bigquery_dataset, key)
+    retention = timedelta()
     if told.schema is not None:
         tables: Mapping[str, bytes | MisconfiguredError] = _saved(told.schema)
     else:
-        tables = _asked(told.source or settings.source_rows, told.check, environ, stop)
+        tables, retention = _asked(told.source or settings.source_rows, told.check, environ, stop)
     if told.save_schema is not None:
         lines_saved = [each.replace(b"\n", b" ") + b"\n" for each in tables.values() if isinstance(each, bytes)]
         told.save_schema.write_bytes(b"".join(lines_saved))
@@ -52,6 +54,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
         for name, each in tables.items()
     )
     found += _names_nothing(file, [one.source_table for one in previews])
+    found += inspect_keep(file, tables, retention)
     found += inspect_settings(
         Settings,
         {**environ, _TABLES_FILE: str(told.check)},
@@ -60,7 +63,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
     if told.json:
         out.write(document(previews, found).decode() + "\n")
     else:
-        out.writelines(f"{line}\n" for line in lines(previews, found))
+        print_previews(previews, found, out)
     return exit_code(previews, found)
 
 
@@ -72,23 +75,26 @@ def _names_nothing(file: TablesFile, tables: Sequence[str]) -> Iterator[Finding]
 
 def _asked(
     command: str, file: Path, environ: Mapping[str, str], stop: Stop
-) -> Mapping[str, bytes | MisconfiguredError]:
-    """Return an announcement of each table of the source by its name, or why there is none.
+) -> tuple[Mapping[str, bytes | MisconfiguredError], timedelta]:
+    """Return an announcement of each table of the source by its name, or why there is none; and what is retained.
 
     The reader is asked under the file, for what a Bigtable table looks like depends on it, and without any file for
     the tables that this one leaves out.
     """
     without = {name: value for name, value in environ.items() if name != _TABLES_FILE}
     found: dict[str, bytes | MisconfiguredError] = {}
+    retention = timedelta()
     try:
         for asked in ({**without, _TABLES_FILE: str(file)}, without):
             with opened_source(command, asked, stop) as source:
-                found |= {name: _described(source, name) for name in source.tables() if name not in found}
+                listed = source.listed()
+                found |= {name: _described(source, name) for name in listed.names if name not in found}
+                retention = timedelta(seconds=listed.retention)
     except TransientError as error:
         raise MisconfiguredError(
             "source-does-not-answer", f"the source does not answer: {error}; ask again, or use --schema"
         ) from error
-    return found
+    return found, retention
 
 
 def _described(source: SourceProcess, name: str) -> bytes | MisconfiguredError:

@@ -50,14 +50,16 @@ async def rows(settings: Settings) -> int:
             ) as opened:
                 yield opened
 
+        catalog = SpannerCatalog(database, settings.change_stream)
+        retention = (await catalog.definition()).retention.total_seconds()
         changes = ChangeMaker(settings.source, settings.buckets, {}, lambda table: file.options(table).buckets)
         answers = SpannerSourceRows(
-            MirroredTables(SpannerCatalog(database, settings.change_stream), changes, file.included),
+            MirroredTables(catalog, changes, file.included),
             SpannerRows(database, data_boost=False),  # in key order: an interrupted reading continues
             publisher,
             stop,
         )
-        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer)
+        await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer, retention)
     finally:
         await channels.close()
     return 0
