@@ -10,7 +10,7 @@ import msgspec
 
 from shared.runtime.settings import misspelling, misspelt_variables
 
-_WIDTH: Final = 100  # characters of a line of details
+_WIDTH: Final = 100  # characters of a line
 
 
 class Level(StrEnum):
@@ -57,8 +57,7 @@ def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> N
     for each in findings:
         lines = wrapped(each.detail)
         if each.fix:
-            first, *rest = wrapped(each.fix)
-            lines += [f"-> {first}", *(f"   {line}" for line in rest)]
+            lines += wrapped(each.fix, "-> ", "   ")
         out.write(f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip() + "\n")
         out.writelines(f"{margin}{line}\n" for line in lines[1:])
     out.write(", ".join(f"{sum(one.level is kind for one in findings)} {kind}" for kind in Level) + "\n")
@@ -69,11 +68,16 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return int(any(each.level is Level.ERROR for each in findings))
 
 
-def wrapped(text: str) -> list[str]:
-    """Return a text's lines, none of them empty; a word that is too long for a line, such as a path, stays whole."""
-    lines = [
-        part
-        for line in text.splitlines()
-        for part in textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    ]
-    return lines or [""]
+def wrapped(text: str, first: str = "", margin: str = "") -> list[str]:
+    """Return a text's lines, none of them empty; a word that is too long for a line, such as a path, stays whole.
+
+    ``first`` stands before the first line, and ``margin`` before all others.
+    """
+    wrapper = textwrap.TextWrapper(
+        _WIDTH, initial_indent=first, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+    lines = []
+    for line in text.splitlines():
+        lines += wrapper.wrap(line)
+        wrapper.initial_indent = margin if lines else first
+    return lines or [first]

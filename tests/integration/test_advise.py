@@ -39,7 +39,7 @@ class World:
         }
         told = COMMAND_LINE.parse(["advise", *words])
         assert isinstance(told, AdviseCommand)
-        return advise_command(told, environ | settings, out), out.getvalue()
+        return advise_command(told, environ | settings, out), " ".join(out.getvalue().split())
 
     def document(self, *words: str, **settings: str) -> Mapping[str, Any]:
         document: Mapping[str, Any] = json.loads(self.advise(*words, "--json", **settings)[1])
@@ -97,6 +97,21 @@ def test_each_mirror_gets_its_recommended_staleness_from_its_own_applies(world: 
     code, text = world.advise("often")
     assert code == 1
     assert "10m is less than the recommended 11m" in text
+
+
+def test_the_slots_of_two_applies_in_one_second_are_added_as_by_the_query_of_the_document(world: World) -> None:
+    project = f"slots-{world.stand_in.dataset.replace('_', '-')}"
+    world.stand_in.run(f"CREATE SCHEMA `{project}`.d")
+    world.stand_in.run(f"CREATE TABLE `{project}`.d.t (id INT64, PRIMARY KEY (id) NOT ENFORCED) CLUSTER BY id")
+    for milliseconds in (60_000, 30_000):  # in each of the eleven seconds that the job touches
+        slots = 11 * milliseconds / 1_000
+        world.stand_in.control(
+            "POST", "applies/past", table=f"{project}.d.t", ago=3_600, seconds=10, slot_seconds=slots
+        )
+
+    (capacity,) = world.document(GOOGLE_CLOUD_PROJECT=project, BIGQUERY_DATASET="d")["capacity"]
+
+    assert (capacity["slots"]["per_query"], capacity["slots"]["busiest"]) == (1.5, 90.0)
 
 
 def test_a_delete_is_applied_once_an_apply_has_passed_it(world: World) -> None:
@@ -175,8 +190,8 @@ def test_jobs_that_may_not_be_read_leave_the_rest_of_the_advice_whole(world: Wor
     assert code == 1
     assert "jobs of region-us: may not be read" in text
     assert "roles/bigquery.resourceViewer" in text
-    assert "max_staleness: 10m" in text
-    assert "queries and runtime merges: on demand" in text
+    assert "max_staleness 10m;" in text
+    assert "queries and runtime merges run: on demand" in text
 
 
 def test_a_region_without_history_is_no_error(world: World) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TextIO
 
@@ -11,13 +11,14 @@ import msgspec
 from services.cdc_consumer.commands.status import ask_consumer
 from services.cdc_consumer.core.advice.advice import Advice
 from services.cdc_consumer.core.advice.capacity import ON_DEMAND, CapacityAdvice
-from services.cdc_consumer.core.advice.figures import DAYS, ConsumerFigures
+from services.cdc_consumer.core.advice.figures import DAYS, ConsumerFigures, MirrorFigures
 from services.cdc_consumer.core.advice.mirrors import JobKind, MirrorAdvice
-from services.cdc_consumer.core.advice.pipeline import MULTIPLEXED_ABOVE, OutageCost, PipelineAdvice
+from services.cdc_consumer.core.advice.pipeline import MULTIPLEXED_ABOVE, PipelineAdvice
 from services.cdc_consumer.core.advice.prices import AS_OF
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.sizes import format_size
+from shared.runtime.findings import wrapped
 
 _TIMEOUT: Final = 5.0  # seconds
 _PLURAL: Final = {JobKind.APPLY: "background applies", JobKind.QUERY: "queries", JobKind.MERGE: "runtime merges"}
@@ -61,8 +62,8 @@ def print_advice(advice: Advice, out: TextIO, *, as_json: bool) -> None:
 
 
 def lines(advice: Advice) -> Iterator[str]:
-    """Return advice as text."""
-    yield f"figures of {DAYS} days up to {_moment(advice.at)}; US dollars, prices as of {AS_OF} (--price)"
+    """Return advice as text: what is known, then what follows from it."""
+    yield f"{DAYS} days up to {_moment(advice.asked.at)}; US dollars at prices of {AS_OF} (--price)"
     if not advice.mirrors:
         yield "(no mirror yet)"
     for mirror in advice.mirrors:
@@ -72,60 +73,61 @@ def lines(advice: Advice) -> Iterator[str]:
     yield from ("", "pipeline")
     for pipeline in advice.pipeline:
         yield from _pipeline(pipeline)
-    yield from _outages(advice.outages)
-    if advice.stream_storage is not None:
-        size, cost = format_size(advice.stream_storage.size), _dollars(advice.stream_storage.cost)
-        yield f"  Bigtable's change records: about {size}, {cost} for 30 days (1.5 x what is written, in each cluster)"
-    yield from ("", "rules", *(f"  {rule}" for rule in advice.rules))
-    if advice.problems:
-        yield from ("", "to be changed, or not known")
-        for problem in advice.problems:
-            yield from (f"  {problem.check}: {problem.detail}", f"    -> {problem.fix}")
+    if advice.asked.stream_storage is not None:
+        size, cost = format_size(advice.asked.stream_storage.size), _dollars(advice.asked.stream_storage.cost)
+        yield f"  Bigtable's change records: about {size}, {cost} for 30 days (1.5 x the writes, in each cluster)"
+    yield from ("", *_outages(advice))
+    yield from ("", "rules", *(line for rule in advice.rules for line in wrapped(rule, "  - ", "    ")))
+    for heading, unread in (("not known", True), ("to do", False)):
+        problems = [one for one in advice.problems if one.unread is unread]
+        if problems:
+            yield from ("", heading)
+        for problem in problems:
+            yield from wrapped(f"{problem.check}: {problem.detail}", "  ", "    ")
+            yield from wrapped(problem.fix, "    -> ", "       ")
 
 
 def _mirror(advice: MirrorAdvice) -> Iterator[str]:
-    mirror, applies = advice.mirror, advice.applies
-    about = ["size unknown" if mirror.size is None else format_size(mirror.size)]
-    about += [f"clustered by {', '.join(mirror.clustered_by)}"] if mirror.clustered_by else ["not clustered"]
-    yield f"{mirror.name} ({'; '.join(about)})"
-    current = format_duration(mirror.max_staleness) if mirror.max_staleness else "unset"
-    yield f"  max_staleness: {current}; recommended: " + (
-        "unknown, no apply is in the history" if advice.recommended is None else format_duration(advice.recommended)
+    mirror, applies, best = advice.mirror, advice.applies, advice.recommended
+    size = "size unknown" if mirror.size is None else format_size(mirror.size)
+    yield f"{mirror.name} ({size}; " + (
+        f"clustered by {', '.join(mirror.clustered_by)})" if mirror.clustered_by else "not clustered)"
     )
+    said = f"{_staleness(mirror)}; recommended: " + ("unknown" if best is None else format_duration(best))
     if applies is not None:
-        jobs = "" if advice.jobs is None else f" of {advice.jobs.jobs} applies, the longest {advice.jobs.longest:.1f}s"
-        yield (
-            f"    2 x {applies.p95_seconds:.1f}s (95th percentile{jobs}) + 7m is {applies.recommended_minutes:.0f}m; "
-            "or what you tolerate (--tolerable), if that is longer"
+        jobs = "" if advice.jobs is None else f"; {advice.jobs.jobs} of them, the longest {advice.jobs.longest:.1f}s"
+        said += (
+            f". Background applies need {applies.recommended_minutes:.0f}m, which is 2 x {applies.p95_seconds:.1f}s "
+            f"(their 95th percentile{jobs}) + 7m. What you tolerate counts if it is longer (--tolerable)"
         )
+    yield from _row("max_staleness", said)
     if mirror.watermark is None or advice.age is None:
-        yield "  applied: never, or that is unknown"
+        yield from _row("applied", "nothing yet, as far as is known")
     else:
-        yield f"  applied up to {_moment(mirror.watermark)}, {_age(advice.age)} ago"
-    yield (
-        "  a query reads what is applied"
-        if advice.kind_now is JobKind.QUERY
-        else "  a query is a runtime merge while changes wait: it reads the whole table"
-    )
+        yield from _row("applied", f"up to {_moment(mirror.watermark)}, {_age(advice.age)} ago")
     if advice.delete_applied is not None:
-        yield "  deletes of --deleted-at: " + ("applied" if advice.delete_applied else "not applied yet")
-    for cost in advice.costs:
-        paid = (
-            "bytes unknown"
-            if cost.on_demand is None or cost.size is None
-            else (f"{format_size(cost.size)} billed, {_dollars(cost.on_demand)} on demand")
+        yield from _row(
+            "deletes", f"written by --deleted-at: {'applied' if advice.delete_applied else 'not applied yet'}"
         )
+    now = "reads what is applied"
+    if advice.kind_now is JobKind.MERGE:
+        now = "is a runtime merge while changes wait: it reads the whole table"
+    yield from _row("a query now", now)
+    if advice.costs:
+        yield f"  {'jobs':<22}{'number':>8}{'billed':>10}{'on demand':>12}{'slot hours':>12}{'by capacity':>13}"
+    for cost in advice.costs:
+        billed = "unknown" if cost.size is None else format_size(cost.size)
         yield (
-            f"  {_PLURAL[cost.kind]}: {cost.jobs} jobs, {paid}; {cost.slot_hours:.2f} slot hours, "
-            f"{_dollars(cost.capacity)} by capacity"
+            f"    {_PLURAL[cost.kind]:<20}{cost.jobs:>8,}{billed:>10}{_dollars(cost.on_demand):>12}"
+            f"{cost.slot_hours:>12.2f}{_dollars(cost.capacity):>13}"
         )
     if advice.estimate is not None:
-        applied = (
-            ""
-            if advice.estimate.applies is None
-            else (f", background applies at the recommended pace {_dollars(advice.estimate.applies)} at most")
-        )
-        yield f"  30 days on demand: runtime merges of these queries {_dollars(advice.estimate.merges)}{applied}"
+        said = f"{_dollars(advice.estimate.merges)} if each of these queries were a runtime merge"
+        if best is not None and advice.estimate.applies is not None:
+            said += (
+                f"; {_dollars(advice.estimate.applies)} at most for a background apply every {format_duration(best)}"
+            )
+        yield from _row("30 days", f"on demand: {said}")
 
 
 def _capacity(advice: CapacityAdvice) -> Iterator[str]:
@@ -134,49 +136,68 @@ def _capacity(advice: CapacityAdvice) -> Iterator[str]:
     yield (
         "  background applies used none"
         if use is None
-        else f"  background applies: {use.busiest:.1f} in the busiest second (slots_used {use.per_query:.3f}), "
-        f"{use.average:.3f} on average"
+        else f"  background applies used {use.busiest:.1f} in the busiest second, {use.average:.3f} on average "
+        f"(slots_used {use.per_query:.3f})"
     )
-    yield f"  applies run: {advice.applies or 'unknown'}; queries and runtime merges: {advice.merges or 'unknown'}"
+    yield f"  applies run: {advice.applies or 'unknown'}"
+    yield f"  queries and runtime merges run: {advice.merges or 'unknown'}"
     if advice.applies is None or advice.applies.startswith(ON_DEMAND):
-        yield "  for slots of their own, run the first two statements in the admin project; the third, instead of the"
-        yield "  second, is for all background jobs, also of indexes (where both are, the more specific one counts)"
-        for statement in advice.statements:
-            yield from (f"    {line}" for line in statement.splitlines())
+        yield "  for slots of their own, run in the admin project:"
+        notes = (
+            "1. a reservation",
+            "2. background applies run in it",
+            "or, in place of 2, all background jobs do, those of indexes too (where both are, 2 counts)",
+        )
+        for note, statement in zip(notes, advice.statements, strict=True):
+            yield from (f"    {line}" for line in (f"-- {note}", *statement.splitlines()))
 
 
 def _pipeline(advice: PipelineAdvice) -> Iterator[str]:
     limit, rate = advice.quotas, advice.bytes_per_second
+    connections = "unknown" if advice.connections is None else f"{advice.connections:,}"
     yield (
-        f"  {advice.location}: connections {'unknown' if advice.connections is None else advice.connections} of "
-        f"{limit.connections:,}; throughput {'unknown' if rate is None else _rate(rate)} of "
-        f"{_rate(limit.bytes_per_second)} (BigQuery's default quotas; yours are on the Quotas page of the console)"
+        f"  {advice.location}: {connections} of {limit.connections:,} connections, "
+        f"{'unknown' if rate is None else _rate(rate)} of {_rate(limit.bytes_per_second)} (default quotas)"
     )
+    yield "    your project's quotas are on the Quotas page of the console"
     if rate is None or advice.needed is None:
-        yield "  start the consumer, or say what is expected: --changes, --change-bytes, --per"
+        yield "    for more, start the consumer, or name what you expect: --changes, --change-bytes, --per"
         return
     few, many = advice.needed
-    yield f"  that takes {few} to {many} connections (1 to 10 MB/s each)"
+    yield f"    that takes {few:,} to {many:,} connections (1 to 10 MB/s each)"
     if few > MULTIPLEXED_ABOVE:
-        yield f"  above {MULTIPLEXED_ABOVE} in a client Google advises multiplexing, which Python has not: start more"
+        yield f"    above {MULTIPLEXED_ABOVE} in a client Google advises multiplexing, which Python has not: start more"
     if rate > 0.8 * limit.bytes_per_second:
-        yield "  raise the quotas of throughput and of connections, in one proportion, before you start"
+        yield "    raise the quotas of throughput and of connections, in one proportion, before you start"
     yield (
-        f"  30 days of it: Pub/Sub {_dollars(advice.pubsub_cost or 0)}, Storage Write API "
-        f"{_dollars(advice.write_cost or 0)} (2 TiB a month are free), and the machines"
+        f"    30 days of it: Pub/Sub {_dollars(advice.pubsub_cost)}, Storage Write API {_dollars(advice.write_cost)} "
+        "(2 TiB a month are free)"
     )
 
 
-def _outages(outages: Iterable[OutageCost]) -> Iterator[str]:
-    for one in outages:
-        words = [f"  an outage of the consumer of {format_duration(one.length)}:"]
-        if one.backlog is not None:
-            words.append(f"{format_size(one.backlog)} wait in Pub/Sub, {_dollars(one.storage_cost or 0)};")
-            words.append(f"caught up in {_age(one.catch_up)};" if one.catch_up is not None else "catching up unknown;")
-        words.append("LOST: what the subscription no longer keeps (resync)" if one.lost else "nothing is lost")
-        words.append("; with the readers also away, the stream no longer has it" if one.lost_at_source else "")
-        yield " ".join(words[:-1]) + words[-1]
-    yield "  rows of a snapshot that waited for 46 hours are not applied: the table then needs another snapshot"
+def _outages(advice: Advice) -> Iterator[str]:
+    yield f"{'outage':<10}{'waits':>10}{'storage':>10}{'catching up':>13}   {'readers go on':<18}readers away, too"
+    for one in advice.outages:
+        waits = "unknown" if one.backlog is None else format_size(one.backlog)
+        caught = "unknown" if one.catch_up is None else _age(one.catch_up)
+        lost, at_source = ("LOST" if lost else "nothing is lost" for lost in (one.lost, one.lost_at_source))
+        yield (
+            f"  {format_duration(one.length):<8}{waits:>10}{_dollars(one.storage_cost):>10}{caught:>13}   "
+            f"{lost:<18}{at_source}"
+        )
+    kept, source_kept = format_duration(advice.asked.kept), format_duration(advice.asked.source_kept)
+    yield f"  Pub/Sub keeps {kept} (KEEP_MESSAGES_FOR), the change stream {source_kept} (--source-retention)"
+    yield f"  catching up: by a consumer that applies {advice.asked.drained:,.0f} changes/s (docs/how-to/size.md)"
+    yield "  LOST: resync each table afterwards (docs/how-to/size.md has the steps)"
+    yield "  rows of a snapshot that waited for 46 hours are not applied: the table then needs another one"
+
+
+def _row(label: str, text: str) -> Sequence[str]:
+    return wrapped(text, f"  {label:<15}", " " * 17)
+
+
+def _staleness(mirror: MirrorFigures) -> str:
+    return format_duration(mirror.max_staleness) if mirror.max_staleness else "unset"
 
 
 def _moment(at: datetime) -> str:
@@ -195,5 +216,5 @@ def _rate(size: float) -> str:
     return f"{format_size(round(size))}/s"
 
 
-def _dollars(amount: float) -> str:
-    return f"${amount:,.2f}"
+def _dollars(amount: float | None) -> str:
+    return "unknown" if amount is None else f"${amount:,.2f}"

@@ -43,7 +43,7 @@ def _table(one: TablePreview) -> Iterator[str]:
         return
     if one.refused:
         yield f"{one.source_table}: REFUSED"
-        yield from (f"  {line}" for line in wrapped(one.refused))
+        yield from wrapped(one.refused, "  ", "  ")
         return
     yield one.source_table
     for table in one.tables:

@@ -30,6 +30,7 @@ from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 60.0  # seconds
 _NO_RETRY: Final[Any] = None  # who typed the command is the retry
+_AT_ONCE: Final = 8
 
 T = TypeVar("T")
 
@@ -169,16 +170,22 @@ class AdviceFigures:
         )
         watermarks = self._read(check, _GRANT_DATA, read_watermarks, self._client, path, _TIMEOUT) or {}
         staleness = {name: interval_of(value) for name, value in options}
+
+        def size_of(name: str) -> int | None:
+            return self._read(f"size of {dataset}.{name}", _GRANT_DATA, self._size, f"{path}.{name}", location)
+
+        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:  # a dry run each: one after the other they take minutes
+            sizes = list(pool.map(size_of, names))
         return [
             MirrorFigures(
                 name=f"{dataset}.{name}",
                 max_staleness=staleness.get(name, timedelta()),
                 watermark=watermarks.get(name),
-                size=self._read(f"size of {dataset}.{name}", _GRANT_DATA, self._size, f"{path}.{name}", location),
+                size=size,
                 clustered_by=[column for table, column, _parts, place in ordered if table == name and place],
                 partitioned_by=", ".join(column for table, column, parts, _place in ordered if table == name and parts),
             )
-            for name in names
+            for name, size in zip(names, sizes, strict=True)
         ]
 
     def _size(self, path: str, location: str) -> int:

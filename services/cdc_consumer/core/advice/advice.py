@@ -51,13 +51,11 @@ class Question:
 class Advice:
     """The answer; ``--json`` prints its fields."""
 
-    at: datetime
-    prices: Prices
+    asked: Question
     mirrors: Sequence[MirrorAdvice]
     capacity: Sequence[CapacityAdvice]
     pipeline: Sequence[PipelineAdvice]
     outages: Sequence[OutageCost]
-    stream_storage: StreamStorage | None
     problems: Sequence[AdviceProblem]
     rules: Sequence[str] = field(default=RULES)
 
@@ -90,8 +88,7 @@ def advise(
             )
         )
     return Advice(
-        at=question.at,
-        prices=question.prices,
+        asked=question,
         mirrors=mirrors,
         capacity=[advise_on_capacity(region, question.project, question.names) for region in regions],
         pipeline=[advise_on_pipeline(one.location, consumer.connections, rate, question.prices) for one in regions],
@@ -106,6 +103,5 @@ def advise(
             )
             for length in OUTAGES
         ],
-        stream_storage=question.stream_storage,
         problems=[*unread, *problems],
     )

@@ -26,7 +26,7 @@ from shared.contracts.sizes import format_size
 
 _DAY: Final = timedelta(days=1)
 _MONTH: Final = timedelta(days=30)
-_RESERVE: Final = "give background applies a reservation (the statements below, docs/how-to/choose-max-staleness.md)"
+_RESERVE: Final = "give background applies a reservation (the statements that `advise` prints)"
 
 
 class JobKind(StrEnum):

@@ -124,7 +124,7 @@ def stream_storage(written_per_day: int, retention: timedelta, clusters: int, pr
 
 RULES: Final[Sequence[str]] = (
     "extract jobs (`bq extract`) and copies leave out changes that are not applied yet; EXPORT DATA, a query, does not",
-    "partitions do not lower what applies and runtime merges read: the whole table. Mirrors are clustered by key",
+    "partitions do not lower what applies and runtime merges read, the whole table; Millrace's clustering by key can",
     "a runtime merge serves one query: it does not move the watermark, and the next query pays again",
     "Standard edition has no background reservations: applies run on demand. CDC tables can be queried in each edition",
     "with a background reservation applies, and deletes with them, wait for its slots; on demand they do not",
