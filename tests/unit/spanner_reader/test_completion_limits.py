@@ -137,6 +137,30 @@ def test_a_column_that_is_away_while_updates_are_completed_is_known_to_have_been
     live(scenario)
 
 
+def test_a_column_that_was_away_while_no_reader_ran_is_known_to_have_been_dropped() -> None:
+    """It is the last one, so that it has the same place as before, and only updates came while it was away."""
+
+    async def scenario() -> None:
+        world = a_world("both")
+        world.database.commit(*[("insert", key, {"a": "0", "b": "old"}) for key in range(4)])
+        world.start()
+        await asyncio.sleep(90)  # of virtual time
+        await world.stop(killed=False)
+        for columns in (("a",), ("a", "b")):
+            world.database.commit(("update", 0, {"a": f"before {columns}"}))
+            await asyncio.sleep(20)
+            world.database.alter(*columns)
+            await asyncio.sleep(20)
+            world.database.commit(("update", 0, {"a": f"after {columns}"}))
+        await world.until_all_is_read()
+        world.check_versions()
+        assert not any(is_reconstructed(change) for _header, change in world.published)
+        (mark,) = world.world.shapes.all_marks
+        assert [(one.kind, one.columns) for one in mark.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
+
+    live(scenario)
+
+
 def test_one_read_asks_for_so_many_keys_or_bytes_and_for_one_key_whatever_its_size() -> None:
     large = KeyText("x" * 600_000)
     huge = KeyText(large * 4)

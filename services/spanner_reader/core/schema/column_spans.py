@@ -1,18 +1,21 @@
 """When a table had which watched columns, as far as looks at the schema have shown.
 
-Two inspections one after the other that show the same say so of the time between them: a column that was dropped and
-added again has another place in the table, unless it was its last one.
+Two inspections one after the other that show the same say so of the time between them if that is short. A column that
+was dropped and added again has another place in the table, unless it was its last one: then it looks the same.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 
 from services.spanner_reader.core.stream.records import SpannerColumnType
 from shared.contracts.timestamps import Nanoseconds
 
-_MOST: Final = 16
-"""Spans that are remembered of a table: what is asked for is recent."""
+_APART: Final = timedelta(seconds=15) // timedelta(microseconds=1) * 1_000
+"""How far apart two inspections may be that say something of the time between: a batch of changes, and some more."""
+_MOST: Final = 64
+"""Spans that are remembered of a table: what is asked for is recent, or is what partitions are behind by."""
 
 
 class Columns(Protocol):
@@ -30,7 +33,7 @@ class Columns(Protocol):
 ColumnsT = TypeVar("ColumnsT", bound=Columns)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Span(Generic[ColumnsT]):
     since: Nanoseconds
     until: Nanoseconds
@@ -67,17 +70,21 @@ class ColumnSpans(Generic[ColumnsT]):
         """Take what an inspection has shown; return whether that is not what those around it have shown."""
         if self.knows(time):
             return False
-        place = next((number for number, span in enumerate(self._spans) if span.since > time), len(self._spans))
-        if place < len(self._spans) and _same(self._spans[place].table, table):
-            self._spans[place].since = time
-        elif place and _same(self._spans[place - 1].table, table):
-            self._spans[place - 1].until, self._spans[place - 1].table = time, table
+        spans = self._spans
+        place = next((number for number, span in enumerate(spans) if span.since > time), len(spans))
+        same = [span for span in spans[max(0, place - 1) : place + 1] if _same(span.table, table)]
+        near = [span for span in same if max(span.since - time, time - span.until) <= _APART]
+        if near:
+            last = near[-1]
+            last.since = min(near[0].since, time)
+            if time > last.until:
+                last.until, last.table = time, table
+            spans[:] = [span for span in spans if span is last or span not in near]
         else:
-            self._spans.insert(place, _Span(time, time, table))
-            if len(self._spans) > _MOST:
-                del self._spans[1 if place == 0 else 0]
-            return True
-        return False
+            spans.insert(place, _Span(time, time, table))
+            if len(spans) > _MOST:
+                del spans[1 if place == 0 else 0]
+        return not same
 
 
 def _same(one: Columns | None, other: Columns | None) -> bool:
