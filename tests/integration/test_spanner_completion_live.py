@@ -93,6 +93,36 @@ def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_recor
     assert watched.metrics.completed_changes["exact"] > 4
 
 
+@pytest.mark.parametrize("reading", [False, True], ids=["before they are read", "while they are read"])
+def test_updates_of_a_table_that_is_dropped_meanwhile_are_published_as_they_were(
+    make: Callable[..., Watched], reading: bool
+) -> None:
+    updated = Updated(make("ALL", captured="OLD_AND_NEW_VALUES"))
+    watched = updated.watched
+
+    async def scenario() -> None:
+        updated.write(0, a="first", b=None)
+        updated.write(1, a="first", b=None)
+        if reading:
+            async with watched.reading():
+                await watched.until(lambda: updated.published == updated.committed)
+                write_and_drop()
+                await watched.until(lambda: updated.published.keys() == updated.committed.keys())
+        else:
+            write_and_drop()
+            async with watched.reading():
+                await watched.until(lambda: updated.published.keys() == updated.committed.keys())
+
+    def write_and_drop() -> None:
+        for number in range(5):
+            updated.write(number % 2, a=f"{number}")
+        watched.alter("DROP TABLE t", "DROP TABLE t")
+
+    asyncio.run(scenario())
+    assert updated.published == updated.committed
+    assert watched.metrics.completed_changes["exact"] == 5
+
+
 @pytest.fixture
 def churning(new_processes: Processes) -> Iterator[Watched]:
     """Return a database on an emulator of its own, whose partitions live for a second."""
