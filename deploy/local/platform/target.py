@@ -59,6 +59,10 @@ class BigQueryDataset:
         except NotFound:
             return []
 
+    def labels(self, table: str) -> Mapping[str, str]:
+        """Return a table's labels."""
+        return dict(self._client.get_table(f"{self._prefix}{table}", timeout=_TIMEOUT).labels)
+
     def applied(self, table: str, key: Sequence[str], values: Sequence[tuple[Any, ...]]) -> Mapping[Any, datetime]:
         """Return, by key, the commit timestamps of the changes that a query sees in these rows just now."""
         parameters, conditions = [], []

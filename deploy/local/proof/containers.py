@@ -4,6 +4,7 @@ The proof is that of `make run`; beside it one container of each kind is killed 
 brought back by the engine. In the end nothing is left.
 """
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from deploy.local.platform.processes import ProcessDiedError, wait_until
 from deploy.local.platform.services import AnyPipeline, Endpoint, MetricSums
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, stack_of
 from deploy.local.proof.image_checks import IMAGES, check_image
-from deploy.local.proof.reconciling import Reconcile, Reconciled, read_answer, reconcile_command
+from deploy.local.proof.reconciling import Launcher, source_rows
 from deploy.local.proof.run import RunSettings, prove
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting
@@ -57,7 +58,7 @@ _PULL: Final = timedelta(minutes=15)
 _BUILD: Final = timedelta(minutes=30)
 _START: Final = timedelta(minutes=10)
 _STOP: Final = timedelta(minutes=3)
-_RECONCILE: Final = timedelta(minutes=10)
+_COMMAND: Final = timedelta(minutes=10)
 _LOOK_AGAIN: Final = timedelta(seconds=1)
 _KILL_ALL: Final = "kill -9 -1"
 """Everything that may be signalled, which is all but the init; that ends with what it has started."""
@@ -115,7 +116,7 @@ def run_containers(
         started = _up(project, stop, say)
         with _stack(project) as stack:
             killer = _Killer(project, settings, stop, say)
-            report = prove(settings, stack, killer.command, _reconcile(project), console, say, stop, killer.happen)
+            report = prove(settings, stack, killer.command, _launcher(project), console, say, stop, killer.happen)
         say("equal; stopping the services" if report.equal else "NOT equal")
         wrong += _stopped(project, say)
     _print(console, built, started)
@@ -199,17 +200,15 @@ def _stack(project: Project) -> Iterator[Stack]:
         yield stack_of(made, readers, consumer, RestartedEndpoint(project.address("DEAD_LETTER_PORT")))
 
 
-def _reconcile(project: Project) -> Reconcile:
-    """Return the command, run in a toolbox that has the settings of the source's reader."""
+def _launcher(project: Project) -> Launcher:
+    """Return what runs commands in a toolbox that has the settings of the source's reader."""
 
-    def reconcile(pipeline: AnyPipeline) -> Reconciled:
+    def launch(pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
         reader = project.settings(reader_name(pipeline))
-        settings = {name: reader[name] for name in pipeline.reader_environment()}
-        command = reconcile_command(f"python -m {pipeline.module} rows")
-        ran = project.run(TOOLBOX, *command, settings=settings, timeout=_RECONCILE)
-        return read_answer(pipeline.name_of_source, ran.returncode, ran.stdout, ran.stderr)
+        settings = {**{name: reader[name] for name in pipeline.reader_environment()}, **source_rows(pipeline)}
+        return project.run(TOOLBOX, *words, settings=settings, timeout=_COMMAND)
 
-    return reconcile
+    return launch
 
 
 class _Killer:

@@ -1,4 +1,4 @@
-"""The comparison that operators have, `python -m services.cdc_consumer reconcile`, run at the end of a run.
+"""The comparison that operators have, `millrace reconcile`, run at the end of a run.
 
 It stands beside the comparison of this package (`comparison.py`), which shares no code with what it judges.
 """
@@ -7,14 +7,14 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from deploy.local.platform.emulators import ROOT
-from deploy.local.platform.services import CONSUMER, AnyPipeline
+from deploy.local.platform.services import AnyPipeline
 
 _SETTLE: Final = "5s"
 """How long a difference has to stand: nothing is written any more, and everything is applied."""
@@ -37,32 +37,35 @@ class Reconciled:
         return f"{len(self.tables)} table{'' if len(self.tables) == 1 else 's'} equal, {self.rows:,} rows"
 
 
-Reconcile = Callable[[AnyPipeline], Reconciled]
+class Launcher(Protocol):
+    """Runs a command of `millrace`, with the settings of the consumer and of the reader of a pipeline."""
+
+    def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Return how the command ended, and its output."""
 
 
 @dataclass(frozen=True)
-class ReconcileCommand:
-    """Runs the command on this machine, for the source of a pipeline."""
+class LocalLauncher:
+    """Runs the commands on this machine."""
 
     environment: Mapping[str, str]
 
-    def __call__(self, pipeline: AnyPipeline) -> Reconciled:
-        """Compare all that a source has."""
+    def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Return how the command ended, and its output."""
         told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
-        ran = subprocess.run(
-            [sys.executable, "-m", CONSUMER, *reconcile_command(rows_command(pipeline.module))],
-            env={**self.environment, **told},
+        return subprocess.run(
+            [sys.executable, "-m", "services", *words],
+            env={**self.environment, **told, **source_rows(pipeline)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-        return read_answer(pipeline.name_of_source, ran.returncode, ran.stdout, ran.stderr)
 
 
-def reconcile_command(source: str) -> Sequence[str]:
-    """Return the command that compares all tables; ``source`` is the command that reads them."""
-    return ["reconcile", "--all", "--json", "--settle", _SETTLE, "--source", source]
+def source_rows(pipeline: AnyPipeline) -> Mapping[str, str]:
+    """Return the setting that names the command of a reader that answers for its rows."""
+    return {"SOURCE_ROWS": f"python -m {pipeline.module} rows"}
 
 
 def rows_command(module: str) -> str:
@@ -85,8 +88,13 @@ def read_answer(source: str, code: int, said: str, complaint: str) -> Reconciled
     return Reconciled(source, [str(one["table"]) for one in compared], rows, differing)
 
 
-def reconcile_all(reconcile: Reconcile, pipelines: Sequence[AnyPipeline]) -> Sequence[Reconciled]:
-    """Ask of all sources at once."""
+def reconcile_all(launch: Launcher, pipelines: Sequence[AnyPipeline]) -> Sequence[Reconciled]:
+    """Compare all that each source has, all sources at once."""
+
+    def reconcile(pipeline: AnyPipeline) -> Reconciled:
+        ran = launch(pipeline, "reconcile", "--all", "--json", "--settle", _SETTLE)
+        return read_answer(pipeline.name_of_source, ran.returncode, ran.stdout, ran.stderr)
+
     if not pipelines:
         return []
     with ThreadPoolExecutor(len(pipelines), thread_name_prefix="reconcile") as pool:

@@ -15,6 +15,7 @@ from deploy.local.proof.comparison import TableComparison
 from deploy.local.proof.history import HistoryComparison, describe_versions
 from deploy.local.proof.letters import LettersFound
 from deploy.local.proof.reconciling import Reconciled
+from deploy.local.proof.sweeping import Swept
 from deploy.local.proof.wide_comparison import ChangeLogComparison
 
 
@@ -100,10 +101,12 @@ class Report:
     written: Mapping[str, int]
     letters: LettersFound
     reconciled: Sequence[Reconciled]
+    swept: Swept | None = None
+    """None where no database of Spanner runs."""
 
     @property
     def equal(self) -> bool:
-        """Return whether BigQuery equals its sources, `reconcile` agrees, and no dead letter is left open."""
+        """Return whether all is equal, `reconcile` and `sweep` did what they should, and no dead letter is open."""
         return not self.failures
 
     @property
@@ -122,6 +125,7 @@ class Report:
             *unequal,
             *incomplete,
             *reconciled,
+            *([f"sweep, {self.swept.source}: {self.swept}"] if self.swept is not None and self.swept.wrong else []),
             *([] if self.letters.settled else ["dead letters are missing or still open"]),
         ]
 
@@ -171,6 +175,8 @@ class Report:
                 console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
         for answer in self.reconciled:
             self._line(console, f"reconcile, {answer.source}", str(answer))
+        if self.swept is not None:
+            self._line(console, f"sweep, {self.swept.source}", str(self.swept))
         for line in self.letters.lines():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)

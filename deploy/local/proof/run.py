@@ -16,14 +16,15 @@ from deploy.local.platform.stack import Say, Sources, Stack, running_stack
 from deploy.local.proof.bigtable_side import BigtableSide
 from deploy.local.proof.letters import Command, LettersFound, LettersStory
 from deploy.local.proof.progress import Progress
-from deploy.local.proof.reconciling import Reconcile, ReconcileCommand, reconcile_all
+from deploy.local.proof.reconciling import Launcher, LocalLauncher, reconcile_all
 from deploy.local.proof.report import Compared, Report
 from deploy.local.proof.sides import Pace, Side
 from deploy.local.proof.spanner_side import SpannerSide
+from deploy.local.proof.sweeping import prove_sweep
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
-_LETTERS_TIMEOUT: Final = timedelta(minutes=2)
+_COMMANDS_TIMEOUT: Final = timedelta(minutes=2)
 _LOOK_AGAIN: Final = timedelta(milliseconds=500)
 
 
@@ -49,8 +50,8 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
     with running_stack(processes, say, settings.sources, settings.before) as stack:
         told = stack.flow.dead_letter_environment(letters_in(processes.directory))
-        reconcile = ReconcileCommand(processes.environment)
-        report = prove(settings, stack, LettersCommand(told), reconcile, console, say, processes.stop)
+        launch = LocalLauncher(processes.environment)
+        report = prove(settings, stack, LettersCommand(told), launch, console, say, processes.stop)
         processes.check()
     report.print(console)
     return 0 if report.equal else 1
@@ -60,7 +61,7 @@ def prove(
     settings: RunSettings,
     stack: Stack,
     command: Command,
-    reconcile: Reconcile,
+    launch: Launcher,
     console: Console,
     say: Say,
     stop: Stop,
@@ -68,12 +69,13 @@ def prove(
 ) -> Report:
     """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
 
-    In the end the consumer's own command ``reconcile`` has to agree. ``meanwhile`` is done while rows are
-    changed. If it restarts services, their counters prove nothing in the end: then only the tables are compared.
+    In the end the command ``reconcile`` has to agree, and ``sweep`` to delete a row that only BigQuery has.
+    ``meanwhile`` is done while rows are changed. If it restarts services, their counters prove nothing in the end: then
+    only the tables are compared.
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
-    story = LettersStory(stack, command, max(settings.patience, _LETTERS_TIMEOUT), stop, say)
+    story = LettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, say)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
         say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
         if settings.before:
@@ -95,9 +97,14 @@ def prove(
         counted = timedelta(0) if meanwhile else settings.patience / 2
         compared = _until_equal(stack, sides, settings.patience, counted, stop)
         progress.waits_for = "reconcile"
-        reconciled = reconcile_all(reconcile, stack.pipelines)
+        reconciled = reconcile_all(launch, stack.pipelines)
+        written, swept = stack.dataset.rows_written(), None
+        if stack.databases:
+            progress.waits_for = "sweep"
+            patience = max(settings.patience, _COMMANDS_TIMEOUT)
+            swept = prove_sweep(launch, stack.databases[0], stack.dataset, patience, stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-    return Report(found, stack.dataset.rows_written(), letters, reconciled)
+    return Report(found, written, letters, reconciled, swept)
 
 
 def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> list[Side]:
