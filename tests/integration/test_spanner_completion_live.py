@@ -93,6 +93,36 @@ def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_recor
     assert watched.metrics.completed_changes["exact"] > 4
 
 
+def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_updates_are_read(
+    make: Callable[..., Watched],
+) -> None:
+    updated = Updated(make(captured="OLD_AND_NEW_VALUES"))
+    watched = updated.watched
+
+    def types() -> list[str]:
+        headers = [header for header, changes in watched.topic.batches if changes]
+        return [column.type for header in headers for column in header.columns if column.name == "b"]
+
+    async def scenario() -> None:
+        async with watched.reading():
+            updated.write(0, a="first", b=None)
+            updated.write(0, a="second")
+            await watched.until(lambda: updated.published == updated.committed)
+            assert set(types()) == {"INT64"}
+            watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
+            watched.alter("ALTER TABLE t ADD COLUMN b STRING(MAX)", "ALTER TABLE t ADD COLUMN b varchar")
+            updated.write(0, a="third")
+            updated.write(0, b="text")
+            updated.write(0, a="fourth")
+            await watched.until(lambda: updated.published.keys() == updated.committed.keys())
+            await watched.until(lambda: bool(watched.marks()))
+        assert updated.published == updated.committed
+        assert types()[-1] == "STRING"
+        assert watched.marks() == {"t": {("column_type_changed", ("b",))}}
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("reading", [False, True], ids=["before they are read", "while they are read"])
 def test_updates_of_a_table_that_is_dropped_meanwhile_are_published_as_they_were(
     make: Callable[..., Watched], reading: bool
