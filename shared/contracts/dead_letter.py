@@ -23,7 +23,10 @@ _ATTRIBUTE_LIMIT: Final = 1024  # Pub/Sub: bytes in an attribute's value
 _ATTRIBUTES: Final = 100  # Pub/Sub: attributes on a message
 _TAKEN_OFF: Final = (REPLAY_OF, REPLAY_FORCED, "CloudPubSubDeadLetterSource")
 _MADE_ON_THE_WAY: Final = (*_TAKEN_OFF, "traceparent")
-"""Attributes (by how their names begin) that differ from one delivery of the same message to the next."""
+"""Attributes (by how their names begin) that differ from one delivery of the same message to the next.
+
+Older readers wrote a random `traceparent`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ Nothing is given up on the quiet: a future resolves when Pub/Sub has all its cha
 """
 
 import asyncio
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -417,14 +416,11 @@ def batch_message(message: Message, ordering_key: str, *, ordered: bool = True) 
 
 def _attributes(header: Header, commit_timestamps: Sequence[str]) -> dict[str, str]:
     """Return what lets other subscribers filter without parsing; a commit timestamp for each change."""
-    ids = secrets.token_hex(24)  # 16 bytes of a trace's, 8 of a span's
     attributes = {
         "source": header.source,
         "table": header.table,
         "change_count": str(len(commit_timestamps)),
         "format": str(header.format),
-        # W3C Trace Context: the message begins a trace of its own, which is not sampled yet.
-        "traceparent": f"00-{ids[:32]}-{ids[32:]}-00",
     }
     if commit_timestamps:
         times = set(commit_timestamps)

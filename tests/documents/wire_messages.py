@@ -33,7 +33,6 @@ from tests.unit.cdc_consumer.world import World
 
 FOLDER: Final = "reference/wire-format"
 COMMITTED: Final = parse_timestamp("2024-05-01T09:00:00.123456Z")
-_TRACEPARENT: Final = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"}
 _SECOND: Final = 1_000_000_000
 _BUCKETS: Final = 16
 _SOURCE: Final = "//spanner.googleapis.com/projects/p/instances/i/databases/shop/changeStreams/everything"
@@ -220,10 +219,9 @@ def _file(name: str) -> str:
 
 
 def _text(make: Callable[[], Any]) -> str:
-    """Return a message as a file has it. A trace is random: the file has the one that its specification shows."""
+    """Return a message as a file has it."""
     message = make()
     attributes = dict(sorted(message.attributes.items()))
-    attributes |= _TRACEPARENT if "traceparent" in attributes else {}
     lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in attributes.items())
     key, data = json.dumps(message.ordering_key), message.data.decode()
     return f'{{\n  "ordering_key": {key},\n  "attributes": {{\n{lines}\n  }},\n  "data": {data}\n}}\n'

@@ -20,7 +20,7 @@ from shared.contracts.reasons import Reason
 _OURS: Final = frozenset(
     {"source", "table", "change_count", "format", "first_commit_timestamp", "last_commit_timestamp", "traceparent"}
 )
-"""Attributes without a value of a row: those that readers write."""
+"""Attributes without a value of a row: those that readers write, or did (`traceparent`)."""
 _PLATFORM: Final = ("CloudPubSubDeadLetterSource", "replay_")
 _MOST_CHANGES: Final = 20
 _MOST_ELEMENTS: Final = 20

@@ -258,7 +258,6 @@ def test_a_new_member_is_valid_in_every_format() -> None:
         {"change_count": "-1"},
         {"change_count": "0"},
         {"first_commit_timestamp": "yesterday"},
-        {"traceparent": "00-00"},
         {"replay_forced": "true"},
         {"replay_of": "17"},
     ],
