@@ -70,7 +70,10 @@ def test_what_is_not_there_is_answered_with_the_setting_that_names_it(message: s
 
 
 def test_a_family_that_is_not_there_is_named_by_no_setting() -> None:
-    with pytest.raises(MisconfiguredError, match=r"family not found$"), bigtable_errors("look at t"):
+    with (
+        pytest.raises(MisconfiguredError, match=r"family not found \[bigtable-refused\]$"),
+        bigtable_errors("look at t"),
+    ):
         raise AioRpcError(
             grpc.StatusCode.NOT_FOUND, Metadata(), Metadata(), "table t: Requested column family not found", ""
         )

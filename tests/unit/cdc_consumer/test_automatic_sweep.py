@@ -126,7 +126,7 @@ def test_one_that_is_not_clean_yet_is_swept_again_before_long(world: World) -> N
 def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
     world.error = SweepRefusedError("made-up", "too many")
     assert len(world.rounds(3 * HOUR)) == 1
-    assert world.known.refused == {"planes": "too many"}
+    assert world.known.refused == {"planes": "too many [made-up]"}
 
     world.error = None
     assert len(world.rounds(6 * HOUR)) > 1

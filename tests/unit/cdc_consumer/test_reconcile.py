@@ -164,7 +164,7 @@ def test_a_table_that_cannot_be_compared_says_nothing_of_the_others_until_a_stop
     assert found == {
         "one": TableDifferences("one"),
         "away": "UNAVAILABLE; ask again",
-        "wrong": "no such table",
+        "wrong": "no such table [made-up]",
         "two": TableDifferences("two"),
     }
     stop.request()

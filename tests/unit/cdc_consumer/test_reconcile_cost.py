@@ -71,7 +71,7 @@ def test_what_was_found_before_the_money_ran_out_is_told(tmp_path: Path, monkeyp
     assert exit_code([result]) == 1
     assert "--max-bytes allows no more" in "\n".join(lines(result, 20))
     (told,) = document([result], {})["tables"]
-    assert (told["rows"], told["compared"], told["stopped"]) == (6, 2, "--max-bytes allows no more")
+    assert (told["rows"], told["compared"], told["stopped"]) == (6, 2, "--max-bytes allows no more [made-up]")
 
 
 def test_a_mirror_whose_reading_costs_too_much_is_not_compared(tmp_path: Path) -> None:
