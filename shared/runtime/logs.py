@@ -1,4 +1,6 @@
-"""Logs: one JSON object a line, in Cloud Logging's fields, an event's name and values beside it, never a row's values.
+"""Logs: one JSON object a line, in Cloud Logging's fields; never a row's values.
+
+An event is a sentence (`SENTENCES`) in the field ``message``, its name in ``event``, and its values beside them.
 
 On a terminal, and where LOG_FORMAT is ``text``, an event is a line of text instead; LOG_FORMAT=json forces JSON.
 
@@ -28,10 +30,12 @@ from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 from structlog.typing import EventDict, WrappedLogger
 
 from shared.contracts.errors import code_of
+from shared.runtime.log_events import SENTENCES
 
 _SEVERITY: Final = {"warn": "WARNING", "exception": "ERROR"}
 _SOURCE: Final = "logging.googleapis.com/sourceLocation"
-_HEAD: Final = ("time", "severity", "message", "service")
+_HEAD: Final = ("time", "severity", "message", "service", "error_code")
+"""Fields that a line of text begins with, or leaves out: a code is in the error that it is of."""
 _LONGEST_IN_LINE: Final = 100
 """Characters of a value that is read at the end of a line of text."""
 _ROOT: Final = f"{Path(__file__).resolve().parents[2]}{os.sep}"
@@ -141,7 +145,11 @@ def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict)
     for name in ("error", "why"):
         if (code := code_of(str(event.get(name, "")))) is not None:
             event.setdefault("error_code", code)
-    event["message"] = event.pop("event", "")
+    said = event.pop("event", "")
+    if said in SENTENCES:
+        event["message"], event["event"] = SENTENCES[said], said
+    else:  # a library's words
+        event["message"] = said
     called_at = _location(event.pop("pathname", ""), event.pop("lineno", 0), event.pop("func_name", ""))
     event.setdefault(_SOURCE, called_at[_SOURCE])
     return event
@@ -157,7 +165,8 @@ def _with_service(service: str) -> structlog.typing.Processor:
 
 def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """Return an event as people read it: values of several lines, and tracebacks, on lines of their own."""
-    fields = {name: value for name, value in event.items() if name not in (*_HEAD, _SOURCE, "exception")}
+    named = {"event": event["event"]} if "event" in event else {}
+    fields = named | {name: value for name, value in event.items() if name not in (*_HEAD, _SOURCE, "exception")}
     line = f"{str(event.get('time', ''))[11:19]} {event['severity']:<7} {event['message']}"
     below = []
     for name, value in fields.items():

@@ -70,7 +70,9 @@ def test_every_log_line_of_a_process_is_json_with_a_severity() -> None:
     said: list[dict[str, Any]] = [json.loads(line) for line in ran.stderr.splitlines()]
     assert (ran.returncode, ran.stdout) == (1, "")
     assert {one["service"] for one in said} == {"some_service"}
-    assert [(one["severity"], one["message"].split("\n")[0].removeprefix("<string>:23: ")) for one in said] == [
+    assert [
+        (one["severity"], one.get("event", one["message"]).split("\n")[0].removeprefix("<string>:23: ")) for one in said
+    ] == [
         ("INFO", "begun"),
         ("ERROR", "from a library"),
         ("WARNING", "UserWarning: from Python"),

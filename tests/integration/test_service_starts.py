@@ -79,7 +79,7 @@ def refused(module: str, variables: Mapping[str, str]) -> dict[str, Any]:
     assert ran.stdout == ""
     (line,) = ran.stderr.splitlines()
     event: dict[str, Any] = json.loads(line)
-    assert (event["message"], event["severity"]) == ("service_misconfigured", "ERROR")
+    assert (event["event"], event["severity"]) == ("service_misconfigured", "ERROR")
     assert event["service"] == module.rpartition(".")[2]
     return event
 

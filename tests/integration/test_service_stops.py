@@ -104,7 +104,7 @@ def stops_while_it_starts(module: str, address: str, directory: Path) -> None:
 
         assert process.wait(STOPS_WITHIN) == 0, log.read_text()
         said = events(log)
-    names = [one["message"] for one in said]
+    names = [one.get("event") for one in said]
     assert (names[0], names[-1]) == ("service_started", "service_stopped")
     assert said[0]["version"]
     assert said[0]["project"] == "p"

@@ -135,7 +135,7 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
     for name, text in told.items():
         assert MARKER not in text, f"{name}: {next(line for line in text.splitlines() if MARKER in line)}"
         said = [json.loads(line) for line in text.splitlines()]
-        names = [one["message"] for one in said]
+        names = [one.get("event") for one in said]
         assert names.count("service_started") == names.count("service_stopped") == 2, name
         assert {one["service"] for one in said} == {name}
         assert all({"time", "severity", "message"} <= one.keys() for one in said)

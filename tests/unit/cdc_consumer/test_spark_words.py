@@ -45,9 +45,9 @@ def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not
         timeout=60,
     )
 
-    first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["message"]))
+    first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["severity"]))
     assert first == {"severity": "ERROR", "message": "of log4j"}
-    assert (second["message"], second["severity"]) == ("spark_stderr", "WARNING")
+    assert (second["event"], second["severity"]) == ("spark_stderr", "WARNING")
     assert second["text"] == "java.lang.OutOfMemoryError: Java heap space"
     assert ran.stdout == ""
 

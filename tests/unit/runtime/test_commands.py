@@ -140,4 +140,4 @@ def test_a_command_warns_of_a_variable_that_is_nearly_a_setting(
 def test_what_nobody_types_logs_as_the_service_does(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, "rows") == MISCONFIGURED
     (line,) = capsys.readouterr().err.splitlines()
-    assert json.loads(line)["message"] == "service_misconfigured"
+    assert json.loads(line)["event"] == "service_misconfigured"

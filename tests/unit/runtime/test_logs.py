@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.log_events import SENTENCES
 from shared.runtime.logs import configure_logs
 
 
@@ -30,7 +31,7 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> None:
-    structlog.get_logger().warning("record_set_aside", reason="undecodable", count=2)
+    structlog.get_logger().warning("change_set_aside", reason="undecodable", count=2)
 
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
@@ -39,7 +40,8 @@ def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> N
     assert where["file"] == "tests/unit/runtime/test_logs.py"
     assert (int(where["line"]) > 0, where["function"]) == (True, _this())
     assert event == {
-        "message": "record_set_aside",
+        "message": SENTENCES["change_set_aside"],
+        "event": "change_set_aside",
         "severity": "WARNING",
         "service": "spanner_reader",
         "reason": "undecodable",
@@ -157,7 +159,10 @@ def test_a_terminal_gets_text_everything_else_json_and_log_format_decides_first(
     ours, library = stream.getvalue().splitlines()
     assert ours.startswith("{") is library.startswith("{") is not text
     if text:
-        assert re.fullmatch(r'\d\d:\d\d:\d\d INFO    query_started  tables=\["a"\]  attempt=2', ours)
+        assert re.fullmatch(
+            r'\d\d:\d\d:\d\d INFO    The streaming query has started  event=query_started  tables=\["a"\]  attempt=2',
+            ours,
+        )
         assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING a library's  logger=library", library)
 
 
@@ -169,7 +174,7 @@ def test_text_of_several_lines_and_a_traceback_stand_on_lines_of_their_own(lines
         structlog.get_logger().exception("service_misconfigured", error="wrong:\n  TOPIC is not set")
 
     first, *below = lines.getvalue().splitlines()
-    assert first.endswith(" ERROR   service_misconfigured")
+    assert first.endswith(" ERROR   The service ends, because a person has to act first  event=service_misconfigured")
     assert below[:3] == ["    error: wrong:", "      TOPIC is not set", "    Traceback (most recent call last):"]
     assert below[-1] == "    KeyError: 'k'"
 

@@ -40,7 +40,7 @@ def test_what_only_a_person_can_fix_is_said_in_the_log_and_by_the_exit_code(
 ) -> None:
     assert run_as("some_service", refused, {}) == MISCONFIGURED == 2
     (line,) = logged(capsys)
-    assert (line["service"], line["message"]) == ("some_service", "service_misconfigured")
+    assert (line["service"], line["event"]) == ("some_service", "service_misconfigured")
     assert (line["severity"], line["error"]) == ("ERROR", "TOPIC is not set [made-up]")
     assert line["error_code"] == "made-up"
 
@@ -70,7 +70,7 @@ def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys
     assert (
         first.items()
         >= {
-            "message": "service_started",
+            "event": "service_started",
             "topic": "changes",
             "port": 8080,
             "end": None,
@@ -78,7 +78,7 @@ def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys
         }.items()
     )
     assert "version" in first
-    assert last["message"] == "service_stopped"
+    assert last["event"] == "service_stopped"
 
 
 def test_a_variable_that_is_nearly_a_setting_is_warned_of_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_a_variable_that_is_nearly_a_setting_is_warned_of_at_the_start(capsys: p
 
     assert run_as("some_service", service, {}) == 0
     _first, warned = logged(capsys)
-    assert (warned["message"], warned["severity"]) == ("unknown_setting_found", "WARNING")
+    assert (warned["event"], warned["severity"]) == ("unknown_setting_found", "WARNING")
     assert warned["variable"] == "LOG_LEVL"
     assert "set LOG_LEVEL if that is meant" in str(warned["fix"])
 

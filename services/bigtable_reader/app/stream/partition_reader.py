@@ -189,7 +189,7 @@ class BigtablePartitionReader:
             await owned.end(lambda: self._store.advance([progress], release=True), stop)
             self._log.info("partition_reached_the_end", **owned.log_fields)
         else:
-            self._log.warning("stream_closed", **owned.log_fields, code=record.code, message=record.message)
+            self._log.warning("stream_closed", **owned.log_fields, code=record.code, words=record.message)
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
 
     async def _close(self, owned: BigtableOwnedPartition, children: Sequence[Child]) -> Literal[True] | None:
