@@ -35,7 +35,7 @@ from tests.worlds.type_map import open_target
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = {0: timedelta(hours=1), 9: timedelta(seconds=1), 23: timedelta(seconds=1), 24: timedelta(seconds=1)}
+HISTORIES = {11: timedelta(hours=1), 0: timedelta(seconds=1), 13: timedelta(seconds=1), 24: timedelta(seconds=1)}
 """Seeds of histories, and how long their rows of then can be read: these complete and reconstruct more than others."""
 KINDS = ("altering", "reshaping")
 

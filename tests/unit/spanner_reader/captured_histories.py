@@ -9,7 +9,7 @@ from tests.unit.spanner_reader.capturing import CAPTURE_TYPES, LEASE, CapturingW
 KEYS = range(5)
 STEPS = (
     *("commit",) * 15, *("moment",) * 4, *("wait",) * 3, *("start",) * 2, *("reshape",) * 2, *("pause",) * 2,
-    "kill", "stop", "nobody reads", "leases end", "alter", "unwatch",
+    *("nobody reads",) * 2, "kill", "stop", "leases end", "alter", "unwatch",
 )  # fmt: skip
 KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause",), "reshaping": ("reshape",)}
 
@@ -21,6 +21,7 @@ async def play(world: CapturingWorld, kinds: Collection[str]) -> None:
     left_out = [step for kind, some in KINDS.items() if kind not in kinds for step in some]
     world.unread = [step for kind in sorted(kinds) for step in KINDS[kind]]
     world.database.alter("a", "b", "c")
+    world.database.commit(*[("insert", key, {"a": f"{key}"}) for key in KEYS])
     world.start()
     for step in steps:
         if step not in left_out:
@@ -52,7 +53,7 @@ async def happen(world: CapturingWorld, step: str) -> None:
         case "nobody reads":
             while world.readers:
                 await world.stop(killed=True)
-            for _step in range(chance.randint(0, 6)):  # what comes next is all read together
+            for _step in range(chance.randint(0, 12)):  # what comes next is all read together
                 await happen(world, chance.choice(("commit", "commit", *world.unread)))
         case "leases end":  # those who hold them do not know yet
             world.database.clock.step(LEASE * 2)
