@@ -49,7 +49,8 @@ def test_rows_are_listed_looked_up_and_published_and_published_rows_win_over_app
     applied = max(sequence for sequence, _row in pipeline.newest.values())
 
     with opened_source("python -m services.bigtable_reader rows", environ, Stop()) as source:
-        assert source.tables() == (name,)
+        listed = source.listed()
+        assert (listed.names, listed.retention) == ((name,), 86_400)
         header, _done = source.describe(name)
         assert [column.name for column in decode_batch(header).header.columns] == ["row_key", "f", "g"]
         answers = list(source.read(name))

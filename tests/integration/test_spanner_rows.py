@@ -56,7 +56,8 @@ def test_rows_of_every_type_come_as_the_stream_writes_them(
 
     settings = environment(source, "Everything", topology, pubsub_emulator)
     with opened_source(COMMAND, settings, Stop()) as rows:
-        assert set(rows.tables()) == {*tables, "ByNull"}
+        listed = rows.listed()
+        assert (set(listed.names), listed.retention) == ({*tables, "ByNull"}, 86_400)
         messages = [batch for table in tables for batch in read(rows, table)]
         assert sum(len(decode_batch(batch)) for batch in read(rows, "ByBytes", format_timestamp(before))) == 4
         keys: list[Key] = [("Av8=",), ("Af8=",), ("AAA=",)]

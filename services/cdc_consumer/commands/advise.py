@@ -72,7 +72,7 @@ def lines(advice: Advice) -> Iterator[str]:
         yield from ("", *_capacity(capacity))
     yield from ("", "pipeline")
     for pipeline in advice.pipeline:
-        yield from _pipeline(pipeline)
+        yield from _pipeline(pipeline, measured=advice.asked.changes_per_second is None)
     if advice.asked.stream_storage is not None:
         size, cost = format_size(advice.asked.stream_storage.size), _dollars(advice.asked.stream_storage.cost)
         yield f"  Bigtable's change records: about {size}, {cost} for 30 days (1.5 x the writes, in each cluster)"
@@ -152,7 +152,7 @@ def _capacity(advice: CapacityAdvice) -> Iterator[str]:
             yield from (f"    {line}" for line in (f"-- {note}", *statement.splitlines()))
 
 
-def _pipeline(advice: PipelineAdvice) -> Iterator[str]:
+def _pipeline(advice: PipelineAdvice, *, measured: bool) -> Iterator[str]:
     limit, rate = advice.quotas, advice.bytes_per_second
     connections = "unknown" if advice.connections is None else f"{advice.connections:,}"
     yield (
@@ -163,6 +163,8 @@ def _pipeline(advice: PipelineAdvice) -> Iterator[str]:
     if rate is None or advice.needed is None:
         yield "    for more, start the consumer, or name what you expect: --changes, --change-bytes, --per"
         return
+    if measured:
+        yield "    the throughput is the consumer's mean since its start"
     few, many = advice.needed
     yield f"    that takes {few:,} to {many:,} connections (1 to 10 MB/s each)"
     if few > MULTIPLEXED_ABOVE:

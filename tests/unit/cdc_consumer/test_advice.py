@@ -366,6 +366,7 @@ def test_the_text_names_every_figure_and_every_rule() -> None:
         "$80.36 if each of these queries were a runtime merge; $4,500.00 at most for a background apply every 1h",
         "used 90.0 in the busiest second, 0.000 on average (slots_used 1.500)",
         "2 of 10,000 connections, 1.0 MB/s of 3.0 GB/s",
+        "the consumer's mean since its start",
         "7d 604.8 GB $13.04 3.4h LOST LOST",
         "Pub/Sub keeps 7d (KEEP_MESSAGES_FOR), the change stream 1d (--source-retention)",
         "a consumer that applies 50,000 changes/s",
