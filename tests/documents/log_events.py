@@ -26,7 +26,7 @@ _HEAD: Final = """# Log events
 
 <!-- Made from the code by `make docs`; a test fails where they differ. Change `SENTENCES`, not this file. -->
 
-Every line of a log has one of these names in `event`, and its sentence in `message`. Lines of libraries have no `event`.
+Each line of a log has one of these names in `event`, and its sentence in `message`. A line of a library has no `event`.
 Filter by the name: it never changes. Fields are those that the line may have beside time, severity and service.
 [Errors](errors.md#in-the-log-of-a-running-service) says what to do about some of them.
 
