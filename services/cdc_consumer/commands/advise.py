@@ -168,7 +168,8 @@ def _pipeline(advice: PipelineAdvice, *, measured: bool) -> Iterator[str]:
     few, many = advice.needed
     yield f"    that takes {few:,} to {many:,} connections (1 to 10 MB/s each)"
     if few > MULTIPLEXED_ABOVE:
-        yield f"    above {MULTIPLEXED_ABOVE} in a client Google advises multiplexing, which Python has not: start more"
+        yield f"    above {MULTIPLEXED_ABOVE} in a client Google advises multiplexing, which Python has not:"
+        yield "    start more consumers"
     if rate > 0.8 * limit.bytes_per_second:
         yield "    raise the quotas of throughput and of connections, in one proportion, before you start"
     yield (
@@ -178,13 +179,14 @@ def _pipeline(advice: PipelineAdvice, *, measured: bool) -> Iterator[str]:
 
 
 def _outages(advice: Advice) -> Iterator[str]:
-    yield f"{'outage':<10}{'waits':>10}{'storage':>10}{'catching up':>13}   {'readers go on':<18}readers away, too"
+    yield f"{'outage':<10}{'waits':>10}{'storage':>13}{'catching up':>13}   {'readers go on':<18}readers away, too"
     for one in advice.outages:
-        waits = "unknown" if one.backlog is None else format_size(one.backlog)
-        caught = "unknown" if one.catch_up is None else _age(one.catch_up)
+        waits, caught = "unknown", "unknown"
+        if one.backlog is not None:
+            waits, caught = format_size(one.backlog), "never" if one.catch_up is None else _age(one.catch_up)
         lost, at_source = ("LOST" if lost else "nothing is lost" for lost in (one.lost, one.lost_at_source))
         yield (
-            f"  {format_duration(one.length):<8}{waits:>10}{_dollars(one.storage_cost):>10}{caught:>13}   "
+            f"  {format_duration(one.length):<8}{waits:>10}{_dollars(one.storage_cost):>13}{caught:>13}   "
             f"{lost:<18}{at_source}"
         )
     kept, source_kept = format_duration(advice.asked.kept), format_duration(advice.asked.source_kept)

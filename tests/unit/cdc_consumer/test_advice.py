@@ -261,8 +261,10 @@ def test_a_price_can_be_changed_and_a_wrong_one_is_refused() -> None:
 
 def test_expected_throughput_is_computed_as_in_the_documents_example() -> None:
     """100 million endpoints that send 1,500 bytes each minute are 2.5 GB a second."""
-    (pipeline,) = advice_on(a_region(), changes_per_second=100_000_000 / 60, change_bytes=1_500).pipeline
+    advice = advice_on(a_region(), changes_per_second=100_000_000 / 60, change_bytes=1_500)
+    (pipeline,) = advice.pipeline
 
+    assert "1h 9.0 TB $0.00 never nothing is lost nothing is lost" in shown(advice)
     assert pipeline.bytes_per_second == pytest.approx(2.5e9)
     assert pipeline.needed == (250, 2_500)
     assert pipeline.quotas == quotas("us")

@@ -83,6 +83,7 @@ class OutageCost:
     storage_cost: float | None
     """Dollars: of messages that have waited for more than a day."""
     catch_up: timedelta | None
+    """None also where changes come faster than they are applied."""
     lost: bool
     lost_at_source: bool
 
