@@ -8,10 +8,10 @@ from tests.unit.spanner_reader.capturing import CAPTURE_TYPES, LEASE, CapturingW
 
 KEYS = range(5)
 STEPS = (
-    *("commit",) * 15, *("moment",) * 4, *("wait",) * 3, *("start",) * 2, *("reshape",) * 2, *("pause",) * 2,
+    *("commit",) * 15, *("moment",) * 4, *("wait",) * 3, *("start",) * 2, *("reshape",) * 2, "pause", "pause between",
     *("nobody reads",) * 2, "kill", "stop", "leases end", "alter", "unwatch",
 )  # fmt: skip
-KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause",), "reshaping": ("reshape",)}
+KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause", "pause between"), "reshaping": ("reshape",)}
 
 
 async def play(world: CapturingWorld, kinds: Collection[str]) -> None:
@@ -42,6 +42,12 @@ async def happen(world: CapturingWorld, step: str) -> None:
             world.database.reshape(KEYS, chance)
         case "pause":
             await world.pause_or_resume()
+        case "pause between":  # changes of one row, which are read together
+            key, names = chance.choice(KEYS), [name for name, _place in world.database.now.columns or ()]
+            for pauses in (True, True, False):
+                world.database.commit(("update", key, {chance.choice(names): f"{chance.randrange(1_000)}"}))
+                if pauses:
+                    await world.pause_or_resume()
         case "moment":
             await asyncio.sleep(chance.uniform(0, 0.3))
         case "wait":
