@@ -12,7 +12,7 @@ is applied or dead-lettered. The exit code is 0; or 3 if messages are deferred t
 trouble, also if an earlier run deferred them and they are still to come again. The log says when.
 
 Where most of what comes is poison, the query stops with exit code 2 and dead-letters no more. If it is to become dead
-dead letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) in each worker process pass.
+letters all the same, POISON_LIMIT=N lets N messages (ten times as many changes) of all tasks together pass.
 """
 
 import os

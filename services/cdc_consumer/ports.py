@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
@@ -161,6 +162,32 @@ class CrashCounts(Protocol):
 
     def set_counts(self, messages: Sequence[str], crashes: int) -> None:
         """Keep that number for each from now on, whatever ends this process; 0 is to forget these messages."""
+
+
+class PoisonLimit(Protocol):
+    """How much poison becomes dead letters before the query has to stop."""
+
+    def judge(self, seen: TaskTotals) -> None:
+        """Return if so much may be dead-lettered. MisconfiguredError: the limit has tripped.
+
+        TransientError: the driver, which counts for all tasks, does not answer.
+        """
+
+    def remember(self, seen: TaskTotals) -> None:
+        """Count this in place of what was judged last."""
+
+
+class SharedPoisonLimit(Protocol):
+    """The same for several processes, each of which has a number."""
+
+    def judge(self, seen: TaskTotals, process: int) -> None:
+        """Return if so much may be dead-lettered; until it is remembered, it counts for all others."""
+
+    def remember(self, seen: TaskTotals, process: int) -> None:
+        """Count this in place of what was judged last."""
+
+    def ended(self, process: int) -> None:
+        """Count what was judged last, if it has not been remembered: that process may have dead-lettered it."""
 
 
 class DurableBytes(Protocol):

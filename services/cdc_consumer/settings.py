@@ -59,6 +59,12 @@ class Settings:
         "does not know what was deferred elsewhere, or is leased by a run that was killed (up to four ack deadlines)",
         default="always",
     )
+    tasks_port: int = setting(
+        "the port at which Spark's tasks report, and hear of a stop; 0: any that is free",
+        default=0,
+        least=0,
+        most=65535,
+    )
     tasks: int = setting("tasks that pull, and tasks that write, in a micro-batch", unit="tasks", default=2, least=1)
     micro_batch_messages: int = setting("messages in a micro-batch, at most", unit="messages", default=10_000, least=1)
     micro_batch_bytes: int = setting(
@@ -137,18 +143,13 @@ class Settings:
 
     @together
     def _sweeps_unseen(self) -> str | None:
-        if self.sweep == "manual" or self.source_rows is not None or self.tasks_report:
+        if self.sweep == "manual" or self.source_rows is not None or self.spark_master.startswith("local"):
             return None
         return (
             f"SWEEP=automatic needs SOURCE_ROWS where Spark's tasks run on other machines (SPARK_MASTER="
-            f"{self.spark_master}): the consumer does not know there which messages are held that may yet bring rows, "
+            f"{self.spark_master}): what they hold that may yet bring rows is not known there while a network fails, "
             "so the source has to be asked what lives; set SOURCE_ROWS (a reader's command `rows`), or SWEEP=manual"
         )
-
-    @property
-    def tasks_report(self) -> bool:
-        """Return whether tasks see this machine's disk for certain, on which they report what they hold and count."""
-        return self.spark_master.startswith("local")
 
     @property
     def one_machine(self) -> bool:

@@ -1,7 +1,6 @@
 """A connection of each test to the emulators of the session, and a stand-in for those that may not share it."""
 
 import os
-import uuid
 from collections.abc import Iterator
 
 import grpc
@@ -9,11 +8,9 @@ import pytest
 
 from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
-from deploy.local.platform.services import Pipeline
 from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front
-from tests.integration.stand_in import PROJECT, StandIn
-from tests.worlds.consumer import World
+from tests.worlds.consumer import World, a_world
 
 
 @pytest.fixture
@@ -43,19 +40,5 @@ def stand_in_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
 @pytest.fixture
 def world(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], new_processes: Processes) -> Iterator[World]:
     """Return a pipeline without a reader; its consumer is still to be started."""
-    rest, storage = bigquery_stand_in
-    pipeline = Pipeline(
-        spanner="",
-        pubsub=pubsub_emulator,
-        bigquery_rest=rest,
-        bigquery_grpc=storage,
-        database="",
-        change_stream="",
-        project=PROJECT,
-        instance="",
-        name=f"consumer-{uuid.uuid4().hex[:8]}",
-    )
-    world = World(pipeline, new_processes, StandIn(bigquery_stand_in))
-    yield world
-    world.fix()
-    world.channel.close()
+    with a_world(pubsub_emulator, bigquery_stand_in, new_processes) as world:
+        yield world

@@ -87,5 +87,5 @@ def test_a_flood_that_trickles_in_is_not_drained_by_restarts(world: World) -> No
         assert one.process.wait(TIMEOUT) == 2, one.process.obituary()
         letters_of.append(len(world.letters()))
 
-    assert 4 <= letters_of[0] <= 20, "few: some pass in each worker process of the first"
+    assert letters_of[0] in (4, 5), "no more than the limit, whichever process they come to"
     assert letters_of[1:] == [0, 0]

@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -30,7 +31,7 @@ from shared.pubsub.stubs import (
     pull_stub,
 )
 from shared.pubsub.topology import create_topology
-from tests.integration.stand_in import StandIn
+from tests.integration.stand_in import PROJECT, StandIn
 
 ACK_DEADLINE = timedelta(seconds=15)
 STOP_WITHIN = timedelta(seconds=10)
@@ -115,6 +116,27 @@ class World:
 
     def fix(self) -> None:
         self.stand_in.control("DELETE", "faults")
+
+
+@contextmanager
+def a_world(pubsub: str, bigquery: tuple[str, str], processes: Processes) -> Iterator[World]:
+    """Make a pipeline without a reader; its consumer is still to be started."""
+    rest, storage = bigquery
+    pipeline = Pipeline(
+        spanner="",
+        pubsub=pubsub,
+        bigquery_rest=rest,
+        bigquery_grpc=storage,
+        database="",
+        change_stream="",
+        project=PROJECT,
+        instance="",
+        name=f"consumer-{uuid.uuid4().hex[:8]}",
+    )
+    world = World(pipeline, processes, StandIn(bigquery))
+    yield world
+    world.fix()
+    world.channel.close()
 
 
 def counter(consumer: Service, name: str) -> float:

@@ -79,9 +79,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
         + (f"; oldest message held: {_seconds(lag['oldest_held'])} old" if processes else "")
     )
-    if processes is None:
-        yield "what worker processes hold is not known: they run on other machines"
-    else:
+    if processes:  # an older consumer may not know
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
     if document["labels"]["error"]:
         read_at = document["labels"]["read_at"]

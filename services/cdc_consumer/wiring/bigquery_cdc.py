@@ -17,9 +17,7 @@ The option ``settings`` holds the JSON of `SinkOptions` (`encode_options`).
 import functools
 import os
 import socket
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -41,14 +39,21 @@ from services.cdc_consumer.adapters.spark.options import decode_options
 from services.cdc_consumer.adapters.stream.data_files import forget_data, with_data
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
-from services.cdc_consumer.adapters.stream.reports import send_report
-from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile
-from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
+from services.cdc_consumer.adapters.stream.reports import (
+    DriverAddress,
+    DriverPoisonLimit,
+    check_driver_answers,
+    request_at_driver_stop,
+    send_report,
+)
+from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile, subscription_scope
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
-from shared.contracts.errors import MisconfiguredError
+from services.cdc_consumer.core.stream.task_totals import TaskTotals
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.dead_letters import DeadLetterPublisher
@@ -59,7 +64,6 @@ from shared.runtime.retries import name_emulators, retrying
 from shared.runtime.stop import Stop
 
 _NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
-_LOOK_FOR_STOP: Final = 0.5  # seconds
 _FIRST_ANSWER: Final = timedelta(seconds=30)
 
 
@@ -78,16 +82,13 @@ class SinkOptions:
     pubsub_emulator_host: str | None = None
     bigquery_emulator_host: str | None = None
     bigquery_storage_emulator_host: str | None = None
-    stop_file: str | None = None
-    """Once this file is there, a task that waits for a service gives up."""
-    report_socket: str | None = None
-    """Where tasks report counts and outstanding messages; None: nowhere."""
-    commit_socket: str | None = None
-    """Where `commit` reports its counts; None: to ``report_socket``."""
+    driver: DriverAddress | None = None
+    """Where tasks report counts and outstanding messages, ask before they dead-letter, and hear of a stop.
+
+    None: nowhere; each process has a dead-letter limit of its own.
+    """
     state_directory: str | None = None
     """Where workers keep crash counts, and until when messages are deferred. It outlives them."""
-    poison_limit: int = POISON_LIMIT
-    """See `DeadLetterLimit`."""
     tables_file: str = ""
     """The text of one, because workers do not see the driver's disk; empty: every table is mirrored."""
     mask_key: str = ""
@@ -154,7 +155,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 connections=writer.connections_open,
                 oldest_held=oldest_held,
             )
-            send_report(self._options.report_socket, told)
+            send_report(self._options.driver, told)
 
         def waiting(table: str = "", why: str = "") -> None:
             report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)
@@ -164,9 +165,10 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
         try:
             whole = self._with_data(messages, leases)
-            with _stopping_at(self._options.stop_file, composed.stop):
-                counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
-        except BaseException:  # a task that fails has no commit message, so it reports by itself
+            counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
+        except BaseException as error:  # a task that fails has no commit message, so it reports by itself
+            if isinstance(error, TransientError):  # what it was about to dead-letter comes again
+                composed.memory.dead_letter_limit.remember(TaskTotals())
             left = Counts(
                 messages=len(messages),
                 acked=leases.acked - acked,
@@ -209,7 +211,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             return
         configure_logs("cdc_consumer", self._options.log_level)
         structlog.get_logger().info(event, batch=batch_id, **counts.fields())
-        send_report(self._options.commit_socket or self._options.report_socket, Report(counts=counts))
+        send_report(self._options.driver, Report(counts=counts))
 
 
 def _process_name() -> str:
@@ -240,6 +242,9 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
         }
     )
     stop, clock = Stop(), SystemClock()
+    if options.driver is not None:
+        check_driver_answers(options.driver)
+        request_at_driver_stop(options.driver, stop)
     pubsub = open_channel(options.pubsub_emulator_host)
     storage = open_storage_channel(options.bigquery_storage_emulator_host)
     client = open_client(options.project, options.bigquery_emulator_host)
@@ -252,8 +257,8 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
     suspects = Path(options.state_directory) if options.state_directory else None
-    scope = f"{options.pubsub_emulator_host or ''} {options.subscription}"
-    dead_letter_limit = DeadLetterLimit(options.poison_limit, StateFile(suspects, "flood", scope))
+    scope = subscription_scope(options.pubsub_emulator_host, options.subscription)
+    limit = DriverPoisonLimit(options.driver) if options.driver is not None else DeadLetterLimit()
     ports = Ports(
         leases=leases,
         crash_counts=CrashCountsOnDisk(suspects, scope),
@@ -263,34 +268,11 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
             options.project,
             options.dataset,
             clock_margin=options.clock_margin,
-            progressed=lambda: send_report(options.report_socket, Report()),  # a sign of life
+            progressed=lambda: send_report(options.driver, Report()),  # a sign of life
         ),
         writer=writer,
     )
     file = read_tables_file(options.tables_file)
     plan = Plan(file, options.dataset, read_mask_key(file, expected=options.mask_key))
     deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
-    return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=dead_letter_limit, plan=plan), stop)
-
-
-@contextmanager
-def _stopping_at(path: str | None, stop: Stop) -> Iterator[None]:
-    """Request ``stop`` once a file is there, which is how the driver's stop reaches a worker process."""
-    if path is None:
-        yield
-        return
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.wait(_LOOK_FOR_STOP):
-            if Path(path).exists():
-                stop.request()
-                return
-
-    watcher = threading.Thread(target=look, name="stop file", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=limit, plan=plan), stop)

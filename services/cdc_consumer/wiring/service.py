@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +26,11 @@ from services.cdc_consumer.adapters.spark.options import encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     Java,
     QueryFailedError,
-    at_work,
     check_java,
+    driver_host,
     ending_with,
     error_of,
+    executor_slots,
     query_error,
     spark_settings,
     start_error,
@@ -40,12 +40,18 @@ from services.cdc_consumer.adapters.spark.spark_session import (
 from services.cdc_consumer.adapters.status.mirrors import label_recreated, mirror_watermarks, read_mirrors
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
-from services.cdc_consumer.adapters.stream.reports import receiving_reports
-from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, StateFile, choose_state_directory
+from services.cdc_consumer.adapters.stream.reports import DriverAddress, DriverServer, receiving_reports
+from services.cdc_consumer.adapters.stream.state_directory import (
+    MIRRORS,
+    StateFile,
+    choose_state_directory,
+    subscription_scope,
+)
 from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
-from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
+from services.cdc_consumer.app.status.status import ConsumerStatus
+from services.cdc_consumer.app.stream.dead_letter_limit import DEAD_LETTERS_FILE, DeadLetterLimit
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
@@ -72,7 +78,7 @@ _FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may tak
 _GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
 _LOOK: Final = timedelta(milliseconds=200)
-_SELDOM: Final = 10  # looks
+_EXECUTORS_WITHIN: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     health = Health(settings.liveness)
     registry = CollectorRegistry()
     oldest_messages = OldestMessages(SystemClock(), settings.liveness, settings.sweep_after)
-    metrics = ConsumerMetrics(registry, SystemClock(), oldest_messages, tasks_report=settings.tasks_report)
+    metrics = ConsumerMetrics(registry, SystemClock(), oldest_messages)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
         SystemClock(),
@@ -127,7 +133,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         lambda mirror: label_recreated(client, settings.dataset_project, settings.bigquery_dataset, mirror),
         mirrors_kept(settings),
         oldest_messages,
-        StatusOptions(tasks_report=settings.tasks_report, refused_after=settings.refused_after),
+        settings.refused_after,
     )
 
     metrics.show_refused(told.refused)
@@ -135,7 +141,8 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         registry,
         lambda: mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors()),
     )
-    deferrals = Deferrals(deferral_file(settings), SystemClock())
+    deferrals = Deferrals(state_file(settings, DEFERRALS_FILE), SystemClock())
+    limit = DeadLetterLimit(settings.poison_limit, state_file(settings, DEAD_LETTERS_FILE))
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
@@ -155,7 +162,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
             ack_deadline = check_start(settings, datasets, health, stop)
             try:
                 with (
-                    receiving_reports(exchange / "reports", take),
+                    receiving_reports(take, limit) as reports,
                     told.looking(),
                     watermarks.showing(),
                     sweeping(settings, told, os.environ, stop),
@@ -164,7 +171,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
                     if stop.requested:
                         return True
                     for_workers = TablesForWorkers(tables_text, mask_key.fingerprint if mask_key else "")
-                    run_query(session, settings, for_workers, ack_deadline, exchange, health, stop)
+                    run_query(session, settings, for_workers, ack_deadline, exchange, reports, health, stop)
             finally:
                 log.info("leases_counted", **metrics.left())
     deferred, until = metrics.leases["deferred"], deferrals.until()
@@ -183,10 +190,11 @@ def mirrors_kept(settings: Settings) -> StateFile:
     return StateFile(directory, MIRRORS, scope, valid_for=None)
 
 
-def deferral_file(settings: Settings) -> StateFile:
-    """Return what says by when the messages come again that this subscription's consumers have deferred."""
-    scope = f"{settings.pubsub_emulator_host or ''} {subscription_path(settings.project, settings.subscription)}"
-    return StateFile(choose_state_directory(settings.checkpoint_location), DEFERRALS_FILE, scope)
+def state_file(settings: Settings, name: str) -> StateFile:
+    """Return a file about this subscription that outlives the process: of deferrals, or of the dead-letter limit."""
+    subscription = subscription_path(settings.project, settings.subscription)
+    scope = subscription_scope(settings.pubsub_emulator_host, subscription)
+    return StateFile(choose_state_directory(settings.checkpoint_location), name, scope)
 
 
 def run_query(
@@ -195,11 +203,13 @@ def run_query(
     tables: TablesForWorkers,
     ack_deadline: timedelta,
     exchange: Path,
+    reports: DriverServer,
     health: Health,
     stop: Stop,
 ) -> None:
     """Start the query and watch it until it is asked to stop or fails."""
     log = structlog.get_logger()
+<<<<<<< HEAD
     slots = session.sparkContext.defaultParallelism
     if settings.spark_master.startswith("local") and settings.tasks > slots:
         raise MisconfiguredError(
@@ -207,17 +217,56 @@ def run_query(
             f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
             "the messages of a task that waits for a slot have leases that are not extended",
         )
+=======
+    if settings.one_machine:
+        check_slots(session.sparkContext.defaultParallelism, settings)
+    elif not wait_for_slots(lambda: executor_slots(session), settings, health, stop):
+        return
+    host, bind = ("127.0.0.1",) * 2 if settings.spark_master.startswith("local") else driver_host(session)
+    driver = reports.listen(host, bind, settings.tasks_port)
+>>>>>>> 348fe73 (cdc_consumer: tasks report to the driver over TCP on every Spark, and the driver counts dead letters for all of them)
     try:
-        query = start_query(session, settings, tables, ack_deadline, exchange)
+        query = start_query(session, settings, tables, ack_deadline, exchange, driver)
     except (PySparkException, Py4JJavaError) as error:
         raise query_error(settings.checkpoint_location, error) from None
     log.info("query_started", query=query.name, ack_deadline_seconds=ack_deadline.total_seconds())
     health.ready = True
 
-    def working() -> bool:  # tasks that report say so themselves
-        return not settings.tasks_report and at_work(session)
+    def stop_tasks() -> None:
+        (exchange / "stop").touch()  # the source starts no further micro-batch
+        reports.stop_tasks()  # the sink waits for no service
 
-    watch(query, health, stop, exchange / "stop", working, may_end=settings.trigger == "available-now")
+    watch(query, health, stop, stop_tasks, may_end=settings.trigger == "available-now")
+
+
+def check_slots(slots: int, settings: Settings) -> None:
+    """Raise MisconfiguredError where not all tasks run at once: no process extends the leases of one that waits."""
+    if settings.tasks > slots:
+        raise MisconfiguredError(
+            f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run: "
+            "the messages of a task that waits for a slot have leases that are not extended; lower TASKS, or give "
+            "Spark more cores"
+        )
+
+
+def wait_for_slots(
+    slots: Callable[[], int], settings: Settings, health: Health, stop: Stop, within: timedelta = _EXECUTORS_WITHIN
+) -> bool:
+    """Wait until executors for all tasks have come, alive; return whether to go on, False after a stop.
+
+    MisconfiguredError as `check_slots`, where they do not come ``within`` a time.
+    """
+    over, said = time.monotonic() + within.total_seconds(), False
+    while (found := slots()) < settings.tasks:
+        health.progressed()
+        if time.monotonic() >= over:
+            check_slots(found, settings)
+        if not said:
+            structlog.get_logger().info("executors_awaited", slots=found, tasks=settings.tasks)
+            said = True
+        if stop.wait(_LOOK):
+            return False
+    return True
 
 
 def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
@@ -275,14 +324,18 @@ def spark(settings: Settings, started_java: Java, stop: Stop) -> Iterator[SparkS
 
 
 def start_query(
-    session: SparkSession, settings: Settings, tables: TablesForWorkers, ack_deadline: timedelta, exchange: Path
+    session: SparkSession,
+    settings: Settings,
+    tables: TablesForWorkers,
+    ack_deadline: timedelta,
+    exchange: Path,
+    driver: DriverAddress,
 ) -> StreamingQuery:
     """Start the query: subscription -> tasks by ordering key -> BigQuery, evaluated once per micro-batch."""
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(BigQueryCdcDataSource)
     subscription = subscription_path(settings.project, settings.subscription)
-    stop_file, reports, data_directory = str(exchange / "stop"), str(exchange / "reports"), None
-    report_socket = reports if settings.tasks_report else None
+    data_directory = None
     if settings.one_machine:  # what messages hold goes past Spark
         (exchange / "data").mkdir()
         data_directory = str(exchange / "data")
@@ -295,8 +348,8 @@ def start_query(
         linger=settings.linger,
         idle_wait=_IDLE_WAIT,
         ack_deadline=ack_deadline,
-        stop_file=stop_file,
-        report_socket=report_socket,
+        stop_file=str(exchange / "stop"),
+        driver=driver,
         data_directory=data_directory,
         log_level=settings.log_level,
     )
@@ -310,11 +363,8 @@ def start_query(
         pubsub_emulator_host=settings.pubsub_emulator_host,
         bigquery_emulator_host=settings.bigquery_emulator_host,
         bigquery_storage_emulator_host=settings.bigquery_storage_emulator_host,
-        stop_file=stop_file,
-        report_socket=report_socket,
-        commit_socket=reports,  # `commit` runs on this machine, wherever tasks do
+        driver=driver,
         state_directory=str(suspects) if suspects else None,
-        poison_limit=settings.poison_limit,
         tables_file=tables.text,
         mask_key=tables.mask_key,
         data_directory=data_directory,
@@ -330,23 +380,20 @@ def start_query(
     return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
 
 
-def watch(
-    query: StreamingQuery, health: Health, stop: Stop, stop_file: Path, working: Callable[[], bool], *, may_end: bool
-) -> None:
+def watch(query: StreamingQuery, health: Health, stop: Stop, stop_tasks: Callable[[], None], *, may_end: bool) -> None:
     """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
 
-    ``working`` tells whether a micro-batch lives whose tasks cannot say so; asked now and then, for it takes a while.
     ``may_end``: it ends by itself once the subscription is drained.
     """
-    looks = count()
     while query.isActive and not stop.wait(_LOOK):
-        waits = not query.status["isDataAvailable"]  # for messages, and gets round to it
-        if waits or (next(looks) % _SELDOM == 0 and working()):
+        if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it; tasks report
             health.progressed()
     if stop.requested:
         structlog.get_logger().info("stop_requested")
-        stop_file.touch()  # the source starts no further micro-batch, and the sink waits for no service
+        stop_tasks()
         _wait_until_idle(query)
+    elif query.exception() is not None:
+        stop_tasks()  # those that wait for a service, until Spark ends them, give back what they hold
     _raise_what_ended(query, may_end=may_end)
     query.stop()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,6 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, M
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.counts import Report
@@ -40,6 +38,7 @@ from shared.contracts.errors import MisconfiguredError, PoisonRecordError, Trans
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
+from tests.unit.cdc_consumer.listening import listening
 
 PLANES = table_definition(a_header())
 COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
@@ -490,10 +489,10 @@ def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: 
 
 
 def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bigquery_cdc, "open_client", lambda _project, _host: OneTable())
-    nowhere, socket = "127.0.0.1:1", str(tmp_path / "reports")
+    nowhere = "127.0.0.1:1"
     options = SinkOptions(
         subscription="projects/p/subscriptions/s",
         dead_letter_topic="projects/p/topics/t",
@@ -502,11 +501,10 @@ def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
         ack_deadline=timedelta(seconds=10),
         pubsub_emulator_host=nowhere,
         bigquery_storage_emulator_host=nowhere,
-        report_socket=socket,
     )
     taken: queue.Queue[Report] = queue.Queue()
-    with receiving_reports(Path(socket), taken.put):
-        tables = bigquery_cdc._composed(os.getpid(), options).ports.tables
+    with listening(taken.put) as driver:
+        tables = bigquery_cdc._composed(os.getpid(), replace(options, driver=driver)).ports.tables
         for _ in range(2):
             for number in range(3):
                 tables.ensure(replace(PLANES, name=f"planes_{number}"))

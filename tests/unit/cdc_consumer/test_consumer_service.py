@@ -18,13 +18,23 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     query_error,
     start_error,
 )
-from services.cdc_consumer.adapters.stream.reports import receiving_reports, send_report
+from services.cdc_consumer.adapters.stream.reports import (
+    DriverPoisonLimit,
+    check_driver_answers,
+    receiving_reports,
+    request_at_driver_stop,
+    send_report,
+)
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
+from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, SinkOptions
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
+from shared.runtime.stop import Stop
+from tests.unit.cdc_consumer.listening import listening
 from tests.unit.cdc_consumer.world import NEEDED, NOW, SetClock
 
 OPTIONS = SinkOptions(
@@ -101,9 +111,7 @@ def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
 
 
 def test_the_sinks_options_reach_it_as_they_were_given() -> None:
-    options = replace(
-        OPTIONS, ack_deadline=timedelta(seconds=30), clock_margin=timedelta(0), poison_limit=0, tables_file='"[x]\n'
-    )
+    options = replace(OPTIONS, ack_deadline=timedelta(seconds=30), clock_margin=timedelta(0), tables_file='"[x]\n')
 
     assert decode_options(SinkOptions, encode_options(options)) == options
 
@@ -112,7 +120,7 @@ def test_the_sinks_options_have_defaults_for_everything_but_names() -> None:
     names = '{"subscription": "s", "dead_letter_topic": "d", "project": "p", "dataset": "mirror"}'
     options = decode_options(SinkOptions, {"settings": names})
 
-    assert (options.clock_margin, options.poison_limit) == (timedelta(minutes=5), 100)
+    assert (options.clock_margin, options.driver) == (timedelta(minutes=5), None)
 
 
 @pytest.mark.parametrize("missing", ["subscription", "dead_letter_topic", "project", "dataset"])
@@ -239,11 +247,6 @@ def test_a_refusal_of_anything_else_is_no_trouble_of_the_checkpoint(words: str, 
     assert words in str(error)
 
 
-def test_a_poison_limit_that_is_no_number_is_refused() -> None:
-    with pytest.raises(MisconfiguredError, match="poison_limit"):
-        decode_options(SinkOptions, encode_options(asdict(OPTIONS) | {"poison_limit": "many"}))
-
-
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,3]", "spark://h:7077", "k8s://h", "yarn"])
 def test_what_spark_takes_as_a_master_is_taken(master: str) -> None:
     assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "1"}).spark_master == master
@@ -273,10 +276,10 @@ def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> 
             check_java({"PATH": str(tmp_path)})
 
 
-def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
+def test_reports_reach_the_driver() -> None:
     taken: queue.Queue[Report] = queue.Queue()
-    with receiving_reports(tmp_path / "r", taken.put):
-        send_report(str(tmp_path / "r"), Report(counts=COUNTS, process="p", oldest_held=5))
+    with listening(taken.put) as driver:
+        send_report(driver, Report(counts=COUNTS, process="p", oldest_held=5))
         found = taken.get(timeout=10)
 
     assert found.counts.plus(Counts()) == COUNTS.plus(Counts())
@@ -284,23 +287,71 @@ def test_reports_reach_whoever_receives_them(tmp_path: Path) -> None:
     assert taken.empty()
 
 
-def test_what_is_said_of_very_many_tables_arrives_all_the_same(tmp_path: Path) -> None:
+def test_what_is_said_of_very_many_tables_arrives_all_the_same() -> None:
     taken: queue.Queue[Report] = queue.Queue()
-    tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(2_000)}
-    with receiving_reports(tmp_path / "r", taken.put):
-        send_report(str(tmp_path / "r"), Report(counts=Counts(messages=7, tables=tables), process="p", oldest_held=5))
-        found = [taken.get(timeout=10)]
-        while len({name for one in found for name in one.counts.tables}) < len(tables):
-            found.append(taken.get(timeout=10))
+    tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(20_000)}
+    with listening(taken.put) as driver:
+        send_report(driver, Report(counts=Counts(messages=7, tables=tables), process="p", oldest_held=5))
 
-    assert len(found) > 1
-    assert [one.counts.messages for one in found if one.counts.messages] == [7]
-    assert [one.oldest_held for one in found if one.process] == [5]
+    assert taken.get_nowait().counts.tables.keys() == tables.keys()
 
 
-def test_a_report_that_nobody_receives_is_dropped(tmp_path: Path) -> None:
-    send_report(str(tmp_path / "nobody"), Report(counts=COUNTS))
+def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
+    taken: queue.Queue[Report] = queue.Queue()
+    with listening(taken.put) as driver:
+        for number in range(1_000):
+            send_report(driver, Report(retries=number))
+
+    assert [taken.get_nowait().retries for _ in range(taken.qsize())] == list(range(1_000))
+
+
+def test_a_report_that_nobody_receives_is_dropped() -> None:
+    with listening(lambda _report: None) as driver:
+        send_report(driver, Report(counts=COUNTS))
+    send_report(driver, Report(counts=COUNTS))
+    send_report(driver, Report(counts=COUNTS))
     send_report(None, Report(counts=COUNTS))
+
+
+def test_who_does_not_know_the_secret_is_not_heard() -> None:
+    taken: queue.Queue[Report] = queue.Queue()
+    with listening(taken.put) as driver:
+        another = replace(driver, secret="0" * len(driver.secret))
+        send_report(another, Report(counts=COUNTS))
+        with pytest.raises(TransientError, match="does not answer"):
+            DriverPoisonLimit(another).judge(TaskTotals(messages=Seen({"": 1}, {"": 1})))
+
+    assert taken.empty()
+    assert driver.secret not in repr(OPTIONS) + repr(replace(OPTIONS, driver=driver))
+
+
+def test_a_task_that_does_not_reach_the_driver_names_the_address_and_the_fix() -> None:
+    with listening(lambda _report: None) as driver:
+        check_driver_answers(driver)
+    with pytest.raises(MisconfiguredError, match=rf"127.0.0.1:{driver.port}.*TASKS_PORT"):
+        check_driver_answers(driver)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with listening(lambda _report: None) as one, receiving_reports(lambda _report: None, DeadLetterLimit()) as other:
+        told = rf"127.0.0.1:{one.port}: .*TASKS_PORT"
+        with pytest.raises(MisconfiguredError, match=told):
+            other.listen("127.0.0.1", port=one.port)
+
+
+def test_tasks_hear_of_a_stop_whether_they_listened_before_or_not_and_of_the_drivers_end() -> None:
+    before, after, orphan = Stop(), Stop(), Stop()
+    with receiving_reports(lambda _report: None, DeadLetterLimit()) as server:
+        request_at_driver_stop(server.listen("127.0.0.1"), before)
+        assert not before.wait(timedelta(milliseconds=200))
+        server.stop_tasks()
+        assert before.wait(timedelta(seconds=10))
+        request_at_driver_stop(server.listen("127.0.0.1"), after)
+        assert after.wait(timedelta(seconds=10))
+    with listening(lambda _report: None) as driver:
+        request_at_driver_stop(driver, orphan)
+        assert not orphan.wait(timedelta(milliseconds=200))
+    assert orphan.wait(timedelta(seconds=10))
 
 
 def test_metrics_add_up_the_counts() -> None:
@@ -324,23 +375,6 @@ def test_metrics_add_up_the_counts() -> None:
     assert value("consumer_failing_tables") == 1
     assert value("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
     assert metrics.left() == {"taken": 10, "acked": 8, "deferred": 2, "given_back": 0, "left": 0}
-
-
-def test_where_tasks_do_not_report_what_only_they_know_is_not_shown() -> None:
-    def names(*, tasks_report: bool) -> set[str]:
-        metrics = ConsumerMetrics(registry := CollectorRegistry(), SetClock(), tasks_report=tasks_report)
-        metrics.take(Report(counts=COUNTS))
-        assert registry.get_sample_value("millrace_leases_acked_total") == COUNTS.acked
-        assert ("left" in metrics.left()) is tasks_report
-        return {family.name.removeprefix("millrace_") for family in registry.collect()}
-
-    appends = {"appends", "appended_bytes", "append_seconds", "append_connections"}
-    assert names(tasks_report=True) - names(tasks_report=False) == {
-        "leases_acquired",
-        "leases_released",
-        "consumer_oldest_outstanding_message_age_seconds",
-        *(f"consumer_{name}" for name in appends),
-    }
 
 
 def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have() -> None:

@@ -1,4 +1,4 @@
-"""What a worker process leaves to the next: by when messages that it defers come again, and how many were poison."""
+"""What a worker process says, and leaves to the next: by when what it defers comes again, how many were poison."""
 
 import os
 import queue
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
-from services.cdc_consumer.app.stream.deferrals import Deferrals
+from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring import bigquery_cdc
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, SinkOptions
-from services.cdc_consumer.wiring.service import deferral_file
+from services.cdc_consumer.wiring.service import state_file
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PublishResponse
 from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from tests.builders import a_message, messages_table
 from tests.fakes.pubsub_channel import FakeChannel
+from tests.unit.cdc_consumer.listening import listening
 from tests.unit.cdc_consumer.world import NEEDED
 
 OPTIONS = SinkOptions(
@@ -31,7 +31,6 @@ OPTIONS = SinkOptions(
     project="p",
     dataset="mirror",
     ack_deadline=timedelta(seconds=60),
-    poison_limit=0,
     bigquery_emulator_host="127.0.0.1:9",
     bigquery_storage_emulator_host="127.0.0.1:9",
 )
@@ -56,12 +55,12 @@ def defer_a_flood(options: SinkOptions) -> None:
 
 
 def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(
-    pubsub: FakeChannel, tmp_path: Path
+    pubsub: FakeChannel,
 ) -> None:
     taken: queue.Queue[Report] = queue.Queue()
     before = SystemClock().now() // 1000
-    with receiving_reports(tmp_path / "r", taken.put):
-        defer_a_flood(replace(OPTIONS, report_socket=str(tmp_path / "r")))
+    with listening(taken.put, limit=0) as driver:
+        defer_a_flood(replace(OPTIONS, driver=driver))
         told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
     after = SystemClock().now() // 1000
 
@@ -76,26 +75,28 @@ def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arriv
     pubsub: FakeChannel, tmp_path: Path
 ) -> None:
     next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
-    defer_a_flood(replace(OPTIONS, state_directory=str(choose_state_directory(next_run.checkpoint_location))))
+    directory = choose_state_directory(next_run.checkpoint_location)
+    with listening(lambda _report: None, limit=0) as driver:
+        defer_a_flood(replace(OPTIONS, driver=driver, state_directory=str(directory)))
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
-    assert Deferrals(deferral_file(next_run), SystemClock()).until() is not None
+    assert Deferrals(state_file(next_run, DEFERRALS_FILE), SystemClock()).until() is not None
 
 
-def test_the_next_worker_process_goes_on_counting_poison_where_the_last_one_stopped(
-    pubsub: FakeChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_poison_of_all_worker_processes_is_counted_together(
+    pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = replace(OPTIONS, state_directory=str(tmp_path), poison_limit=2)
-
-    def write(number: int) -> None:
+    def write(number: int, options: SinkOptions) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own
         garbage = dict(a_message(data=b"garbage %d" % number)) | {"ordering_key": ""}
         BigQueryCdcWriter(options).write(iter(messages_table(garbage).to_batches()))
 
     pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1"])
-    for number in range(2):
-        write(number)
-    with pytest.raises(MisconfiguredError, match="3 of the last 3 messages"):
-        write(2)
+    with listening(lambda _report: None, limit=2) as driver:
+        options = replace(OPTIONS, driver=driver)
+        for number in range(2):
+            write(number, options)
+        with pytest.raises(MisconfiguredError, match="3 of the last 3 messages"):
+            write(2, options)
     published = [request for name, request in pubsub.calls if name == "Publish"]
     assert [len(request.messages) for request in published] == [1, 1]

@@ -1,5 +1,6 @@
 """A flood of poison: the query stops before anything of it is dead-lettered, in tasks small or large."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from services.cdc_consumer.adapters.stream.reports import DriverPoisonLimit, receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, CrashCountsOnDisk, StateFile
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
+from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
 from services.cdc_consumer.ports import DurableBytes
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -203,6 +206,54 @@ def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBy
     assert world.apply(a_message(data=b"one alone")).letters == {"undecodable": 1}
     world.memory.dead_letter_limit = DeadLetterLimit(60, kept)
     world.apply(*garbage(39))  # type: ignore[arg-type]
+
+
+def poison(messages: int) -> TaskTotals:
+    return TaskTotals(messages=Seen({"": messages}, {"": messages}, {"undecodable": messages}))
+
+
+def test_tasks_that_ask_at_the_same_time_share_the_limit_and_what_they_were_admitted_counts_once() -> None:
+    limit = DeadLetterLimit(100)
+    limit.judge(poison(60), 1)
+    with pytest.raises(MisconfiguredError, match="120 of the last 120 messages"):
+        limit.judge(poison(60), 2)
+    limit.judge(poison(40), 2)
+    limit.remember(poison(60), 1)
+    limit.judge(TaskTotals(), 2)  # gives back what it was admitted
+    limit.judge(poison(40), 3)
+    with pytest.raises(MisconfiguredError, match="101 of the last 101 messages"):
+        limit.judge(poison(1), 2)
+
+
+def test_what_a_process_was_admitted_that_ended_over_it_is_counted_also_after_a_restart() -> None:
+    kept = FakeDurableBytes()
+    limit = DeadLetterLimit(100, kept)
+    limit.judge(poison(100), 1)
+    limit.ended(1)
+    limit.ended(2)
+
+    for one in (limit, DeadLetterLimit(100, kept)):
+        with pytest.raises(MisconfiguredError, match="101 of the last 101 messages"):
+            one.judge(poison(1), 2)
+
+
+def test_two_hundred_processes_that_ask_at_once_and_ten_restarts_pass_no_more_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0
+    for start in range(10):
+        with receiving_reports(lambda _report: None, DeadLetterLimit(100, StateFile(tmp_path, "flood", "s"))) as server:
+            tasks, admitted = DriverPoisonLimit(server.listen("127.0.0.1")), []
+            for process in range(start * 1_000, start * 1_000 + 200):  # each has a connection of its own
+                monkeypatch.setattr(os, "getpid", lambda process=process: 1_000_000 + process)
+                with contextlib.suppress(MisconfiguredError):
+                    tasks.judge(poison(7))
+                    admitted.append(process)
+            passed += 7 * len(admitted)
+            for process in admitted[::2]:  # the others end over it
+                monkeypatch.setattr(os, "getpid", lambda process=process: 1_000_000 + process)
+                tasks.remember(poison(7))
+    assert passed == 98
 
 
 def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:

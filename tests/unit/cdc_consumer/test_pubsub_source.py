@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from services.cdc_consumer.adapters.spark.options import decode_options, encode_options
 from services.cdc_consumer.adapters.stream import pubsub_source
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader, SourceOptions
-from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PullResponse, Subscription
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
+from tests.unit.cdc_consumer.listening import listening
 
 NAME = "projects/p/subscriptions/s"
 
@@ -228,12 +228,10 @@ def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReade
     assert sorted(pubsub.given_back) == sorted(["a"] + [f"m{number}" for number in range(10)])
 
 
-def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_reports_balance(
-    pubsub: Pubsub, tmp_path: Path
-) -> None:
+def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_reports_balance(pubsub: Pubsub) -> None:
     reports: queue.Queue[Report] = queue.Queue()
-    with receiving_reports(tmp_path / "r", reports.put):
-        options = SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r"))
+    with listening(reports.put) as driver:
+        options = SourceOptions(subscription=NAME, tasks=1, driver=driver)
         reader = PubsubStreamReader(options)
         pubsub.pulls = [["a"]]
         reader.latestOffset(BEGIN, LIMIT)
@@ -248,10 +246,10 @@ def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_report
     assert len(pubsub.given_back) == counts.given_back == counts.taken
 
 
-def test_what_was_read_is_reported_as_taken(pubsub: Pubsub, tmp_path: Path) -> None:
+def test_what_was_read_is_reported_as_taken(pubsub: Pubsub) -> None:
     reports: queue.Queue[Report] = queue.Queue()
-    with receiving_reports(tmp_path / "r", reports.put):
-        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r")))
+    with listening(reports.put) as driver:
+        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, driver=driver))
         pubsub.pulls = [["a", "b"]]
         reader.latestOffset(BEGIN, LIMIT)
         (partition,) = reader.partitions(BEGIN, FIRST)
@@ -264,10 +262,10 @@ def test_what_was_read_is_reported_as_taken(pubsub: Pubsub, tmp_path: Path) -> N
         assert reports.get(timeout=10).counts == Counts(taken=1, given_back=1)
 
 
-def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub, tmp_path: Path) -> None:
+def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub) -> None:
     reports: queue.Queue[Report] = queue.Queue()
-    with receiving_reports(tmp_path / "r", reports.put):
-        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, report_socket=str(tmp_path / "r")))
+    with listening(reports.put) as driver:
+        reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, driver=driver))
         pubsub.pulls = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, ["a"]]
         assert reader.latestOffset(BEGIN, LIMIT) == FIRST
         assert reports.get(timeout=10) == Report(retries=2)

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
-from services.cdc_consumer.app.status.status import ConsumerStatus, StatusOptions
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -233,20 +232,6 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     assert world.document()["processes"] == {"seen": 0, "holding": 1}
     world.take(process="c:1")
     assert world.status._seen.keys() == {"c:1"}, "those that have ended are forgotten"
-
-
-def test_where_tasks_do_not_report_nothing_is_said_of_what_they_hold() -> None:
-    world = World()
-    status = ConsumerStatus(world.clock, world.read, world.marked.append, options=StatusOptions(tasks_report=False))  # type: ignore[arg-type]
-    status.take(Report(counts=Counts(messages=2, rows_written=2, acked=2)))
-
-    document = status.document(ready=True, alive=True)
-    assert document["processes"] is None
-    assert document["messages"] == {"messages": 2, "acked": 2, "deferred": 0}
-    assert document["changes"]["written"] == 2  # type: ignore[index]
-    told = "\n".join(lines(document))
-    assert "what worker processes hold is not known" in told
-    assert "oldest message held" not in told
 
 
 def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_has_been_silent_for_long(

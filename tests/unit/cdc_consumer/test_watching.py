@@ -1,14 +1,17 @@
-"""How long a query counts as alive: while it waits for messages, and while what cannot say so is at work."""
+"""How long a query counts as alive: while it waits for messages, and while executors are awaited."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.cdc_consumer.wiring.service import watch
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring.service import wait_for_slots, watch
+from shared.contracts.errors import MisconfiguredError
 from shared.runtime.health import Health
+from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
+from tests.unit.cdc_consumer.world import NEEDED
 
 LIVENESS = timedelta(minutes=15)
 
@@ -47,15 +50,36 @@ class Passing(Stop):
         return False
 
 
-@pytest.mark.parametrize(
-    ("available", "works", "lives"), [(True, True, True), (True, False, False), (False, False, True)]
-)
-def test_a_micro_batch_that_reports_nothing_is_alive_while_spark_has_a_task_at_work(
-    tmp_path: Path, available: bool, works: bool, lives: bool
-) -> None:
+@pytest.mark.parametrize(("available", "lives"), [(True, False), (False, True)])
+def test_a_micro_batch_that_reports_nothing_for_long_is_not_alive(available: bool, lives: bool) -> None:
     query: Any = Query(2 * LIVENESS // timedelta(milliseconds=200), available=available)
     stop = Passing()
-    watch(query, stop.health, stop, tmp_path / "stop", lambda: works, may_end=True)
+    watch(query, stop.health, stop, lambda: None, may_end=True)
 
     assert stop.seconds > LIVENESS.total_seconds()
     assert (all(stop.alive), stop.alive[-1]) == (lives, lives)
+
+
+def on_a_cluster(tasks: int) -> Settings:
+    return read_settings(Settings, NEEDED | {"SPARK_MASTER": "spark://h:1", "TASKS": f"{tasks}"})
+
+
+def test_executors_for_all_tasks_are_awaited_alive() -> None:
+    stop, there = Passing(), iter([0, *[2] * 9_000, 4])
+
+    assert wait_for_slots(lambda: next(there), on_a_cluster(4), stop.health, stop, within=2 * LIVENESS)
+    assert stop.seconds > LIVENESS.total_seconds()
+    assert all(stop.alive)
+
+
+def test_tasks_for_which_no_executors_come_are_refused() -> None:
+    stop = Passing()
+    with pytest.raises(MisconfiguredError, match="TASKS=4 is more than the 3 that SPARK_MASTER=spark://h:1 can run"):
+        wait_for_slots(lambda: 3, on_a_cluster(4), stop.health, stop, within=timedelta(0))
+
+
+def test_a_stop_ends_the_wait_for_executors() -> None:
+    stop = Stop()
+    stop.request()
+
+    assert not wait_for_slots(lambda: 3, on_a_cluster(4), Health(LIVENESS), stop)

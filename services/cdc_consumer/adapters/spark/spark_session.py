@@ -175,11 +175,17 @@ def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
             over.set()
 
 
-def at_work(session: SparkSession) -> bool:
-    """Return whether any task runs; not one that waits for a slot, nor of an executor that Spark has given up."""
-    tracker = session.sparkContext.statusTracker()
-    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-    return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+def executor_slots(session: SparkSession) -> int:
+    """Return how many tasks the executors that there are can run at once."""
+    context = session.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def driver_host(session: SparkSession) -> tuple[str, str]:
+    """Return by which host executors reach the driver, and the one that it listens at."""
+    configured = session.sparkContext.getConf()
+    host = str(configured.get("spark.driver.host"))
+    return host, str(configured.get("spark.driver.bindAddress", host))
 
 
 def class_archive() -> Path:
@@ -215,8 +221,10 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         "spark.executorEnv.GRPC_VERBOSITY": "NONE",  # on other machines; here workers inherit it
         **{f"spark.executorEnv.{name}": value for name, value in KEEP_MEMORY.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        # No file of Spark's configuration changes these.
         "spark.task.maxFailures": "1",  # a task done again would pull other messages: the restart is the retry
         "spark.speculation": "false",  # a second run of a task that pulls would lease messages that no task keeps
+        "spark.dynamicAllocation.enabled": "false",  # it takes executors away that TASKS counts on
     }
     if master.startswith("local"):  # no look-up of this machine's name, nothing to be reached from outside
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -43,7 +43,7 @@ from services.cdc_consumer.adapters.stream.pulling import (
     ack_ids,
     to_record_batch,
 )
-from services.cdc_consumer.adapters.stream.reports import send_report
+from services.cdc_consumer.adapters.stream.reports import DriverAddress, send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, MESSAGE_DDL
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -85,7 +85,7 @@ class SourceOptions:
     """None: Pub/Sub is asked for it."""
     stop_file: str | None = None
     """Once this file is there, the wait ends."""
-    report_socket: str | None = None
+    driver: DriverAddress | None = None
     """Where the leases taken are reported; None: nowhere."""
     data_directory: str | None = None
     """Where the messages' data goes past Spark, if all tasks run on one machine (`data_files`)."""
@@ -239,7 +239,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     taken=len(taken) + clients.puller.given_back - unseen,
                     given_back=clients.leases.given_back - given_back,
                 )
-                send_report(partition.options.report_socket, Report(counts=counts))
+                send_report(partition.options.driver, Report(counts=counts))
         structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))
 
     def stop(self) -> None:
@@ -253,7 +253,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given_back = clients.leases.given_back - before
         if given_back:
             counts = Counts(taken=given_back, given_back=given_back)
-            send_report(self._options.report_socket, Report(counts=counts))
+            send_report(self._options.driver, Report(counts=counts))
 
     def _wait_for_messages(self) -> Any | None:
         began, response, retries = time.monotonic(), None, RETRIED.made
@@ -265,7 +265,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
         if RETRIED.made > retries:  # in a process of the source's own, whose metrics are not scraped
-            send_report(self._options.report_socket, Report(retries=RETRIED.made - retries))
+            send_report(self._options.driver, Report(retries=RETRIED.made - retries))
         if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
         return response

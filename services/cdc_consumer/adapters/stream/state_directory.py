@@ -43,6 +43,11 @@ def choose_state_directory(checkpoint: str | None) -> Path | None:
     return directory if ours else None
 
 
+def subscription_scope(pubsub_emulator_host: str | None, subscription: str) -> str:
+    """Return whose a file about a subscription's messages is."""
+    return f"{pubsub_emulator_host or ''} {subscription}"
+
+
 class StateFile:
     """The port DurableBytes as one file of the directory; without a directory nothing is kept.
 

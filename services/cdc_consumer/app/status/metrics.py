@@ -21,26 +21,16 @@ _IDLE: Final = timedelta(minutes=10)
 
 
 class ConsumerMetrics:
-    """Adds up what the processes report.
-
-    Where the tasks do not (``tasks_report``), what only they know is not shown: zeros would be wrong.
-    """
+    """Adds up what the processes report."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        clock: Clock,
-        oldest_messages: OldestMessages | None = None,
-        *,
-        tasks_report: bool = True,
+        self, registry: CollectorRegistry, clock: Clock, oldest_messages: OldestMessages | None = None
     ) -> None:
         gauge = partial(Gauge, registry=registry)
-        of_tasks = registry if tasks_report else CollectorRegistry()
 
-        def counter(name: str, documentation: str, registry: CollectorRegistry = registry) -> Callable[[int], None]:
+        def counter(name: str, documentation: str) -> Callable[[int], None]:
             return Counter(f"millrace_{name}", documentation, registry=registry).inc
 
-        self._tasks_report = tasks_report
         self._clock = clock
         self._messages = counter("consumer_messages", "Messages that were received, each redelivery counted.")
         self._changes = counter("consumer_changes", "Changes in the messages that were received.")
@@ -53,10 +43,10 @@ class ConsumerMetrics:
             "consumer_outdated_snapshot_rows", "Snapshot rows that were not applied because they came too late."
         )
         self._micro_batches = counter("consumer_micro_batches", "Micro-batches that had messages.")
-        self._taken = counter("leases_acquired", "Messages that the Spark source has leased.", of_tasks)
+        self._taken = counter("leases_acquired", "Messages that the Spark source has leased.")
         self._acked = counter("leases_acked", "Messages that were acked.")
         self._deferred = counter("leases_nacked", "Messages that were nacked because their table failed.")
-        self._given_back = counter("leases_released", "Messages that failed tasks have released.", of_tasks)
+        self._given_back = counter("leases_released", "Messages that failed tasks have released.")
         letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
@@ -85,21 +75,21 @@ class ConsumerMetrics:
         oldest = Gauge(
             "millrace_consumer_oldest_outstanding_message_age_seconds",
             "Age of the oldest message that is outstanding in a task, or 0.",
-            registry=of_tasks,
+            registry=registry,
         )
         oldest.set_function(self._oldest_age)
-        self._appends = counter("consumer_appends", "Append requests that BigQuery has answered.", of_tasks)
+        self._appends = counter("consumer_appends", "Append requests that BigQuery has answered.")
         self._appended_bytes = counter(
-            "consumer_appended_bytes", "Bytes of the append requests that BigQuery has answered.", of_tasks
+            "consumer_appended_bytes", "Bytes of the append requests that BigQuery has answered."
         )
         self._append_seconds = Counter(
             "millrace_consumer_append_seconds",
             "Total time between append requests and their answers.",
-            registry=of_tasks,
+            registry=registry,
         )
         self._connections: dict[str, tuple[int, Nanoseconds]] = {}
         connections = Gauge(
-            "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=of_tasks
+            "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=registry
         )
         connections.set_function(self._connections_open)
         self.leases = {"taken": 0, "acked": 0, "deferred": 0, "given_back": 0}
@@ -156,12 +146,7 @@ class ConsumerMetrics:
             self._trouble_since.labels(table).set(self._clock.now() / 1e9)
 
     def left(self) -> Mapping[str, int]:
-        """Return what became of leases, and how many are left to their deadlines, once no message is leased.
-
-        Where tasks do not report, only what became of those that were settled.
-        """
-        if not self._tasks_report:
-            return {name: self.leases[name] for name in ("acked", "deferred")}
+        """Return what became of leases, and how many are left to their deadlines, once no message is leased."""
         taken, *settled = self.leases.values()
         return {**self.leases, "left": taken - sum(settled)}
 

@@ -80,24 +80,14 @@ class _Labels:
     reading: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusOptions:
-    """``tasks_report``: where the tasks do not, what they hold is not known, and neither is how many they are.
-
-    ``refused_after``: over what time a table that had changes is refused by headers alone, to be called refused.
-    """
-
-    tasks_report: bool = True
-    refused_after: timedelta = timedelta(minutes=1)
-
-
 class ConsumerStatus:
     """Takes the reports of all processes; safe to use from any thread.
 
     ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
     process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
     cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
-    is no longer there, is in trouble until it is recreated.
+    is no longer there, is in trouble until it is recreated. ``refused_after``: over what time a table
+    that had changes is refused by headers alone, to be called refused.
     """
 
     def __init__(
@@ -107,7 +97,7 @@ class ConsumerStatus:
         label_recreated: Callable[[Mirror], None],
         kept: DurableBytes | None = None,
         oldest_messages: OldestMessages | None = None,
-        options: StatusOptions = StatusOptions(),
+        refused_after: timedelta = timedelta(minutes=1),
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
@@ -121,8 +111,7 @@ class ConsumerStatus:
         self._tables: dict[str, _Table] = {}
         self._seen: dict[str, int] = {}
         self._oldest_messages = oldest_messages or OldestMessages(clock)
-        self._options = options
-        self._kinds = ("messages", "acked", "deferred", *(("given_back",) if options.tasks_report else ()))
+        self._refused_after = refused_after
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
         self._labels = _Labels()
@@ -169,7 +158,7 @@ class ConsumerStatus:
             dropped = self._dropped
             tables = [
                 {
-                    **_shown(name, table, mirrors.get(name), dropped.get(name), now, self._options.refused_after),
+                    **_shown(name, table, mirrors.get(name), dropped.get(name), now, self._refused_after),
                     "not_swept": self._not_swept.get(name, ""),
                 }
                 for name in sorted({*self._tables, *mirrors, *dropped})
@@ -190,9 +179,9 @@ class ConsumerStatus:
                     "superseded": self._counted["superseded"],
                     "letters": dict(self._letters),
                 },
-                "messages": {name: self._counted[name] for name in self._kinds},
+                "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
                 "lag_seconds": self._lag(now),
-                "processes": self._processes(now) if self._options.tasks_report else None,
+                "processes": self._processes(now),
             }
 
     def mirrors(self) -> Sequence[Mirror]:
@@ -216,7 +205,7 @@ class ConsumerStatus:
 
     def _refused(self, now: int) -> Collection[str]:
         mirrors = {one.table for one in self._labels.mirrors}
-        after = self._options.refused_after
+        after = self._refused_after
         return [name for name, one in self._tables.items() if one.refusal(now, after, mirrored=name in mirrors)]
 
     def oldest_held_lately(self) -> int | None:

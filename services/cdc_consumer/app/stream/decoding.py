@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, TaskTotals
 from services.cdc_consumer.app.stream.suspects import MessageGroup, Watch
 from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
+from services.cdc_consumer.core.stream.task_totals import TaskTotals
+from services.cdc_consumer.ports import PoisonLimit
 from shared.contracts.reasons import Reason
 
 _TOLD = "delivered {} times and never settled, and not because it was deferred: it may end the process"
@@ -26,7 +27,7 @@ def decoded_groups(
     groups: Iterable[MessageGroup],
     decode: Callable[[pa.Table], Decoded],
     watch: Watch,
-    dead_letter_limit: DeadLetterLimit,
+    dead_letter_limit: PoisonLimit,
 ) -> Iterator[tuple[MessageGroup, Decoded]]:
     """Yield all groups in the order in which they are to be handled, smaller ones where the memory asks for it.
 

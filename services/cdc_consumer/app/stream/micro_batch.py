@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit, TaskTotals
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.decoding import decoded_groups
 from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
@@ -28,12 +28,14 @@ from services.cdc_consumer.core.schema.destinations import EVERYTHING, Plan
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE, Decoded, decode_messages
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.core.stream.poison import Poison, poison_change
+from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from services.cdc_consumer.ports import (
     CdcWriter,
     CrashCounts,
     DeadLetters,
     DestinationTables,
     MessageLeases,
+    PoisonLimit,
     TableTroubleError,
     Waiting,
 )
@@ -63,7 +65,7 @@ class Memory:
     """What a process knows from one task to the next."""
 
     limits: RetryLimits = field(default_factory=RetryLimits)
-    dead_letter_limit: DeadLetterLimit = field(default_factory=DeadLetterLimit)
+    dead_letter_limit: PoisonLimit = field(default_factory=DeadLetterLimit)
     plan: Plan = EVERYTHING
     said: set[tuple[str, ...]] = field(default_factory=set)
     tables: TablesInTrouble = field(init=False)

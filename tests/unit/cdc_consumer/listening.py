@@ -1,0 +1,15 @@
+"""A driver that listens for what Spark's processes report and ask."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from services.cdc_consumer.adapters.stream.reports import DriverAddress, receiving_reports
+from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
+from services.cdc_consumer.core.stream.counts import Report
+
+
+@contextmanager
+def listening(take: Callable[[Report], None], limit: int = POISON_LIMIT) -> Iterator[DriverAddress]:
+    """Listen while the block runs; yield where."""
+    with receiving_reports(take, DeadLetterLimit(limit)) as server:
+        yield server.listen("127.0.0.1")
