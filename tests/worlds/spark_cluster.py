@@ -42,10 +42,6 @@ class SparkCluster:
         arguments = ("--cores", "1", "--memory", "1g", "--work-dir", work, self.master)
         return self._start(name, f"{_DEPLOYED}.worker.Worker", *arguments)
 
-    def lose_worker(self, worker: Process) -> None:
-        """Kill a worker, its executor and the executor's Python processes, as the loss of its machine would."""
-        worker.kill()
-
     def _start(self, name: str, main: str, *arguments: str) -> Process:
         java = ("java", "-Xmx256m", "-cp", str(Path(pyspark.__file__).parent / "jars" / "*"))
         environment = {

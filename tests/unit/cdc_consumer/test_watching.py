@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from services.cdc_consumer.adapters.spark.spark_session import QueryFailedError
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.service import wait_for_slots, watch
 from shared.contracts.errors import MisconfiguredError
@@ -19,8 +20,9 @@ LIVENESS = timedelta(minutes=15)
 class Query:
     """A streaming query of Spark's in a micro-batch that does not end, for so many looks."""
 
-    def __init__(self, looks: int, *, available: bool) -> None:
+    def __init__(self, looks: int, *, available: bool, failure: Exception | None = None) -> None:
         self._looks = looks
+        self._failure = failure
         self.status: dict[str, Any] = {"isDataAvailable": available, "message": "Processing new data"}
 
     @property
@@ -28,8 +30,8 @@ class Query:
         self._looks -= 1
         return self._looks > 0
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self._failure
 
     def stop(self) -> None:
         pass
@@ -58,6 +60,15 @@ def test_a_micro_batch_that_reports_nothing_for_long_is_not_alive(available: boo
 
     assert stop.seconds > LIVENESS.total_seconds()
     assert (all(stop.alive), stop.alive[-1]) == (lives, lives)
+
+
+def test_when_a_query_has_failed_its_other_tasks_hear_of_it() -> None:
+    query: Any = Query(0, available=True, failure=RuntimeError("lost"))
+    stop, told = Passing(), []
+    with pytest.raises(QueryFailedError, match="lost"):
+        watch(query, stop.health, stop, lambda: told.append("stop"), may_end=False)
+
+    assert told == ["stop"]
 
 
 def on_a_cluster(tasks: int) -> Settings:
