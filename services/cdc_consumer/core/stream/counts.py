@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
-_WORDS: Final = 600  # characters: a report has to fit into a datagram
+_WORDS: Final = 600  # characters
 
 
 @dataclass(frozen=True, slots=True, order=True)
