@@ -127,3 +127,33 @@ def test_without_a_java_that_spark_runs_on_it_is_said_which_where_and_how_to_get
     java.chmod(0o755)
     with pytest.raises(MisconfiguredError, match=f"{needed}{java} is 11"):
         check_java({"JAVA_HOME": str(tmp_path)})
+
+
+FORKED = """
+import os
+import services.cdc_consumer.wiring.worker_daemon
+
+if (child := os.fork()) == 0:
+    import grpc
+    import numpy
+    import pyarrow
+    try:
+        assert pyarrow.table({"a": numpy.arange(1_000_000)}).sort_by([("a", "descending")])["a"][0].as_py() == 999_999
+        assert (numpy.ones((500, 500)) @ numpy.ones((500, 500)))[0, 0] == 500
+        with grpc.insecure_channel("127.0.0.1:9") as channel:
+            call = channel.unary_unary("/a.B/C").future(b"", timeout=60)
+            assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_worker_that_has_everything_imported_before_its_fork_calls_and_computes() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    answer = subprocess.run([sys.executable, "-c", FORKED], env=environment, capture_output=True, text=True, check=True)
+
+    assert (answer.stdout.strip(), answer.stderr) == ("0", "")
+    module = spark_settings("local[2]", "1g", 2)["spark.python.daemon.module"]
+    assert module == "services.cdc_consumer.wiring.worker_daemon"

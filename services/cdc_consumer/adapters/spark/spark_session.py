@@ -218,6 +218,7 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         "spark.sql.streaming.pollingDelay": "100ms",
         # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "services.cdc_consumer.wiring.worker_daemon",
         "spark.executorEnv.GRPC_VERBOSITY": "NONE",  # on other machines; here workers inherit it
         **{f"spark.executorEnv.{name}": value for name, value in KEEP_MEMORY.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
