@@ -354,8 +354,8 @@ class BigtableReaderMetrics(Protocol):
     def families_changed(self) -> None:
         """Show that families were added or dropped, which no record contains."""
 
-    def kept_for(self, retention: timedelta) -> None:
-        """Show for how long the change stream keeps what is not read yet."""
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the change stream keeps what is not read yet, and for how long still the oldest of it."""
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

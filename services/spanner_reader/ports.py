@@ -354,8 +354,8 @@ class SpannerReaderMetrics(Protocol):
     def completion_failed(self) -> None:
         """Count a read that was to complete rows and failed, or a change that cannot be completed."""
 
-    def kept_for(self, retention: timedelta) -> None:
-        """Show for how long the stream keeps what is not read yet."""
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
 
     def paused(self, pauses: Pauses) -> None:
         """Show what is paused."""

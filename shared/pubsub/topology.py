@@ -4,7 +4,7 @@ Pub/Sub confirms what is published to a topic without a subscription, and discar
 expiry is deleted after 31 days without a consumer, with everything it holds; a filter acknowledges what it leaves out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -166,6 +166,15 @@ def check_topic(
     )
 
 
+def retentions(channel: grpc.Channel, topic: str, stop: Stop) -> Iterator[tuple[str, timedelta]]:
+    """Yield each subscription of a topic that this identity can see, in the order of names, and how long it keeps."""
+    pubsub = _Pubsub(channel, stop)
+    for name in sorted(pubsub.subscriptions_of(topic)):
+        subscription = pubsub.subscription(name)
+        if subscription is not None:
+            yield name, _retention(subscription)
+
+
 def check_subscription(
     channel: grpc.Channel,
     subscription: str,
@@ -273,6 +282,13 @@ def losses(subscription: Any, keep_messages_for: timedelta) -> list[str]:
     return mistakes
 
 
+def _retention(subscription: Any) -> timedelta:
+    if subscription.HasField("message_retention_duration"):
+        kept: timedelta = subscription.message_retention_duration.ToTimedelta()
+        return kept
+    return _DEFAULT_RETENTION
+
+
 def _fixable(subscription: Any, keep_messages_for: timedelta) -> list[SubscriptionMistake]:
     """Return what can be fixed in place, each with gcloud's option for it as its fix."""
     mistakes = []
@@ -280,9 +296,7 @@ def _fixable(subscription: Any, keep_messages_for: timedelta) -> list[Subscripti
         days = subscription.expiration_policy.ttl.seconds / 86_400 or 31  # 31 days is the default where nothing is set
         expires = f"it expires after {days:g} days without a consumer"
         mistakes.append(SubscriptionMistake("expiry", expires, "--expiration-period=never"))
-    retention = _DEFAULT_RETENTION
-    if subscription.HasField("message_retention_duration"):
-        retention = subscription.message_retention_duration.ToTimedelta()
+    retention = _retention(subscription)
     if retention < keep_messages_for:
         wanted = format_duration(keep_messages_for)
         kept = f"it keeps messages for {format_duration(retention)}, not {wanted}"

@@ -12,8 +12,8 @@ _AGES: Final = (0.5, 0.8)
 class RetentionMetrics(Protocol):
     """What shows the retention."""
 
-    def kept_for(self, retention: timedelta) -> None:
-        """Show for how long the stream keeps what is not read."""
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the stream keeps what is not read, and for how long still the oldest of it."""
 
 
 class PositionAge:
@@ -30,7 +30,7 @@ class PositionAge:
         """Take how far it is behind, and for how long the stream keeps what is not read; None: not known yet."""
         if retention is None:
             return
-        self._metrics.kept_for(retention)
+        self._metrics.kept_for(retention, retention - behind)
         passed = sum(behind > retention * part for part in _AGES)
         if passed > self._passed:
             log = self._log.warning if passed < len(_AGES) else self._log.error

@@ -70,6 +70,10 @@ class ReaderSettings:
         default=timedelta(minutes=2),
         least=timedelta(seconds=1),
     )
+    monitoring_url: str | None = setting(
+        "where Cloud Monitoring answers what waits in the topic's subscriptions; Google's, and none beside an emulator",
+        default=None,
+    )
     tables_file: Path | None = setting(
         "which tables are read, and their ordering keys (TOML); all", default=None, check=file_there
     )

@@ -12,6 +12,7 @@ from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import BUILD, count_runtime
 
@@ -43,6 +44,8 @@ LABELS: Final[Mapping[str, str]] = {
     "stage": "`commit_to_published`, `published_to_applied`",
     "state": "of a partition, or of a letter: a closed list",
     "status": "an HTTP status",
+    "store": "`source_stream`, `subscription`, `dead_letter_subscription`",
+    "subscription": f"the full name of a subscription; {MOST_SUBSCRIPTIONS} at most of each of the two topics",
     "table": f"a table; {MOST_TABLES} at most, of the readers one more for all others",
     "version": "the version that runs",
     "what": "`new`, `again`, `seen`",
@@ -63,6 +66,7 @@ The consumer's metrics include what Spark's workers count. [Monitor](../how-to/m
 | How far behind are the readers (commit to confirmed)? | `millrace_reader_lag_seconds` |
 | How long did the change take that was applied last? | `millrace_consumer_lag_seconds`, by stage |
 | What does not go on? | `millrace_consumer_oldest_outstanding_message_age_seconds` |
+| How long is what waits still kept? | `millrace_retention_left_seconds`, by store |
 | What waits for a person? | `millrace_dead_letter_oldest_open_age_seconds` |
 
 Labels have few values, whatever the data:

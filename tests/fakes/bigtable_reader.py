@@ -304,7 +304,7 @@ class FakeMetrics:
         """Count that families were added or dropped."""
         self.family_changes += 1
 
-    def kept_for(self, retention: timedelta) -> None:
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
         """Remember for how long the change stream keeps what is not read yet."""
         self.retention = retention
 

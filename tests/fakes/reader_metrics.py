@@ -72,7 +72,7 @@ class FakeMetrics:
         """Count a lost partition."""
         self.leases_lost += 1
 
-    def kept_for(self, retention: timedelta) -> None:
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
         """Remember the retention."""
         self.retention = retention
 

@@ -49,12 +49,14 @@ from services.bigtable_reader.wiring.stores import (
 )
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
+from shared.pubsub.backlogs import monitored_backlogs
 from shared.pubsub.channels import open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import published_to, topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.reading.backlog_watch import BacklogWatch
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions
 from shared.reading.supervisor import Monitoring
@@ -198,7 +200,15 @@ async def read(
             )
             gc.set_threshold(*_COLLECT)
             gc.freeze()  # what is imported and set up stays: no collection need look through it again
-            await reader.run(stop)
+            backlogs = monitored_backlogs(
+                settings.pubsub_emulator_host,
+                settings.monitoring_url,
+                topic_path(settings.project, settings.topic),
+                dead_letter_topic,
+            )
+            watch = BacklogWatch(backlogs, metrics.backlog, settings.check_subscriptions_every)
+            async with watch.watching():
+                await reader.run(stop)
     finally:
         await channels.close()
 

@@ -50,12 +50,14 @@ from services.spanner_reader.wiring.topics import mark_if_resumed
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.backlogs import monitored_backlogs
 from shared.pubsub.channels import open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.names import topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
+from shared.reading.backlog_watch import BacklogWatch
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.reading.supervisor import Monitoring
@@ -195,7 +197,15 @@ async def read(
                 ),
                 snapshots=reading_snapshots,
             )
-            await reader.run(stop)
+            backlogs = monitored_backlogs(
+                settings.pubsub_emulator_host,
+                settings.monitoring_url,
+                topic_path(settings.project, settings.topic),
+                dead_letter_topic,
+            )
+            watch = BacklogWatch(backlogs, metrics.backlog, settings.check_subscriptions_every)
+            async with watch.watching():
+                await reader.run(stop)
     finally:
         await channels.close()
 

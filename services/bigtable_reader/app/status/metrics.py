@@ -23,6 +23,7 @@ from services.bigtable_reader.core.stream.sharing import unread
 from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
+from shared.runtime.backlog import BacklogMetrics
 from shared.runtime.metrics import PublishingMetrics
 
 _SECOND: Final = 1_000_000
@@ -42,6 +43,8 @@ class BigtablePrometheusMetrics:
         self._asked = counter("millrace_reader_read_backs_requested", "Records whose row was to be read back.")
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
+        self.backlog = BacklogMetrics(registry)
+        """What waits for the consumer, and how long all stores still keep what waits."""
         self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
         self._snapshot_rows = counter("millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.")
         self._snapshot_parts = gauge(
@@ -139,9 +142,10 @@ class BigtablePrometheusMetrics:
         """Count that families were added or dropped."""
         self._families.inc()
 
-    def kept_for(self, retention: timedelta) -> None:
-        """Show for how long the change stream keeps what is not read yet."""
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the change stream keeps what is not read yet, and for how long still the oldest of it."""
         self._retention.set(retention.total_seconds())
+        self.backlog.stream_keeps(left)
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""

@@ -13,6 +13,7 @@ from services.spanner_reader.core.schema.shapes import SpannerResyncKind, Spanne
 from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
+from shared.runtime.backlog import BacklogMetrics
 from shared.runtime.metrics import PublishingMetrics
 
 MOST_TABLES: Final = 100
@@ -31,6 +32,8 @@ class SpannerPrometheusMetrics:
         self._changes = counter("millrace_reader_changes", "Changes that this reader has read.")
         self.publishing = PublishingMetrics(registry)
         """What the publisher counts by itself."""
+        self.backlog = BacklogMetrics(registry)
+        """What waits for the consumer, and how long all stores still keep what waits."""
         self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
         self._late = counter("millrace_reader_late_records", "Records that came after a heartbeat that excluded them.")
         self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
@@ -140,9 +143,10 @@ class SpannerPrometheusMetrics:
         """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
         self._leases_lost.inc()
 
-    def kept_for(self, retention: timedelta) -> None:
-        """Show for how long the stream keeps what is not read yet."""
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
         self._retention.set(retention.total_seconds())
+        self.backlog.stream_keeps(left)
 
     def paused(self, pauses: Pauses) -> None:
         """Show what is paused."""

@@ -1,0 +1,185 @@
+"""What waits in the subscriptions of the topics, as Cloud Monitoring counts it: a consumer that is down says nothing.
+
+Pub/Sub itself does not answer that. Cloud Monitoring takes a sample each minute, and shows it two or three minutes
+later. An emulator of Pub/Sub has no Cloud Monitoring.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby, islice
+from typing import Any, Final
+
+import google.auth
+import msgspec
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.pubsub.channels import stoppable_channel
+from shared.pubsub.credentials import credentials_error
+from shared.pubsub.names import project_of, short_name
+from shared.pubsub.topology import retentions
+from shared.runtime.backlog import DEAD_LETTER_SUBSCRIPTION, SUBSCRIPTION, SubscriptionBacklog
+from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.stop import Stop
+
+MONITORING: Final = "https://monitoring.googleapis.com"
+MOST_SUBSCRIPTIONS: Final = 20
+"""Of each topic, in the order of their names: they are labels, which have a bound."""
+_SCOPE: Final = "https://www.googleapis.com/auth/monitoring.read"
+_AGE: Final = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
+_MESSAGES: Final = "pubsub.googleapis.com/subscription/num_undelivered_messages"
+_RECENT: Final = timedelta(minutes=10)
+"""How far back samples are asked for. One that is older says nothing of the present."""
+_TIMEOUT: Final = 10.0
+_TOO_MANY: Final = 429
+_FORBIDDEN: Final = 403
+
+
+class MonitoredBacklogs:
+    """The backlogs of all subscriptions of the topic, and of the dead-letter topic."""
+
+    def __init__(
+        self, emulator_host: str | None, url: str | None, topics: tuple[str, str], clock: Clock | None = None
+    ) -> None:
+        """``topics`` are the two by full name; ``url`` is where Cloud Monitoring answers, None: Google's."""
+        self._emulator_host = emulator_host
+        self._url = (url or MONITORING).rstrip("/")
+        self._topics = topics
+        self._clock = clock or SystemClock()
+        self._session: AuthorizedSession | None = None
+
+    async def read(self) -> Sequence[SubscriptionBacklog]:
+        """Return them as of a few minutes ago; TransientError or MisconfiguredError where they cannot be had."""
+        stop = Stop()
+        try:
+            return await asyncio.to_thread(self._read, stop)
+        except asyncio.CancelledError:
+            stop.request()
+            raise
+
+    def _read(self, stop: Stop) -> Sequence[SubscriptionBacklog]:
+        stores = dict(zip(self._topics, (SUBSCRIPTION, DEAD_LETTER_SUBSCRIPTION), strict=True))
+        with stoppable_channel(self._emulator_host, stop) as channel:
+            found = {
+                name: (store, retention)
+                for topic, store in stores.items()
+                for name, retention in islice(retentions(channel, topic, stop), MOST_SUBSCRIPTIONS)
+            }
+        backlogs: list[SubscriptionBacklog] = []
+        for project, names in groupby(sorted(found), key=project_of):
+            of_project = list(names)
+            ages = self._latest(project, _AGE, of_project)
+            messages = self._latest(project, _MESSAGES, of_project)
+            for name in of_project:
+                store, retention = found[name]
+                age = ages.get(short_name(name))
+                backlogs.append(
+                    SubscriptionBacklog(
+                        name=name,
+                        store=store,
+                        retention=retention,
+                        oldest=None if age is None else timedelta(seconds=age),
+                        messages=messages.get(short_name(name)),
+                    )
+                )
+        return backlogs
+
+    def _latest(self, project: str, metric: str, subscriptions: Sequence[str]) -> Mapping[str, int]:
+        """Return the newest sample of each subscription that has one."""
+        now = self._clock.now()
+        names = ", ".join(f'"{short_name(name)}"' for name in subscriptions)
+        asked = {
+            "filter": f'metric.type = "{metric}" AND resource.labels.subscription_id = one_of({names})',
+            "interval.startTime": format_timestamp(Nanoseconds(now - int(_RECENT.total_seconds()) * 1_000_000_000)),
+            "interval.endTime": format_timestamp(now),
+        }
+        answer = self._get(f"{self._url}/v3/projects/{project}/timeSeries", asked)
+        return dict(_newest(answer))
+
+    def _get(self, url: str, parameters: Mapping[str, str]) -> bytes:
+        what = f"read the backlog from Cloud Monitoring ({url})"
+        try:
+            if self._session is None:
+                self._session = _session(url)
+            response = self._session.get(url, params=parameters, timeout=_TIMEOUT)
+        except GoogleAuthError as error:
+            raise credentials_error(what, error) from error
+        except OSError as error:  # all that `requests` raises
+            raise TransientError(f"{what}: {error}") from error
+        status, body = int(response.status_code), bytes(response.content)
+        if status < 400:
+            return body
+        said = f"{what}: HTTP {status}: {_message(body)}"
+        if status == _TOO_MANY or status >= 500:
+            raise TransientError(said)
+        fix = " (grant this identity roles/monitoring.viewer, and enable monitoring.googleapis.com)"
+        raise MisconfiguredError(said + (fix if status == _FORBIDDEN else ""))
+
+
+def monitored_backlogs(
+    emulator_host: str | None, url: str | None, topic: str, dead_letter_topic: str
+) -> MonitoredBacklogs | None:
+    """Return what reads them; None beside an emulator of Pub/Sub, unless ``url`` says who answers in its place."""
+    return None if emulator_host and not url else MonitoredBacklogs(emulator_host, url, (topic, dead_letter_topic))
+
+
+def _session(url: str) -> AuthorizedSession:
+    if url.startswith("http://"):  # no token goes over a connection that is not encrypted
+        credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    else:
+        credentials, _project = google.auth.default(scopes=[_SCOPE])
+    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+
+
+class _Interval(msgspec.Struct, rename="camel"):
+    end_time: datetime
+
+
+class _Value(msgspec.Struct, rename="camel"):
+    int64_value: str
+
+
+class _Point(msgspec.Struct):
+    interval: _Interval
+    value: _Value
+
+
+class _Labels(msgspec.Struct):
+    subscription_id: str
+
+
+class _Resource(msgspec.Struct):
+    labels: _Labels
+
+
+class _Series(msgspec.Struct):
+    resource: _Resource
+    points: list[_Point] = []
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    time_series: list[_Series] = []
+
+
+def _newest(body: bytes) -> Iterator[tuple[str, int]]:
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+        for series in answer.time_series:
+            if series.points:
+                newest = max(series.points, key=lambda point: point.interval.end_time)
+                yield series.resource.labels.subscription_id, int(newest.value.int64_value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise TransientError(f"Cloud Monitoring's answer cannot be read: {error}") from error
+
+
+def _message(body: bytes) -> str:
+    """Return what an error answer says, shortened; other servers than Google's answer otherwise."""
+    try:
+        document: Any = msgspec.json.decode(body)
+        return str(document["error"]["message"])[:300]
+    except (msgspec.MsgspecError, TypeError, KeyError):
+        return body[:300].decode(errors="replace")

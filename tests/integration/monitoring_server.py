@@ -1,0 +1,112 @@
+"""An HTTP server that answers `timeSeries.list` as Cloud Monitoring does, from the backlogs that a test states."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+_FILTER: Final = re.compile(
+    r'metric\.type = "pubsub\.googleapis\.com/subscription/(\w+)" '
+    r"AND resource\.labels\.subscription_id = one_of\((.*)\)"
+)
+_STATUS: Final = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+
+
+class MonitoringServer:
+    """What the server answers: samples by metric and subscription, or an error."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.error = 0
+        """The HTTP status of every answer; 0: it answers."""
+        self.samples: dict[str, dict[str, int]] = {"oldest_unacked_message_age": {}, "num_undelivered_messages": {}}
+        self.asked = 0
+        self.projects: set[str] = set()
+
+    def states(self, subscription: str, *, age: int, messages: int) -> None:
+        """State what waits in a subscription, by its short name; the age in seconds."""
+        self.samples["oldest_unacked_message_age"][subscription] = age
+        self.samples["num_undelivered_messages"][subscription] = messages
+
+    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Return status and document; the newest point comes first, as Cloud Monitoring has it."""
+        self.asked += 1
+        if self.error:
+            return self.error, _failure(self.error, "said by the test")
+        parts, query = urlsplit(path), parse_qs(urlsplit(path).query)
+        of_project = re.fullmatch(r"/v3/projects/([^/]+)/timeSeries", parts.path)
+        wanted = _FILTER.fullmatch(query["filter"][0])
+        if of_project is None or wanted is None or wanted[1] not in self.samples:
+            return 400, _failure(400, f"a filter must name one metric: {query['filter'][0]}")
+        project = of_project[1]
+        self.projects.add(project)
+        start, end = (datetime.fromisoformat(query[f"interval.{at}Time"][0]) for at in ("start", "end"))
+        if not start < end <= datetime.now(UTC) + timedelta(minutes=1):
+            return 400, _failure(400, "the interval is not one")
+        samples = self.samples[wanted[1]]
+        series = [
+            _series(project, wanted[1], name, samples[name], end)
+            for name in json.loads(f"[{wanted[2]}]")
+            if name in samples
+        ]
+        return 200, {"timeSeries": series, "unit": "1"} if series else {}
+
+
+@contextmanager
+def monitoring_server() -> Iterator[MonitoringServer]:
+    """Serve until the block ends."""
+    state = MonitoringServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, document = state.answer(self.path)
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json; charset=UTF-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _failure(code: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "status": _STATUS.get(code, "UNKNOWN")}}
+
+
+def _series(project: str, metric: str, subscription: str, value: int, end: datetime) -> dict[str, Any]:
+    return {
+        "metric": {"type": f"pubsub.googleapis.com/subscription/{metric}"},
+        "resource": {
+            "type": "pubsub_subscription",
+            "labels": {"project_id": project, "subscription_id": subscription},
+        },
+        "metricKind": "GAUGE",
+        "valueType": "INT64",
+        "points": [
+            _point(end - timedelta(minutes=3), value),
+            _point(end - timedelta(minutes=4), value + 1_000_000),
+        ],
+    }
+
+
+def _point(at: datetime, value: int) -> dict[str, Any]:
+    stamp = at.isoformat().replace("+00:00", "Z")
+    return {"interval": {"startTime": stamp, "endTime": stamp}, "value": {"int64Value": str(value)}}
