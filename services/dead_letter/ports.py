@@ -13,14 +13,17 @@ from services.dead_letter.core.dead_letters import (
     DeadLetterId,
     DeadLetterLine,
     DeadLetterStats,
+    GroupId,
     ReplayId,
     State,
     StoredDeadLetter,
+    TimeSpans,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.rows import RowOf
 from services.dead_letter.core.selection import Selection
+from services.dead_letter.core.statuses import StatusAnswer
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 
@@ -93,6 +96,12 @@ class DeadLetterStore(Protocol):
 
     def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
         """Return the groups of a selection's dead letters, the largest first."""
+
+    def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
+        """Return of each group how many of a selection's dead letters failed last in each of the spans.
+
+        Groups without any in the spans are left out.
+        """
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""
@@ -223,6 +232,13 @@ class IdentityProxy(Protocol):
 
         TransientError while the proxy's public keys cannot be had.
         """
+
+
+class StatusPages(Protocol):
+    """What the other services answer at their health ports."""
+
+    def ask(self, address: str) -> StatusAnswer:
+        """Return what a service answers; in bounded time. TransientError with the reason where it does not answer."""
 
 
 class CollectorLock(Protocol):

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.core.dead_letters import DeadLetterId, DeadLetterLine, DeadLetterStats, ReplayId, State
+from services.dead_letter.core.dead_letters import (
+    DeadLetterId,
+    DeadLetterLine,
+    DeadLetterStats,
+    ReplayId,
+    State,
+    TimeSpans,
+)
 from services.dead_letter.core.groups import group_of, normalised
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore
@@ -234,6 +241,24 @@ class TestLetterQueries:
         assert (few.letters, few.by_state, few.sample) == (2, {State.OPEN: 2}, identity(a_letter(5)))
         assert of_pilots.table == "pilots"
         assert [group.id for group in store.groups(Selection(), limit=2)] == [many.id, few.id]
+
+    def test_failures_are_counted_by_group_and_span(self, store: DeadLetterStore) -> None:
+        keep(
+            store,
+            *(a_letter(row, seconds=seconds) for row, seconds in enumerate((0, 1, 9, 11, 29, 30))),
+            a_letter(7, table="pilots", seconds=15),
+            a_letter(8, table="pilots", seconds=31),
+            a_letter(9, table="crews", seconds=31),
+        )
+        put(store, a_letter(1, seconds=1), State.DISCARDED)
+        spans = TimeSpans(since=Nanoseconds(FAILED + SECOND), length=10 * SECOND, count=3)
+        counts = {
+            group.table: store.failures(Selection(), spans).get(group.id)
+            for group in store.groups(Selection(), limit=9)
+        }
+        assert counts == {"planes": [2, 1, 2], "pilots": [0, 1, 0], "crews": None}
+        still_open = store.failures(Selection(tables=frozenset({"planes"}), states=frozenset({State.OPEN})), spans)
+        assert list(still_open.values()) == [[1, 1, 2]]
 
     def test_groups_of_a_selection_know_nothing_of_others(self, store: DeadLetterStore) -> None:
         keep(store, a_letter(1, seconds=1), a_letter(2, seconds=2), a_letter(3, seconds=3))

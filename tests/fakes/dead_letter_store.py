@@ -22,6 +22,7 @@ from services.dead_letter.core.dead_letters import (
     ReplayId,
     State,
     StoredDeadLetter,
+    TimeSpans,
     TrailEntry,
 )
 from services.dead_letter.core.groups import group_of, normalised
@@ -202,6 +203,16 @@ class FakeDeadLetterStore:
                 members.setdefault(held.stored.group, []).append(held)
             found = [_group(identity, some) for identity, some in members.items()]
         return sorted(found, key=lambda group: (-group.letters, -group.last_failed_at, group.id))[:limit]
+
+    def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
+        """Return of each group when its letters failed last."""
+        found: dict[GroupId, list[int]] = {}
+        with self._lock:
+            for held in self._chosen(selection):
+                span = (held.stored.last_failed_at - spans.since) // spans.length
+                if 0 <= span < spans.count:
+                    found.setdefault(held.stored.group, [0] * spans.count)[span] += 1
+        return found
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""

@@ -170,6 +170,21 @@ class DeadLetterGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpans:
+    """Spans of time of one length, one behind the other."""
+
+    since: Nanoseconds
+    length: int
+    """Of each, in nanoseconds."""
+    count: int
+
+    @property
+    def until(self) -> Nanoseconds:
+        """Return when the last one ends."""
+        return Nanoseconds(self.since + self.length * self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterStats:
     """What the store holds, in numbers."""
 

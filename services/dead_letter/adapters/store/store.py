@@ -1,6 +1,6 @@
 """The dead letter store in a database: each method one transaction. The statements are in the modules beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
@@ -13,9 +13,11 @@ from services.dead_letter.core.dead_letters import (
     DeadLetterGroup,
     DeadLetterId,
     DeadLetterStats,
+    GroupId,
     ReplayId,
     State,
     StoredDeadLetter,
+    TimeSpans,
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline, joined
@@ -78,6 +80,11 @@ class SqlDeadLetterStore:
         """Return groups, the largest first."""
         with self._database.reading() as connection:
             return store_queries.groups(connection, selection, limit)
+
+    def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
+        """Return of each group when its dead letters failed last."""
+        with self._database.reading() as connection:
+            return store_queries.failures(connection, selection, spans)
 
     def stats(self) -> DeadLetterStats:
         """Return what there is, in numbers."""

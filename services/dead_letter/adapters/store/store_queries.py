@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, case, func, select, tuple_
@@ -18,6 +18,7 @@ from services.dead_letter.core.dead_letters import (
     GroupId,
     State,
     StoredDeadLetter,
+    TimeSpans,
     TrailEntry,
 )
 from services.dead_letter.core.groups import normalised
@@ -149,6 +150,17 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
                 sample=DeadLetterId(sample.id),
             )
         )
+    return found
+
+
+def failures(connection: Connection, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
+    """See `DeadLetterStore.failures`."""
+    span = ((_c.last_failed_at - spans.since) // spans.length).label("span")
+    within = (_c.last_failed_at >= spans.since, _c.last_failed_at < spans.until)
+    query = select(_c.group_id, span, func.count().label("letters")).where(*conditions(selection), *within)
+    found: dict[GroupId, list[int]] = {}
+    for row in connection.execute(query.group_by(_c.group_id, span)).all():
+        found.setdefault(GroupId(row.group_id), [0] * spans.count)[int(row.span)] = row.letters
     return found
 
 

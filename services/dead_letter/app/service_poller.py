@@ -1,0 +1,95 @@
+"""Polls the other services, so that no page waits for one: often while somebody looks, else now and then."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from services.dead_letter.core.statuses import WatchedService, polled, unanswered
+from services.dead_letter.ports import StatusPages
+from shared.contracts.errors import TransientError
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import Clock
+from shared.runtime.stop import Stop
+
+EVERY: Final = timedelta(seconds=5)
+_LOOKED_AT: Final = timedelta(minutes=1)
+"""For how long after a look it is polled often."""
+_ANYWAY: Final = timedelta(minutes=1)
+_FIRST: Final = 1.0  # seconds that a look waits for answers that are not there yet, or are old
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class ServicePoller:
+    """The services of a setting, by name; each is polled on a thread of its own."""
+
+    def __init__(self, services: Mapping[str, str], pages: StatusPages, clock: Clock) -> None:
+        self._pages = pages
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._seen = {name: WatchedService(name=name, address=address) for name, address in services.items()}
+        self._looked_at: Nanoseconds | None = None
+        self._ended = False
+
+    def services(self) -> Sequence[WatchedService]:
+        """Return each service as it was polled last; wait a moment, at most, where that was long ago or never."""
+        with self._condition:
+            self._looked_at = self._clock.now()
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._ended or all(map(self._is_fresh, self._seen.values())), _FIRST)
+            return list(self._seen.values())
+
+    @contextmanager
+    def polling(self, stop: Stop) -> Iterator[None]:
+        """Poll while the block runs."""
+        threads = [
+            threading.Thread(target=self._run, args=(name,), name=f"poll-{name}", daemon=True) for name in self._seen
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with stop.calling(self._end):
+                yield
+        finally:
+            self._end()
+            for thread in threads:
+                thread.join()
+
+    def poll(self, name: str) -> None:
+        """Ask one service now."""
+        before = self._seen[name]
+        try:
+            after = polled(before, self._pages.ask(before.address), self._clock.now())
+        except (TransientError, ValueError) as error:
+            after = unanswered(before, str(error), self._clock.now())
+        if bool(after.error) != bool(before.error):
+            structlog.get_logger().info("service_polled", service=name, error=after.error)
+        with self._condition:
+            self._seen[name] = after
+            self._condition.notify_all()
+
+    def _run(self, name: str) -> None:
+        while not self._ended:
+            self.poll(name)
+            with self._condition:
+                waited = self._condition.wait_for(lambda: self._ended, EVERY.total_seconds())
+                if not waited and not self._looked_at_lately():
+                    self._condition.wait_for(lambda: self._ended or self._looked_at_lately(), _ANYWAY.total_seconds())
+
+    def _end(self) -> None:
+        with self._condition:
+            self._ended = True
+            self._condition.notify_all()
+
+    def _looked_at_lately(self) -> bool:
+        return self._looked_at is not None and self._clock.now() - self._looked_at < _nanoseconds(_LOOKED_AT)
+
+    def _is_fresh(self, service: WatchedService) -> bool:
+        return service.polled_at is not None and self._clock.now() - service.polled_at < _nanoseconds(3 * EVERY)
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // _MICROSECOND * 1_000

@@ -1,0 +1,228 @@
+"""What needs an operator, worst first, and for each the command that fixes it or shows more.
+
+A command is made here, of a name in quotes: what a service answers is never handed out to be run.
+"""
+
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.dead_letter.core.dead_letters import DeadLetterStats, State
+from services.dead_letter.core.statuses import (
+    BigtableReaderStatus,
+    ConsumerAnswer,
+    PendingResync,
+    ReaderStatus,
+    SpannerReaderStatus,
+    TableStatus,
+    TableTrouble,
+    WatchedService,
+)
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
+
+FAR_BEHIND: Final = 300.0
+"""Seconds of lag from which on a reader needs attention."""
+_STALLED: Final = 120.0
+_DIAGNOSE: Final = "docs/how-to/diagnose-a-table.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Something that needs an operator."""
+
+    urgent: bool
+    """It does not get better by itself, or data may be lost."""
+    what: str
+    where: str
+    why: str = ""
+    since: str | None = None
+    todo: str
+    command: str | None = None
+    """To be copied; None where a name in it could not be shown as it is."""
+
+
+def command(*words: str, name: str | None = None) -> str | None:
+    """Return a command line for a shell, at its end a name that a service gave.
+
+    None where that would be read as an option, or holds what no terminal shows.
+    """
+    if name is None:
+        return shlex.join(words)
+    return shlex.join([*words, name]) if name.isprintable() and not name.startswith("-") else None
+
+
+def needs_attention(services: Sequence[WatchedService], letters: DeadLetterStats | None) -> Sequence[Attention]:
+    """Return what needs an operator, the urgent first."""
+    readers = {_launched(one) for one in services if isinstance(one.status, ReaderStatus)}
+    found = [item for service in services for item in _of_service(service, readers)]
+    if letters is not None and (count := letters.by_state.get(State.OPEN, 0)):
+        oldest = None if letters.oldest_open is None else format_timestamp(Nanoseconds(letters.oldest_open))
+        found.append(
+            Attention(
+                urgent=False,
+                what=f"{count:,} open dead letter{'' if count == 1 else 's'}",
+                where="dead letters",
+                why="changes that could not be applied; the rows in BigQuery are older than at the source",
+                since=oldest,
+                todo="open Dead letters: fix the cause of a group, then replay it",
+                command=command("millrace", "dead-letters", "groups"),
+            )
+        )
+    return sorted(found, key=lambda item: not item.urgent)
+
+
+def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[Attention]:
+    if service.polled_at is None:
+        return
+    if service.error:
+        yield Attention(
+            urgent=True,
+            what="does not answer",
+            where=service.name,
+            why=service.error,
+            todo="see that it runs, that its HOST lets this service in, and that CONSOLE_SERVICES has its address",
+            command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
+        )
+        return
+    if not service.ready:
+        yield Attention(
+            urgent=bool(service.obstacles),
+            what="is not ready",
+            where=service.name,
+            why=service.obstacles,
+            todo="wait if it has just started; otherwise its log and its doctor name the cause",
+            command=command("millrace", _launched(service), "doctor"),
+        )
+    match service.status:
+        case ConsumerAnswer() as consumer:
+            yield from _of_consumer(service, consumer, readers)
+        case ReaderStatus() as reader:
+            yield from _of_reader(service, reader)
+        case None:
+            pass
+
+
+def _of_consumer(service: WatchedService, consumer: ConsumerAnswer, readers: Collection[str]) -> Iterator[Attention]:
+    if consumer.state == "makes no progress":
+        yield Attention(
+            urgent=True,
+            what="makes no progress",
+            where=service.name,
+            todo="read the end of its log, then restart it: what it has not acked comes again",
+            command=command("millrace", "consumer", "doctor"),
+        )
+    if consumer.labels.error:
+        yield Attention(
+            urgent=False,
+            what="cannot read all tables of its dataset",
+            where=service.name,
+            why=consumer.labels.error,
+            todo="grant what the message names; until then states below may be old",
+            command=command("millrace", "consumer", "doctor"),
+        )
+    for table in consumer.tables:
+        for trouble in table.troubles:
+            yield _of_table(service, table, trouble, readers)
+
+
+def _of_table(
+    service: WatchedService, table: TableStatus, trouble: TableTrouble, readers: Collection[str]
+) -> Attention:
+    snapshot = command("millrace", "spanner-reader", "snapshot", name=table.table)
+    if "bigtable-reader" in readers:  # which one it comes from is not known where there are both
+        snapshot = command("millrace", "bigtable-reader", "snapshot") if len(readers) == 1 else None
+    todo, line = {
+        "deferred": (
+            "do what the message says. Its messages come again within ten minutes, and nothing is lost until then",
+            command("millrace", "consumer", "doctor"),
+        ),
+        "refused": (
+            "its changes become dead letters: fix what the message says, then replay them under Dead letters",
+            command("millrace", "dead-letters", "groups", "--table", name=table.table),
+        ),
+        "needs re-sync": ("take another snapshot of its source table", snapshot),
+        "dropped": (
+            "if that was not meant: its next change makes it again, and then take a snapshot of its source table",
+            snapshot,
+        ),
+    }.get(trouble.state, (f"see {_DIAGNOSE}", command("millrace", "consumer", "status")))
+    return Attention(
+        urgent=True,
+        what=f"table {table.table} is {trouble.state}",
+        where=service.name,
+        why=trouble.why,
+        since=trouble.since,
+        todo=todo,
+        command=line,
+    )
+
+
+def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attention]:
+    for table in reader.needs_resync:
+        yield _resync(service, table)
+    if reader.state == "paused":
+        yield Attention(
+            urgent=False,
+            what="is paused",
+            where=service.name,
+            why="nothing is read until it is resumed, and the source keeps changes for a limited time",
+            since=reader.low_watermark,
+            todo="resume it when what it was paused for is over",
+            command=command("millrace", _launched(service), "resume"),
+        )
+    elif reader.lag_seconds is not None and reader.lag_seconds >= FAR_BEHIND:
+        falling = service.lag_change is not None and service.lag_change < 0
+        yield Attention(
+            urgent=not falling,
+            what="is far behind, and catches up" if falling else "is far behind",
+            where=service.name,
+            why="changes that are older than the source keeps them are lost",
+            since=reader.low_watermark,
+            todo="its status says how long the source keeps changes; more readers of it share the work",
+            command=command("millrace", _launched(service), "status"),
+        )
+    elif (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:
+        yield Attention(
+            urgent=True,
+            what="has a low watermark that stands still",
+            where=service.name,
+            since=reader.low_watermark,
+            todo="its status names the key ranges that no reader reads",
+            command=command("millrace", _launched(service), "status"),
+        )
+    for paused in reader.paused_tables:
+        yield Attention(
+            urgent=False,
+            what=f"table {paused.table} is paused",
+            where=service.name,
+            why="its changes are dropped",
+            since=paused.since,
+            todo="resume it, and take a snapshot then",
+            command=command("millrace", _launched(service), "resume", name=paused.table),
+        )
+
+
+def _resync(service: WatchedService, table: PendingResync) -> Attention:
+    kinds = ", ".join(cause.kind.replace("_", " ") for cause in table.why)
+    name = table.table if isinstance(service.status, SpannerReaderStatus) else None
+    return Attention(
+        urgent=True,
+        what=f"table {table.table} is pending resync",
+        where=service.name,
+        why=kinds,
+        since=table.since,
+        todo=f"the reader says: {table.fix}" if table.fix else "take a snapshot of it",
+        command=command("millrace", _launched(service), "snapshot", name=name),
+    )
+
+
+def _launched(service: WatchedService) -> str:
+    """Return what the launcher calls a service."""
+    match service.status:
+        case ConsumerAnswer():
+            return "consumer"
+        case BigtableReaderStatus():
+            return "bigtable-reader"
+        case _:
+            return "spanner-reader"

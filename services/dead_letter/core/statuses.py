@@ -1,0 +1,182 @@
+"""What the other services answer at `/status`, and how each was when it was polled.
+
+An answer comes over the network: its shape and its size are checked, and nothing in it is trusted to be what it says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from shared.contracts.timestamps import Nanoseconds
+
+MOST_TABLES_SHOWN: Final = 500
+
+
+class ResyncCause(msgspec.Struct):
+    """Why a table is pending resync."""
+
+    kind: str = ""
+
+
+class PendingResync(msgspec.Struct):
+    """A table whose mirror may be wrong, as its reader says."""
+
+    table: str
+    since: str = ""
+    why: list[ResyncCause] = []
+    fix: str = ""
+
+
+class PausedTable(msgspec.Struct):
+    """A table whose changes are dropped."""
+
+    table: str
+    since: str = ""
+
+
+class _Status(msgspec.Struct, tag_field="service"):
+    state: str = ""
+
+
+class ReaderStatus(_Status):
+    """What both readers answer."""
+
+    now: str | None = None
+    partitions: dict[str, int] = {}
+    low_watermark: str | None = None
+    lag_seconds: float | None = None
+    low_watermark_stalled_seconds: float | None = None
+    needs_resync: list[PendingResync] = []
+    paused_tables: list[PausedTable] = []
+
+
+class SpannerReaderStatus(ReaderStatus, tag="spanner_reader"):
+    """What a Spanner reader answers."""
+
+
+class BigtableReaderStatus(ReaderStatus, tag="bigtable_reader"):
+    """What a Bigtable reader answers."""
+
+
+class TableTrouble(msgspec.Struct):
+    """What is wrong with a mirror."""
+
+    state: str
+    since: str | None = None
+    why: str = ""
+
+
+class TableStatus(msgspec.Struct):
+    """How a table is at the consumer."""
+
+    table: str
+    state: str = ""
+    troubles: list[TableTrouble] = []
+    committed: str | None = None
+    applied: str | None = None
+    complete_since: str | None = None
+    lag_seconds: dict[str, float | None] = {}
+
+
+class ConsumerLabels(msgspec.Struct):
+    """Whether the consumer could list the mirrors."""
+
+    read_at: str | None = None
+    error: str = ""
+
+
+class ChangeCounts(msgspec.Struct):
+    """Changes that the consumer has counted since it started."""
+
+    seen: int = 0
+    written: int = 0
+    superseded: int = 0
+
+
+class ConsumerAnswer(_Status, tag="cdc_consumer"):
+    """What the consumer answers."""
+
+    since: str | None = None
+    tables: list[TableStatus] = []
+    labels: ConsumerLabels = msgspec.field(default_factory=ConsumerLabels)
+    changes: ChangeCounts = msgspec.field(default_factory=ChangeCounts)
+    lag_seconds: dict[str, float | None] = {}
+
+
+ServiceStatus = SpannerReaderStatus | BigtableReaderStatus | ConsumerAnswer
+_decoder: Final[msgspec.json.Decoder[ServiceStatus]] = msgspec.json.Decoder(ServiceStatus)
+
+
+def status_of(data: bytes) -> ServiceStatus:
+    """Return the status in an answer; ValueError where it is none of a service that can be watched."""
+    try:
+        data.decode()
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"the answer is not a status of a reader or the consumer: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusAnswer:
+    """What a service has answered: whether it is ready, why not, and its status."""
+
+    ready: bool
+    obstacles: str
+    status: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedService:
+    """A service as it was when it was polled last."""
+
+    name: str
+    address: str
+    polled_at: Nanoseconds | None = None
+    """None: the first answer is still to come."""
+    error: str = ""
+    """Why there is no status; empty where there is one."""
+    ready: bool = False
+    obstacles: str = ""
+    status: ServiceStatus | None = None
+    changes_per_second: float | None = None
+    """Of a consumer: rows written a second between the last two polls."""
+    lag_change: float | None = None
+    """By how many seconds a reader's lag has grown between the last two polls."""
+
+
+def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> WatchedService:
+    """Return a service after an answer; rates are by the answer before it. ValueError where it is no status."""
+    status = status_of(answer.status)
+    rate = growth = None
+    seconds = 0.0 if before.polled_at is None else (now - before.polled_at) / 1e9
+    match before.status, status:
+        case ConsumerAnswer() as old, ConsumerAnswer() if old.since == status.since and seconds > 0:
+            rate = max(0, status.changes.written - old.changes.written) / seconds
+        case ReaderStatus() as old, ReaderStatus() if None not in (old.lag_seconds, status.lag_seconds):
+            growth = (status.lag_seconds or 0.0) - (old.lag_seconds or 0.0)
+    return WatchedService(
+        name=before.name,
+        address=before.address,
+        polled_at=now,
+        ready=answer.ready,
+        obstacles=answer.obstacles,
+        status=status,
+        changes_per_second=rate,
+        lag_change=growth,
+    )
+
+
+def unanswered(before: WatchedService, error: str, now: Nanoseconds) -> WatchedService:
+    """Return a service that has not answered with a status."""
+    return WatchedService(name=before.name, address=before.address, polled_at=now, error=error)
+
+
+def tables_of(services: Sequence[WatchedService]) -> Mapping[str, Sequence[TableStatus]]:
+    """Return the tables of each consumer by the consumer's name, those in trouble first; of very many the first."""
+    return {
+        one.name: sorted(one.status.tables, key=lambda table: (not table.troubles, table.table))[:MOST_TABLES_SHOWN]
+        for one in services
+        if isinstance(one.status, ConsumerAnswer)
+    }
