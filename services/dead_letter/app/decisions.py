@@ -1,11 +1,12 @@
 """What people decide about dead letters, over HTTP and on the command line: which are meant, and their new state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from services.dead_letter.core.dead_letters import DeadLetterId, State, StoredDeadLetter
-from services.dead_letter.core.editing import Edit, edited
+from services.dead_letter.core.editing import Edit, edited, row_text
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
@@ -99,16 +100,41 @@ def keep_edit(
     store: DeadLetterStore, original: StoredDeadLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
 ) -> tuple[StoredDeadLetter, Edit]:
     """Keep a copy of a dead letter with another row, a JSON object, in its place; NotDoneError names the fix."""
+    check_editable(original)
+    with _edit_of(original):
+        change = edited(original.letter, row())
+        copy = store.add_edit(original.id, change.copy, diff=change.diff, why=why, who=who, now=clock.now())
+    return copy, change
+
+
+def row_to_edit(original: StoredDeadLetter) -> str:
+    """Return the row of a dead letter, a column a line; NotDoneError where it cannot be edited."""
+    check_editable(original)
+    with _edit_of(original):
+        return row_text(original.letter)
+
+
+def preview_edit(original: StoredDeadLetter, row: str) -> Edit:
+    """Return what `keep_edit` would keep, and keep nothing; NotDoneError names the fix."""
+    check_editable(original)
+    with _edit_of(original):
+        return edited(original.letter, row)
+
+
+def check_editable(original: StoredDeadLetter) -> None:
+    """Refuse a dead letter that is not open, or has an edited copy: NotDoneError names the fix."""
     if original.edited_as is not None:
         raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
     if original.state is not State.OPEN:
         raise NotDoneError(f"letter {original.id} is {original.state.value}: restore it first")
+
+
+@contextmanager
+def _edit_of(original: StoredDeadLetter) -> Iterator[None]:
     try:
-        change = edited(original.letter, row())
-        copy = store.add_edit(original.id, change.copy, diff=change.diff, why=why, who=who, now=clock.now())
+        yield
     except ValueError as error:
         raise NotDoneError(f"letter {original.id} cannot be edited so: {error}") from None
-    return copy, change
 
 
 def _pages(store: DeadLetterStore, selection: Selection, limit: int | None) -> Sequence[Sequence[DeadLetterId]]:

@@ -74,23 +74,27 @@ class Callers:
             except ValueError as error:
                 raise RefusedError(401, f"{ASSERTION} is not good: {error}", headers=_CHALLENGE) from None
         authorization = headers.get("authorization")
-        if authorization is None or not (tokens := self.tokens()):
+        if authorization is None or not self.tokens():
             return None
         scheme, _space, given = authorization.partition(" ")
-        digest = _digest(given.strip()) if scheme.lower() == "bearer" else b""
-        names = [token.name for token in tokens if hmac.compare_digest(token.digest, digest)]
-        if not names:
+        token = self.token(given.strip()) if scheme.lower() == "bearer" else None
+        if token is None:
             raise RefusedError(
                 401,
                 "this token is not one of API_TOKEN or API_TOKEN_FILE; send 'Authorization: Bearer TOKEN'",
                 headers=_CHALLENGE,
             )
-        return names[0]
+        return token.name
+
+    def token(self, given: str) -> Token | None:
+        """Return the token that is so written; None where there is none."""
+        digest = _digest(given)
+        return next((token for token in self.tokens() if hmac.compare_digest(token.digest, digest)), None)
 
     def allowed(self, headers: Mapping[str, str], *, only_reads: bool) -> str | None:
         """Return who asks, if they may; RefusedError with what it takes."""
         who = self.who(headers)
-        if who is not None or (only_reads and self.open_reads and _asks_this_machine(headers)):
+        if who is not None or (only_reads and self.open_reads and asks_this_machine(headers)):
             return who
         raise self.refused()
 
@@ -110,7 +114,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
-def _asks_this_machine(headers: Mapping[str, str]) -> bool:
+def asks_this_machine(headers: Mapping[str, str]) -> bool:
     """Return whether a request names this machine: a page from elsewhere, by a name that leads here, does not."""
     host = headers.get("host", "")
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

@@ -60,7 +60,9 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *_ALWAYS]}
+                own = {name for name, _value in message["headers"]}
+                always = [header for header in _ALWAYS if header[0] not in own]
+                message = {**message, "headers": [*message["headers"], *always]}
             elif head:
                 message = {**message, "body": b""}
             await send(message)

@@ -2,16 +2,18 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
-from services.dead_letter.app.replay.replay import Replay, ReplayOrder, ReplayRules
+from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules, Tell
 from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
 from services.dead_letter.core.dead_letters import State
+from services.dead_letter.core.documents import Document
+from services.dead_letter.core.plan import PlannedReplay
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Replaying
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
@@ -43,25 +45,32 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
 
 
 def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
-    told, began = ReplayReport(), time.monotonic()
     selection = with_usual_states(
         tools.store, body.letters.selection(tools.clock.now()), *body.letters.usual(State.OPEN)
     )
     matched = tools.store.count(selection)
+    order = ReplayOrder(
+        selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
+    )
+    with _bounded(tools.stop, tools.longest) as stop:
+        return Answer({**run_replay(tools, order, stop, lambda _judged, _so_far: None), "matched": matched})
+
+
+def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, tell: Tell) -> Document:
+    """Run a replay to its end, or until asked to stop, and return how it went."""
+    told, began = ReplayReport(), time.monotonic()
+
+    def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
+        told.add(judged)
+        tell(judged, so_far)
+
     with (
-        _bounded(tools.stop, tools.longest) as stop,
         tools.mirrors() as mirrors,
-        tools.publisher(stop) if body.execute else nullcontext(DryRunPublisher()) as publisher,
+        tools.publisher(stop) if order.execute else nullcontext(DryRunPublisher()) as publisher,
     ):
-        order = ReplayOrder(
-            selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
-        )
         rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
-        run = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules)
-        outcome = run.run(order, lambda judged, _so_far: told.add(judged))
-    seconds = time.monotonic() - began
-    document = replay_document(outcome, told, body.execute, seconds, asked=mirrors is not None)
-    return Answer({**document, "matched": matched})
+        outcome = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules).run(order, both)
+    return replay_document(outcome, told, order.execute, time.monotonic() - began, asked=mirrors is not None)
 
 
 @contextmanager
