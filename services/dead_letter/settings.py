@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,8 @@ from shared.runtime.settings import HIDDEN, LogFormat, LogLevel, check_together,
 _PASSWORD: Final = re.compile(r"(://[^:/@]*:).*(@)")
 _SECRET_OPTION: Final = re.compile(r"([?&][^=&]*(?:password|passfile|secret|token|key)[^=&]*=)[^&]*", re.IGNORECASE)
 
+_WATCHED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}")
+_ADDRESS: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._/-]*)?")
 _KINDS: Final = re.compile(r"(?:sqlite|postgres|postgresql)(?:\+[a-z0-9_]+)?://.*", re.DOTALL)
 
 
@@ -28,6 +31,25 @@ def _database(address: str) -> None:
         raise ValueError(
             "not an address of a kind that is supported: sqlite:///PATH, or postgresql://USER:PASSWORD@HOST/DATABASE"
         )
+
+
+def watched_services(text: str | None) -> Mapping[str, str]:
+    """Return the addresses of services by their names; ValueError with the fix where one is none."""
+    found: dict[str, str] = {}
+    for part in (text or "").split(","):
+        name, _is, address = (each.strip() for each in part.partition("="))
+        if not part.strip():
+            continue
+        if not _WATCHED.fullmatch(name) or not _ADDRESS.fullmatch(address) or name in found:
+            raise ValueError(
+                f"{part.strip()[:100]!r} is no service: write NAME=http://HOST:PORT for each, with commas between"
+            )
+        found[name] = address.rstrip("/")
+    return found
+
+
+def _services(text: str) -> None:
+    watched_services(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +121,12 @@ class Settings(CommandSettings):
     )
     api_token_file: Path | None = setting(
         "a file that holds it, or a line NAME TOKEN for each person", default=None, check=file_there
+    )
+    console_services: str | None = setting(
+        "the services that the console shows, beside dead letters: NAME=http://HOST:PORT each, with commas between; "
+        "the address is that of health and metrics",
+        default=None,
+        check=_services,
     )
     iap_audience: str | None = setting(
         "the audience of the identity-aware proxy before the HTTP API, whose signed header then names who writes",

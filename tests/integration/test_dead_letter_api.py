@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
@@ -32,6 +33,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
+from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.asgi import TOKEN, TOKENS
 from tests.unit.dead_letter.letters import NOW, a_letter, junk
 
@@ -91,6 +93,7 @@ def served(folder: Path) -> Iterator[Served]:
             callers=Callers(tokens=lambda: TOKENS, open_reads=False),
             clock=WaitedClock(NOW),
             stop=stop,
+            poller=ServicePoller({}, FakeStatusPages(), WaitedClock(NOW)),
         )
         with serving(application(tools), "127.0.0.1", 0, stop) as port:
             yield Served(port, publisher, stop)

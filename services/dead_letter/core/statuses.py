@@ -145,6 +145,19 @@ class WatchedService:
     lag_change: float | None = None
     """By how many seconds a reader's lag has grown between the last two polls."""
 
+    @property
+    def kind(self) -> str:
+        """Return what it is, as far as it has said so."""
+        match self.status:
+            case None:
+                return "unknown"
+            case ConsumerAnswer():
+                return "consumer"
+            case BigtableReaderStatus():
+                return "Bigtable reader"
+            case SpannerReaderStatus():
+                return "Spanner reader"
+
 
 def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> WatchedService:
     """Return a service after an answer; rates are by the answer before it. ValueError where it is no status."""

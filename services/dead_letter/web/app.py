@@ -1,6 +1,6 @@
 """The HTTP API of dead letters, under /v1: the same core as the commands, and documents of the same shape.
 
-The web page is to come beside it: `web/page/`, at `/`, which is free until then.
+The console is beside it, at `/`.
 """
 
 from typing import Any, Final
@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 
 from services.dead_letter.web import answers
 from services.dead_letter.web.changing import add_changing
+from services.dead_letter.web.console.console import add_console
 from services.dead_letter.web.gate import Gate
 from services.dead_letter.web.reading import add_reading
 from services.dead_letter.web.refusals import Answer, add_refusals, documented
@@ -43,6 +44,7 @@ def application(tools: WebTools) -> FastAPI:
     app.include_router(reads)
     app.include_router(writes)
     app.include_router(_document(app))
+    add_console(app, tools)
     add_refusals(app)
     app.add_middleware(Gate, tell=tools.answered)
     return app

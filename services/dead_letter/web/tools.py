@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Final
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.web.callers import Callers
+from services.dead_letter.web.console.replay_runs import ReplayRuns
 from services.dead_letter.web.gate import Answered
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock
@@ -35,6 +37,10 @@ class WebTools:
     """Is called for each answer, for the metrics."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
+    poller: ServicePoller
+    """The other services, for the console."""
+    runs: ReplayRuns = field(default_factory=ReplayRuns)
+    """The console's replays."""
     max_replays: int = MAX_REPLAYS
     longest: timedelta = timedelta(seconds=60)
     """How long a replay may take before it ends where it is."""

@@ -7,9 +7,11 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
+from services.dead_letter.adapters.status_pages import HttpStatusPages
 from services.dead_letter.app.metrics import ApiMetrics
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.ports import DeadLetterStore, IdentityProxy
-from services.dead_letter.settings import Settings, is_loopback
+from services.dead_letter.settings import Settings, is_loopback, watched_services
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
@@ -37,9 +39,14 @@ def serving_api(
         clock=SystemClock(),
         stop=stop,
         answered=ApiMetrics(registry).answered,
+        poller=ServicePoller(watched_services(settings.console_services), HttpStatusPages(), SystemClock()),
         max_replays=settings.max_replays,
     )
-    with serving(application(tools), settings.api_host, settings.api_port, stop) as port:
+    with (
+        tools.poller.polling(stop),
+        tools.runs.running(stop),
+        serving(application(tools), settings.api_host, settings.api_port, stop) as port,
+    ):
         yield port
 
 

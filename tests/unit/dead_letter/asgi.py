@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
@@ -15,6 +16,7 @@ from services.dead_letter.web.tools import WebTools
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
+from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.letters import HOUR, a_letter, junk
 from tests.worlds.replaying import World
 
@@ -46,7 +48,13 @@ class Answered:
 class Api:
     """The API over a world of letters, asked by somebody with a token."""
 
-    def __init__(self, callers: Callers | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        callers: Callers | None = None,
+        services: Mapping[str, str] | None = None,
+        pages: FakeStatusPages | None = None,
+        **more: Any,
+    ) -> None:
         self.world = World()
         self.stop = Stop()
         self.callers = callers or Callers(tokens=lambda: TOKENS, open_reads=True)
@@ -57,6 +65,7 @@ class Api:
             "callers": self.callers,
             "clock": self.world.clock,
             "stop": self.stop,
+            "poller": ServicePoller(services or {}, pages or FakeStatusPages(), self.world.clock),
         }
         self.tools = WebTools(**(tools | more))
         self.app = application(self.tools)

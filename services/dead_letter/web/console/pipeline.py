@@ -1,0 +1,40 @@
+"""The first page: what needs attention, and how each service, source and table is."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from services.dead_letter.core.attention import needs_attention
+from services.dead_letter.core.dead_letters import DeadLetterStats
+from services.dead_letter.core.documents import stats_document
+from services.dead_letter.core.statuses import MOST_TABLES_SHOWN, ReaderStatus, tables_of
+from services.dead_letter.web.console.pages import ConsolePages
+from services.dead_letter.web.tools import WebTools
+from shared.contracts.errors import TransientError
+
+
+def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None:
+    """Add the page of the pipeline, which is shown whatever is unavailable."""
+
+    @router.get("/")
+    def pipeline(request: Request) -> Response:
+        services, stats, error = tools.poller.services(), None, ""
+        try:
+            stats = tools.store.stats()
+        except TransientError as away:
+            error = str(away)
+        items = needs_attention(services, stats)
+        return pages.page(
+            request,
+            "pipeline.html",
+            services=services,
+            readers=[one for one in services if isinstance(one.status, ReaderStatus)],
+            tables=tables_of(services),
+            most_tables=MOST_TABLES_SHOWN,
+            items=items,
+            stats=_shown(stats),
+            store_error=error,
+        )
+
+
+def _shown(stats: DeadLetterStats | None) -> object:
+    return None if stats is None else stats_document(stats)

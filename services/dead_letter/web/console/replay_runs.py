@@ -1,0 +1,99 @@
+"""Replays that the console has begun: each on a thread of its own, with its progress to be looked at."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, Tell
+from services.dead_letter.core.documents import Document
+from services.dead_letter.core.plan import PlannedReplay
+from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.stop import Stop
+
+_KEPT: Final = 50
+RunReplay = Callable[[ReplayOrder, Stop, Tell], Document]
+
+
+@dataclass(slots=True)
+class ReplayRun:
+    """One replay: what was asked for, how far it is, and how it ended."""
+
+    id: str
+    order: ReplayOrder
+    matched: int
+    judged: int = 0
+    sent: int = 0
+    failed_again: int = 0
+    document: Document | None = None
+    """How it went; None while it goes on, or where ``error`` says why it has ended."""
+    error: str = ""
+    stop: Stop = field(default_factory=Stop)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class ReplayRuns:
+    """The runs of this process; the last ones are kept to be looked at."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[str, ReplayRun] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def get(self, run: str) -> ReplayRun | None:
+        """Return a run by its id."""
+        with self._lock:
+            return self._runs.get(run)
+
+    def start(self, order: ReplayOrder, matched: int, replay: RunReplay, then: Callable[[], None]) -> ReplayRun:
+        """Begin a replay, after which ``then`` is called, and return at once."""
+        run = ReplayRun(uuid.uuid4().hex[:12], order, matched)
+        thread = threading.Thread(target=self._run, args=(run, replay, then), name=f"replay-{run.id}", daemon=True)
+        with self._lock:
+            over = [name for name, one in self._runs.items() if one.ended.is_set()]
+            for name in over[: max(0, len(self._runs) - _KEPT)]:
+                del self._runs[name]
+            self._runs[run.id], self._threads[run.id] = run, thread
+        thread.start()
+        return run
+
+    @contextmanager
+    def running(self, stop: Stop) -> Iterator[None]:
+        """Let replays run for the block; what is under way is asked to stop with the service, and waited for."""
+        try:
+            with stop.calling(self._stop):
+                yield
+        finally:
+            self._stop()
+            with self._lock:
+                threads = list(self._threads.values())
+            for thread in threads:
+                thread.join()
+
+    def _stop(self) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.stop.request()
+
+    def _run(self, run: ReplayRun, replay: RunReplay, then: Callable[[], None]) -> None:
+        def tell(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
+            run.judged += len(judged)
+            run.sent, run.failed_again = so_far.sent, so_far.failed_again
+
+        try:
+            run.document = replay(run.order, run.stop, tell)
+        except (TransientError, MisconfiguredError) as error:
+            run.error = str(error)
+        except Exception as error:  # noqa: BLE001  the page says so, and the log where; no words of the error: they may hold values
+            structlog.get_logger().error("console_replay_failed", replay=run.id, error=type(error).__name__)
+            run.error = f"this was not foreseen ({type(error).__name__}); the service's log says so"
+        finally:
+            then()
+            with self._lock:
+                self._threads.pop(run.id, None)
+            run.ended.set()

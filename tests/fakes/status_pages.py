@@ -1,0 +1,24 @@
+"""The StatusPages in memory: what each address answers, or why it does not."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.dead_letter.core.statuses import StatusAnswer
+from shared.contracts.errors import TransientError
+
+
+@dataclass
+class FakeStatusPages:
+    """Documents by address; ``obstacles`` are why a service is not ready. An address without a document is away."""
+
+    documents: dict[str, Any] = field(default_factory=dict)
+    obstacles: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, address: str) -> StatusAnswer:
+        document = self.documents.get(address)
+        if document is None:
+            raise TransientError(f"{address}/status cannot be asked: ConnectionRefusedError")
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        why = self.obstacles.get(address)
+        return StatusAnswer(ready=why is None, obstacles=why or "", status=data)

@@ -1,0 +1,533 @@
+"""The console's pages and forms over HTTP: what each shows, who may act, and what a hostile value comes to."""
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from services.dead_letter.core.attention import command
+from services.dead_letter.core.dead_letters import DeadLetterId
+from services.dead_letter.web.callers import Callers, read_tokens
+from services.dead_letter.web.console.formats import duration, visible
+from services.dead_letter.web.console.guidance import GUIDANCE
+from services.dead_letter.web.console.visitors import LASTS
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import MisconfiguredError
+from shared.contracts.reasons import Reason
+from tests.builders import a_change
+from tests.fakes.status_pages import FakeStatusPages
+from tests.unit.dead_letter.asgi import JUNK, ONE, TOKEN, TOKENS, TWO, Answered, Api, with_letters
+from tests.unit.dead_letter.letters import NOW, a_letter, at, junk
+from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, SERVICES, TRAFFIC, Visit, statuses, text_of, watching
+
+LETTER = f"/dead-letters/{ONE.identity}"
+ACTIONS = (
+    "/dead-letters/discard",
+    "/dead-letters/restore",
+    "/dead-letters/replays",
+    f"{LETTER}/edit",
+    f"{LETTER}/values",
+)
+
+
+@pytest.fixture
+def api() -> Api:
+    return with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
+
+
+@pytest.fixture
+def ada(api: Api) -> Visit:
+    """Somebody who has signed in."""
+    visit = Visit(api)
+    assert visit.sign_in().status == 200
+    return visit
+
+
+def group_of(api: Api, letter: DeadLetter) -> str:
+    return str(api.get(f"letters/{letter.identity}").json["group"])
+
+
+def state_of(api: Api, letter: DeadLetter) -> str:
+    stored = api.world.store.get(DeadLetterId(letter.identity))
+    assert stored is not None
+    return stored.state.value
+
+
+def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(api: Api) -> None:
+    page = text_of(Visit(api).get("/"))
+
+    assert page.index("4 things need attention") < page.index("Sources") < page.index("Tables")
+    for wanted in (
+        "Act now consumer : table flights is deferred since just now",
+        "grant bigquery.tables.updateData on table flights to the consumer",
+        "Act now flights : table airports is pending resync",
+        "millrace spanner-reader snapshot airports Copy",
+        "Act now orders : does not answer http://10.0.0.4:8080/status cannot be asked: ConnectionRefusedError",
+        "curl --max-time 5 http://10.0.0.4:8080/readyz Copy",
+        "Look soon dead letters : 3 open dead letters since 3 h ago",
+        "flights ● reading 2.5 s 2026-11-21 13:00:00 UTC 3 running, 12 finished",
+        "traffic ● reading 0.8 s",
+        "4 tables, 1 in trouble",
+        "flights ■ deferred 0.4 s 1.9 s just now",
+    ):
+        assert wanted in page
+    assert page.index("flights ■ deferred") < page.index("airlines ● running"), "trouble comes first"
+
+
+def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
+    pages = FakeStatusPages(statuses(at(NOW)))
+    api = watching(pages)
+    assert "unknown rows written a second" in text_of(Visit(api).get("/"))
+    pages.documents = statuses(at(NOW), lag=40.0)
+    pages.documents[CONSUMER]["changes"]["written"] += 600
+    api.world.clock.move(timedelta(seconds=5))
+    for name in SERVICES:
+        api.tools.poller.poll(name)
+    page = text_of(Visit(api).get("/"))
+    assert "120 rows written a second" in page
+    assert "flights ● reading 40 s rising" in page
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (b"<html>not found</html>", "the answer is not a status of a reader or the consumer"),
+        (b'{"service": "cdc_consumer", "tables": 5}', "the answer is not a status"),
+        (b'{"service": "dead_letter"}', "the answer is not a status"),
+        (b"[" * 100_000, "the answer is not a status"),
+        (b"\xff", "the answer is not a status"),
+        ({"service": "cdc_consumer", "state": "makes no progress"}, "consumer : makes no progress"),
+        ({"service": "cdc_consumer", "labels": {"error": "no right to list"}}, "no right to list"),
+        ({"service": "spanner_reader", "state": "paused"}, "consumer : is paused"),
+        ({"service": "spanner_reader", "state": "reading", "lag_seconds": 4000.0}, "consumer : is far behind"),
+        ({"service": "bigtable_reader", "low_watermark_stalled_seconds": 300.0}, "low watermark that stands still"),
+        ({"service": "spanner_reader", "paused_tables": [{"table": "t"}]}, "millrace spanner-reader resume t"),
+    ],
+)
+def test_whatever_a_service_answers_the_page_is_there_and_says_so(document: Any, told: str) -> None:
+    page = Visit(watching(FakeStatusPages({CONSUMER: document}))).get("/")
+    assert page.status == 200
+    assert told in text_of(page)
+
+
+def test_a_service_that_is_not_ready_is_shown_with_its_reasons() -> None:
+    pages = FakeStatusPages(statuses(at(NOW)), obstacles={FLIGHTS: "Spanner is away"})
+    page = text_of(Visit(watching(pages)).get("/"))
+    assert "flights : is not ready Spanner is away" in page
+    assert "millrace spanner-reader doctor" in page
+
+
+def test_without_services_the_page_says_how_to_watch_them(api: Api) -> None:
+    page = text_of(Visit(with_letters(Api())).get("/"))
+    assert "CONSOLE_SERVICES" in page
+    assert "3 open dead letters" in page
+    assert "Nothing needs attention" in text_of(Visit(Api()).get("/"))
+
+
+def test_groups_have_counts_times_a_sparkline_and_what_to_do(api: Api) -> None:
+    page = Visit(api).get("/dead-letters")
+    read = text_of(page)
+
+    assert "value does not fit column seats of type INT64: not a whole number Correct the row at its source" in read
+    assert "schema conflict" in read
+    assert "3 h ago" in read
+    assert page.body.count(b'aria-label="1 failed in the last 24 hours, 1 at most in half an hour') == 3
+    assert b"1 in the last hour" in page.body
+    assert page.body.count(b"<rect") == 3
+    assert "No dead letter is open" in text_of(Visit(Api()).get("/dead-letters"))
+
+
+def test_a_group_lists_its_dead_letters_page_by_page(api: Api) -> None:
+    api.world.keep(*(a_letter(a_change(number)) for number in range(100, 160)))
+    visit, path = Visit(api), f"/dead-letters/groups/{group_of(api, ONE)}"
+    first = visit.get(path)
+    after = re.search(rb"\?after=([0-9.]+)", first.body)
+    assert after is not None
+    second = visit.get(path, after=after[1].decode())
+    shown = [set(re.findall(rb'href="/dead-letters/([0-9a-f]{32})"', page.body)) for page in (first, second)]
+    assert ([len(one) for one in shown], shown[0] & shown[1]) == ([50, 11], set())
+    assert visit.get(path, after="no").status == 404
+
+
+def test_a_dead_letter_is_masked_until_somebody_who_is_named_asks(api: Api, ada: Visit) -> None:
+    masked = ada.get(LETTER)
+    assert b"Ada" not in masked.body
+    assert b"&lt;string of 3&gt;" in masked.body
+    assert api.actions(ONE.identity) == [("arrived", "collector")]
+
+    shown = ada.submit(f"{LETTER}/values")
+    assert b"&#34;Ada&#34;" in shown.body
+    assert api.actions(ONE.identity)[1:] == [("values_shown", "ada")]
+    assert "ada values shown" in text_of(shown)
+
+
+def test_a_dry_run_sends_nothing_and_its_button_sends_what_it_has_shown(api: Api, ada: Visit) -> None:
+    group = group_of(api, ONE)
+    dry = ada.submit("/dead-letters/replays", group=group)
+    assert "1 of 1 would be sent. Nothing was sent." in text_of(dry)
+    assert (api.world.publisher.published, state_of(api, ONE)) == ([], "open")
+    hidden = dict(re.findall(rb'type="hidden" name="(\w+)" value="(\w+)"', dry.body))
+    assert (hidden[b"group"], hidden[b"execute"], b"Send 1 dead letter" in dry.body) == (group.encode(), b"yes", True)
+
+    done = ada.submit("/dead-letters/replays", group=group, execute="yes")
+    assert "1 sent." in text_of(done)
+    assert [one.identity for one in api.world.publisher.published] == [ONE.identity]
+    assert api.actions(ONE.identity)[1:] == [("replayed", "ada")]
+    assert (state_of(api, TWO), state_of(api, JUNK)) == ("open", "open"), "nothing but the group is meant"
+
+
+def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, ada: Visit) -> None:
+    more = [a_letter(a_change(number)) for number in range(100, 160)]
+    api.world.keep(*more)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def waits(_letters: object) -> None:
+        reached.set()
+        assert go_on.wait(30)
+
+    api.world.publisher.then = waits
+    shown = ada.submit("/dead-letters/replays", group=group_of(api, ONE), execute="yes")
+    assert reached.wait(30)
+    assert 'data-refresh="1"' in shown.body.decode()
+    assert "61 of 61 dead letters taken, 0 sent." in text_of(shown)
+    path = re.search(r'action="(/dead-letters/replays/[0-9a-f]+)/stop"', shown.body.decode())
+    assert path is not None
+    run = api.tools.runs.get(path[1].rpartition("/")[2])
+    assert run is not None
+    ada.submit(f"{path[1]}/stop")
+    go_on.set()
+    assert run.ended.wait(30)
+
+    over = text_of(ada.get(path[1]))
+    assert "20 sent, 41 stay open." in over
+    assert "It was stopped: a new replay goes on with the rest." in over
+    assert len(api.world.publisher.published) == 20
+    assert "not known here" in text_of(ada.get("/dead-letters/replays/000000000000"))
+
+
+def test_a_replay_that_fails_says_why_and_lets_the_next_one_begin(api: Api, ada: Visit) -> None:
+    failing = with_letters(Api(publisher=_refusing))
+    visit = Visit(failing)
+    visit.sign_in()
+    for _again in range(6):  # more than may be under way at once
+        page = text_of(visit.submit("/dead-letters/replays", letter=ONE.identity, execute="yes"))
+        assert "It has ended: set TOPIC" in page
+
+
+def _refusing(_stop: object) -> Any:
+    raise MisconfiguredError("set TOPIC: the topic of the change batches")
+
+
+def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, ada: Visit) -> None:
+    begun = ada.submit(f"{LETTER}/edit")
+    assert b"&#34;seats&#34;: 3" in begun.body
+    assert api.actions(ONE.identity)[-1] == ("values_shown", "ada")
+    row = '{"name": "Ada", "seats": 4}'.replace("}", "\r\n}")  # as a browser sends lines
+    preview = ada.submit(f"{LETTER}/edit", row=row)
+    assert b'<span class="removed">-  &#34;seats&#34;: 3</span>' in preview.body
+    assert b'<span class="added">+  &#34;seats&#34;: 4</span>' in preview.body
+    assert state_of(api, ONE) == "open"
+
+    without = ada.submit(f"{LETTER}/edit", row=row, save="yes", why=" ")
+    assert (without.status, "Say what was wrong" in text_of(without)) == (422, True)
+    saved = ada.submit(f"{LETTER}/edit", row=row, save="yes", why="typed wrong")
+    assert "1 dead letter edited: this copy takes its place" in text_of(saved)
+    assert (state_of(api, ONE), api.actions(ONE.identity)[-1]) == ("superseded", ("edited", "ada"))
+    assert f"Edited copy of {ONE.identity[:8]}" in text_of(saved)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("{", "the row is not a JSON object"),
+        ('{"name": "Ada", "seats": 3}', "nothing is changed"),
+        ('{"name": "Ada", "seats": 3, "id": "9"}', "is in the primary key"),
+        ('{"nme": "Ada"}', "has no column nme"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_refused_with_the_reason(api: Api, ada: Visit, row: str, told: str) -> None:
+    page = ada.submit(f"{LETTER}/edit", row=row)
+    assert (page.status, told in text_of(page)) == (409, True)
+
+
+def test_dead_letters_are_discarded_for_a_reason_and_restored(api: Api, ada: Visit) -> None:
+    group = group_of(api, TWO)
+    assert ada.submit("/dead-letters/discard", group=group).status == 422
+    assert state_of(api, TWO) == "open"
+    done = ada.submit("/dead-letters/discard", group=group, why="a rehearsal's")
+    assert "1 dead letter discarded: restore opens them again." in text_of(done)
+    assert (state_of(api, TWO), api.actions(TWO.identity)[-1]) == ("discarded", ("discarded", "ada"))
+    again = ada.submit("/dead-letters/restore", letter=TWO.identity)
+    assert "1 dead letter open again." in text_of(again)
+    assert state_of(api, TWO) == "open"
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_a_form_without_a_dead_letter_or_of_none_changes_nothing(api: Api, ada: Visit, path: str) -> None:
+    if path.endswith(("edit", "values")):
+        assert ada.submit(path.replace(ONE.identity, "0" * 32)).status == 404
+    else:
+        assert ada.submit(path, why="x").status == 422
+        assert ada.submit(path, why="x", letter="0" * 32).status == 404
+    assert {state_of(api, one) for one in (ONE, TWO, JUNK)} == {"open"}
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_nobody_acts_without_a_name(api: Api, path: str) -> None:
+    page = Visit(api).submit(path, letter=ONE.identity, why="x", execute="yes")
+    assert (page.status, "sign in with a token" in text_of(page)) == (401, True)
+    assert (api.actions(ONE.identity), api.world.publisher.published) == ([("arrived", "collector")], [])
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+    ],
+)
+def test_a_form_of_another_site_is_refused(api: Api, ada: Visit, path: str, headers: Mapping[str, str]) -> None:
+    form = ada.form()
+    page = ada.post(path, {"form": form, "letter": ONE.identity, "why": "x", "execute": "yes"}, headers)
+    assert (page.status, "comes from another page" in text_of(page)) == (403, True)
+    assert api.actions(ONE.identity) == [("arrived", "collector")]
+
+
+@pytest.mark.parametrize("form", [{}, {"form": ""}, {"form": "0" * 64}])
+def test_a_form_without_the_value_of_this_visit_is_refused(api: Api, ada: Visit, form: Mapping[str, str]) -> None:
+    page = ada.post("/dead-letters/discard", {"letter": ONE.identity, "why": "x", **form})
+    assert (page.status, "earlier visit" in text_of(page)) == (403, True)
+    assert state_of(api, ONE) == "open"
+
+
+def test_a_browser_that_says_no_site_is_told_by_its_origin(ada: Visit) -> None:
+    request: dict[str, Any] = {"letter": ONE.identity, "form": ada.form(), "why": "x"}
+    api = ada.api
+
+    def asked(origin: str | None) -> int:
+        cookies = "; ".join(f"{name}={value}" for name, value in ada.cookies.items())
+        headers = {"cookie": cookies, "content-type": "application/x-www-form-urlencoded"}
+        headers |= {} if origin is None else {"origin": origin}
+        body = urlencode(request).encode()
+        return api.ask("POST", "/dead-letters/discard", body=body, token=None, headers=headers).status
+
+    assert [asked(one) for one in (None, "null", "https://evil.example")] == [403, 403, 403]
+    assert asked("http://127.0.0.1:8083") == 303
+
+
+def test_a_value_of_another_visitor_is_worth_nothing(api: Api, ada: Visit) -> None:
+    other = Visit(api)
+    assert other.post("/dead-letters/discard", {"form": ada.form(), "letter": ONE.identity, "why": "x"}).status == 403
+
+
+@pytest.mark.parametrize("seal", ["", "x", "YWRh.99999999999.0", "YWRh.1.2.3", "é.1.é", "%00.9.9", "YWRh.9e9.00"])
+def test_a_cookie_that_was_made_up_signs_nobody_in(api: Api, seal: str) -> None:
+    visit = Visit(api, {"millrace_signed_in": seal})
+    assert "Sign in" in text_of(visit.get("/"))
+    assert b"Signed in as" not in visit.get("/").body
+
+
+def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None:
+    tokens = [*TOKENS, *read_tokens("bob another-token-of-some-length", "the test")]
+    api = with_letters(Api(Callers(tokens=lambda: tokens, open_reads=False)))
+    visit = Visit(api)
+    assert visit.get("/").status == 401
+    assert visit.sign_in("wrong-token-of-some-length").status == 401
+    assert "Signed in as ada" in text_of(visit.sign_in())
+    cookie = visit.cookies["millrace_signed_in"]
+    assert TOKEN not in cookie
+
+    tokens.pop(0)
+    assert visit.get("/").status == 401, "her token is taken back"
+    tokens[:] = TOKENS
+    assert visit.get("/").status == 200
+    api.world.clock.move(timedelta(seconds=LASTS))
+    assert visit.get("/").status == 401, "her time is over"
+    visit.sign_in()
+    visit.submit("/sign-out")
+    assert visit.get("/").status == 401
+
+
+def test_the_api_takes_no_cookie(api: Api, ada: Visit) -> None:
+    cookies = "; ".join(f"{name}={value}" for name, value in ada.cookies.items())
+    body = {"letters": {"everything": True}, "why": "x"}
+    assert api.post("discard", body, token=None, headers={"cookie": cookies}).status == 401
+
+
+def test_cookies_are_for_no_script_no_other_site_and_over_tls_but_on_this_machine(api: Api) -> None:
+    given = Visit(api).get("/sign-in").headers["set-cookie"].lower()
+    assert "httponly" in given
+    assert "samesite=strict" in given
+    assert "secure" not in given
+    assert "secure" in Visit(api, host="console.example").get("/sign-in").headers["set-cookie"].lower()
+
+
+def test_reads_are_open_on_this_machine_alone() -> None:
+    callers = Callers(tokens=lambda: TOKENS, open_reads=True)
+    assert Visit(Api(callers)).get("/dead-letters").status == 200
+    assert Visit(Api(callers), host="evil.example").get("/dead-letters").status == 401
+    nobody = Visit(Api(Callers(open_reads=False))).get("/")
+    assert (nobody.status, "set API_TOKEN or API_TOKEN_FILE" in text_of(nobody)) == (403, True)
+
+
+def test_every_page_forbids_the_browser_all_that_is_not_ours(api: Api, ada: Visit) -> None:
+    for path in ("/", "/dead-letters", LETTER, "/sign-in", "/dead-letters/no-such-letter"):
+        page = ada.get(path)
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "frame-ancestors 'none'" in policy
+        assert "form-action 'self'" in policy
+        assert (page.headers["cache-control"], page.headers["x-content-type-options"]) == ("no-store", "nosniff")
+    for asset, kind in (("console.css", "text/css"), ("console.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
+        answered = ada.get(f"/assets/{asset}")
+        assert (answered.status, answered.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert b"http:" not in answered.body.replace(b"http://www.w3.org/2000/svg", b"")
+    assert ada.get("/assets/..%2fpages.py").status == 404
+
+
+class _Parsed(HTMLParser):
+    """What a browser makes of a page: its tags, and the attributes that could run something or load it."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.risky: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.risky += [name for name, _value in attrs if name.startswith("on") or name == "style"]
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "href", "action", "formaction")]
+
+
+def hostile_documents() -> dict[str, Any]:
+    """Return statuses that have markup wherever a text may be, names of members too."""
+
+    def spoiled(value: Any, name: str = "") -> Any:
+        match value:
+            case dict():
+                names = {"partitions": HOSTILE} if name == "partitions" else {}
+                return {names.get(name, each): spoiled(inner, each) for each, inner in value.items()}
+            case list():
+                return [spoiled(inner) for inner in value]
+            case str() if name != "service":
+                return HOSTILE
+            case _:
+                return value
+
+    return {address: spoiled(document) for address, document in statuses(at(NOW)).items()}
+
+
+def hostile_letters() -> list[DeadLetter]:
+    change = a_change(1, name=HOSTILE, seats=3)
+    bad: dict[str, Any] = {
+        "table": HOSTILE,
+        "key": HOSTILE,
+        "detail": HOSTILE,
+        "failed_in": HOSTILE,
+        "ordering_key": HOSTILE,
+        "sequence": HOSTILE,
+        "commit_timestamp": HOSTILE,
+        "attributes": {HOSTILE: HOSTILE, "table": HOSTILE, "source": HOSTILE},
+    }
+    return [
+        a_letter(change, **bad),
+        junk(HOSTILE.encode(), **bad | {"reason": Reason.UNEXPLAINED}),
+        junk(b'{"' + b"<img src=x onerror=alert(1)>" + b'": ["<script>alert(1)</script>"]}', **bad),
+    ]
+
+
+def hostile_pages() -> Mapping[str, Answered]:
+    """Return every page, over services and dead letters that are as hostile as can be."""
+    pages = FakeStatusPages(hostile_documents(), obstacles={FLIGHTS: HOSTILE, TRAFFIC: HOSTILE})
+    api = watching(pages, callers=Callers(tokens=lambda: [replace(TOKENS[0], name=HOSTILE)], open_reads=True))
+    one, *others = api.world.keep(*hostile_letters())
+    visit = Visit(api)
+    found = {"signed in": visit.sign_in()}
+    found |= {path: visit.get(path) for path in ("/", "/dead-letters")}
+    found["any state"] = visit.get("/dead-letters", state="any")
+    for letter in (one, *others):
+        found[f"{letter} masked"] = visit.get(f"/dead-letters/{letter}")
+        found[f"{letter} shown"] = visit.submit(f"/dead-letters/{letter}/values")
+        group = str(api.get(f"letters/{letter}").json["group"])
+        found[f"{letter} group"] = visit.get(f"/dead-letters/groups/{group}")
+        found[f"{letter} dry"] = visit.submit("/dead-letters/replays", letter=letter)
+    found["edit"] = visit.submit(f"/dead-letters/{one}/edit")
+    row = '{"name": "' + HOSTILE.replace('"', "'").replace("\x00", "").replace("\x1b", "") + '"}'
+    found["difference"] = visit.submit(f"/dead-letters/{one}/edit", row=row, why=HOSTILE)
+    found["saved"] = visit.submit(f"/dead-letters/{one}/edit", row=row, why=HOSTILE, save="yes")
+    found["superseded"] = visit.get(f"/dead-letters/{one}")
+    found["discarded"] = visit.submit("/dead-letters/discard", letter=others[0], why=HOSTILE)
+    for path in (f"/dead-letters/{HOSTILE}", f"/dead-letters/groups/{HOSTILE}", f"/dead-letters/replays/{HOSTILE}"):
+        found[f"none {path[:24]}"] = visit.get(path.replace("/script", "script"))
+    found["a flash"] = visit.get(f"/dead-letters/{one}", done=HOSTILE, count=HOSTILE)
+    return found
+
+
+def test_hostile_values_are_harmless_wherever_they_are_shown() -> None:
+    pages = hostile_pages()
+
+    plain = _Parsed(Visit(with_letters(Api())).get("/dead-letters").body)
+    for name, page in pages.items():
+        assert page.status in (200, 404), name
+        parsed = _Parsed(page.body)
+        assert parsed.risky == [], name
+        assert parsed.tags.count("script") == 1, name
+        assert not {"img", "iframe", "object", "embed", "base"} & set(parsed.tags), name
+        assert {one[:1] for one in parsed.loaded} <= {"/", "#"}, name
+        assert not any(one.startswith("//") for one in parsed.loaded), name
+        for unseen in ("\u202e", "\x1b", "\x00"):
+            edited = re.sub(r"<textarea.*?</textarea>", "", page.body.decode(), flags=re.DOTALL)
+            assert unseen not in edited, name
+        assert b"autofocus 49" not in page.body, f"{name}: a template in a template"
+    assert plain.tags.count("script") == 1
+    assert "characters that are not seen" in text_of(pages["difference"])
+    said = text_of(pages["/"])
+    assert "\\u202etxt.exe\\u0000\\u001b[31m" in said
+    assert "onerror=alert(1)" in said, "it is shown, as a text"
+
+
+def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
+    assert command("millrace", "x", name="a b; rm -rf ~") == "millrace x 'a b; rm -rf ~'"
+    assert command("millrace", "x", name="$(reboot)") == "millrace x '$(reboot)'"
+    for name in ("--execute", "-h", "a\nb", "a\x1bb", "a\u202eb"):
+        assert command("millrace", "x", name=name) is None
+    page = Visit(watching(FakeStatusPages(hostile_documents()))).get("/").body.decode()
+    copied = re.findall(r'data-copy="([^"]*)"', page)
+    assert copied
+    assert not [one for one in copied if "onerror" in one], "a name that cannot be shown is not handed out to be run"
+
+
+def test_each_reason_has_its_guidance() -> None:
+    assert set(GUIDANCE) == set(Reason)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.96, "10.0 s"),
+        (59.0, "59 s"),
+        (61.0, "1 min 1 s"),
+        (3_600.0, "1 h"),
+        (90_061.0, "1 d 1 h"),
+        (-90.0, "-1 min 30 s"),
+        (None, "unknown"),
+    ],
+)
+def test_durations_are_in_their_two_largest_units(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_unseen_characters_are_shown_and_others_stay() -> None:
+    assert visible("Zoë 名前\n\t{}") == "Zoë 名前\n\t{}"
+    assert visible("a\u200bb\ud800\U000e0041") == "a\\u200bb\\ud800\\U000e0041"
