@@ -45,7 +45,7 @@ quick: install ## what a commit must pass: minutes, without Java or emulators
 test: needs quick archive contract pipeline ## everything that a change must pass
 
 test-all: export SEEDS = 100
-test-all: tools clients alerts test ## `make test` with every seed, the benchmarks at a tiny size, `make clients`, `make alerts`
+test-all: tools clients alerts test browser ## `make test` with every seed, the benchmarks at a tiny size, `make clients`, `make alerts`, `make browser`
 	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format
@@ -81,6 +81,10 @@ clients: needs install ## Google's clients and the sample subscribers, live (tes
 	@tests/clients/build.sh
 	@$(PYTEST) tests/clients
 
+browser: install ## the console, as an operator uses it, in a headless Chromium
+	@tests/tools.sh "make browser" chromium
+	@$(PYTEST) tests/browser
+
 alerts: ## the case of each alert rule; needs promtool
 	@tests/tools.sh "make alerts" promtool
 	@promtool check rules deploy/alerts/*.yaml
@@ -101,4 +105,4 @@ site: docs ## the documentation as a web site, in build/site; a warning is an er
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients alerts tools bench docs site lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts tools bench docs site lock

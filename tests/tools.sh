@@ -10,11 +10,12 @@ declare -A from=(
     [mvn]="3.8 or newer: apt-get install maven"
     [node]="18 or newer: https://nodejs.org/en/download, or apt-get install nodejs"
     [npm]="comes with node, or apt-get install npm"
+    [chromium]="apt-get install chromium"
     [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
 )
 who=${1:-make test-all}
 tools=("${@:2}")
-[ ${#tools[@]} -gt 0 ] || tools=(go java javac mvn node npm promtool)
+[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool)
 
 missing=()
 for tool in "${tools[@]}"; do

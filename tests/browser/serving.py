@@ -1,0 +1,94 @@
+"""A console over a real socket and a SQLite store, with services that answer and much that has failed."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.app.service_poller import ServicePoller
+from services.dead_letter.core.dead_letters import Arrival
+from services.dead_letter.web.app import application
+from services.dead_letter.web.callers import Callers
+from services.dead_letter.web.server import serving
+from services.dead_letter.web.tools import WebTools
+from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.clock import SystemClock
+from shared.runtime.stop import Stop
+from tests.builders import a_change, a_header
+from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher
+from tests.fakes.status_pages import FakeStatusPages
+from tests.unit.dead_letter.asgi import TOKENS
+from tests.unit.dead_letter.letters import a_letter, at, junk
+from tests.worlds.console import SERVICES, statuses
+
+_MINUTE = 60 * 1_000_000_000
+
+
+def failed(now: int) -> Sequence[DeadLetter]:
+    """Return dead letters of four causes, over a day."""
+    planes = [
+        a_letter(a_change(number, name=f"N{number}UA", seats=150), failed_at=Nanoseconds(now - number * 23 * _MINUTE))
+        for number in range(1, 40)
+    ]
+    pilots = [
+        replace(
+            a_letter(a_change(number, sequence=7), a_header("pilots")),
+            reason=Reason.SCHEMA_CONFLICT,
+            detail="table pilots has the primary key (name), the source has (id): drop or rename it",
+            failed_at=Nanoseconds(now - number * 4 * _MINUTE),
+            identity="",
+        )
+        for number in range(1, 13)
+    ]
+    return [*map(_fresh, [*planes, *pilots]), junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
+
+
+def _fresh(letter: DeadLetter) -> DeadLetter:
+    """Return a dead letter of a change that was committed just before it failed: one that may be replayed."""
+    committed = at(letter.failed_at // 1000 * 1000)
+    data = letter.data.replace(letter.commit_timestamp.encode(), committed.encode())
+    return replace(letter, data=data, commit_timestamp=committed, identity="")
+
+
+@dataclass
+class Shown:
+    """The console, and what its replays reach."""
+
+    url: str
+    store: SqlDeadLetterStore
+    publisher: FakeReplayPublisher
+    pages: FakeStatusPages
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def console(folder: Path) -> Iterator[Shown]:
+    """Serve the console for the block."""
+    database, stop, publisher = open_database(f"sqlite:///{folder / 'letters.sqlite3'}"), Stop(), FakeReplayPublisher()
+    now = time.time_ns()
+    try:
+        store, pages = SqlDeadLetterStore(database), FakeStatusPages(statuses(at(now // 1000 * 1000)))
+        store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
+        tools = WebTools(
+            store=store,
+            publisher=lambda _stop: nullcontext(publisher),
+            mirrors=lambda: nullcontext(FakeMirrors()),
+            callers=Callers(tokens=lambda: TOKENS, open_reads=True),
+            clock=SystemClock(),
+            stop=stop,
+            poller=ServicePoller(SERVICES, pages, SystemClock()),
+        )
+        with (
+            tools.poller.polling(stop),
+            tools.runs.running(stop),
+            serving(application(tools), "127.0.0.1", 0, stop) as port,
+        ):
+            yield Shown(f"http://127.0.0.1:{port}", store, publisher, pages)
+    finally:
+        database.close()
