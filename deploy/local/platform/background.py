@@ -292,7 +292,10 @@ def how_to_use(stack: Stack, directory: Path) -> str:
     table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.letters_api
     assert api is not None
     token_file = shlex.quote(os.path.relpath(api.token_file, ROOT))
-    return f"""up. The state of the services, what could not be applied, and the end of it all:
+    return f"""up. The console, in a browser: what needs attention, how each table is, and dead letters:
+  {api.console}
+  cat {token_file}   # the token to sign in with
+The state of the services, what could not be applied, and the end of it all:
   {_COMMAND} status
   {_COMMAND} letters groups
   make down

@@ -296,9 +296,14 @@ class LettersApi:
         return cls(free_port(), token_file)
 
     @property
+    def console(self) -> str:
+        """Return the address of its pages."""
+        return f"http://{HOST}:{self.port}/"
+
+    @property
     def url(self) -> str:
         """Return what its paths are under."""
-        return f"http://{HOST}:{self.port}/v1"
+        return f"{self.console}v1"
 
     @property
     def settings(self) -> dict[str, str]:

@@ -189,14 +189,18 @@ def _running_services(
     try:
         consumer = start_consumer(processes, flow)
         services.append(consumer)
-        dead_letter = start_dead_letter(processes, flow, **api.settings)
-        services.append(dead_letter)
         # heartbeats often, because the lag that is shown is that of the quietest partition, known by these alone
         readers = [
             start_reader(processes, one.pipeline, one.name, start=one.start, HEARTBEAT_INTERVAL="1s", **one.settings)
             for one in planned
         ]
         services += readers
+        shown = {"consumer": consumer} | {
+            one.pipeline.name_of_source: reader for one, reader in zip(planned, readers, strict=True)
+        }
+        watched = ",".join(f"{name}=http://{service.address}" for name, service in shown.items())
+        dead_letter = start_dead_letter(processes, flow, CONSOLE_SERVICES=watched, **api.settings)
+        services.append(dead_letter)
         # the others may take longer: what is written from now on is kept for them
         wait_until_ready(processes, *(one for one, of in zip(readers, planned, strict=True) if of.settings))
         yield consumer, dead_letter, readers

@@ -221,7 +221,7 @@ def test_a_replay_that_fails_says_why_and_lets_the_next_one_begin(api: Api, ada:
 
 
 def _refusing(_stop: object) -> Any:
-    raise MisconfiguredError("set TOPIC: the topic of the change batches")
+    raise MisconfiguredError("no-topic", "set TOPIC: the topic of the change batches")
 
 
 def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, ada: Visit) -> None:
