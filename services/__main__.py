@@ -46,6 +46,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 USAGE: Final = """usage: millrace SERVICE [COMMAND ...]
        millrace status | doctor [--json]
+       millrace status --watch
        millrace setup | sweep | reconcile [...]
        millrace completion bash | zsh | fish
 
@@ -53,6 +54,7 @@ Services:
 {services}
 
 `status` and `doctor` run for every service that the environment configures, and end with the highest exit code.
+`status --watch` polls the running services of CONSOLE_SERVICES, and shows what needs attention first.
 `setup`, `sweep` and `reconcile` are the consumer's. A service's name alone starts the service itself.
 
 Examples:
@@ -75,6 +77,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         case [name, *rest] if name in SERVICES:
             return run(SERVICES[name], rest)
+        case ["status", "--watch"]:
+            return run(SERVICES["dead-letters"], ["watch"])
         case [("status" | "doctor") as command, *rest] if set(rest) <= {"--json"}:
             return run_all(command, environ, as_json=bool(rest))
         case [name, *rest] if name in CONSUMER_COMMANDS:

@@ -77,6 +77,12 @@ class CommandSettings:
     tables_file: Path | None = setting(
         "under what names tables are mirrored (TOML); as they are", default=None, check=file_there
     )
+    console_services: str | None = setting(
+        "the services that the console and `watch` show beside dead letters: NAME=http://HOST:PORT each, with commas "
+        "between; the address is that of health and metrics",
+        default=None,
+        check=_services,
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)
@@ -121,12 +127,6 @@ class Settings(CommandSettings):
     )
     api_token_file: Path | None = setting(
         "a file that holds it, or a line NAME TOKEN for each person", default=None, check=file_there
-    )
-    console_services: str | None = setting(
-        "the services that the console shows, beside dead letters: NAME=http://HOST:PORT each, with commas between; "
-        "the address is that of health and metrics",
-        default=None,
-        check=_services,
     )
     iap_audience: str | None = setting(
         "the audience of the identity-aware proxy before the HTTP API, whose signed header then names who writes",

@@ -43,6 +43,12 @@ def test_a_command_of_the_consumer_needs_no_service_name() -> None:
     assert launched("sweep", "--help").stdout == launched("consumer", "sweep", "--help").stdout != ""
 
 
+def test_to_watch_takes_the_services_that_are_named() -> None:
+    ran = launched("status", "--watch")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "set CONSOLE_SERVICES" in ran.stderr
+
+
 def test_doctor_runs_for_each_configured_service_and_ends_with_the_highest_code() -> None:
     ran = launched("doctor", "--json", CHANGE_STREAM="stream", BIGTABLE_TABLE="table")
     assert (ran.returncode, set(json.loads(ran.stdout))) == (1, {"spanner-reader", "bigtable-reader"})

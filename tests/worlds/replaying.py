@@ -87,6 +87,7 @@ class Shell:
         self.editor: Any = None
         self.store_error: Exception | None = None
         self.mirrors: Any = self.world.mirrors
+        self.poller: Any = None
 
     def run(self, *arguments: str) -> int:
         @contextmanager
@@ -102,6 +103,7 @@ class Shell:
             pipeline=lambda subscription, topic: Pipeline(subscription=subscription, topic=topic),
             who="ada",
             editor=lambda text: edit_text(self.editor, text),
+            poller=self.poller,
             clock=self.world.clock,
             stopping=lambda: nullcontext(self.world.clock),
         )

@@ -1,7 +1,11 @@
 """The health ports of the other services, asked over HTTP: no redirect is followed, and time and size are bounded."""
 
 import http.client
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
@@ -34,26 +38,40 @@ class HttpStatusPages:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=_left(until))
         try:
-            connection.request("GET", parts.path.rstrip("/") + path)
-            answer = connection.getresponse()
-            data = b""
-            while chunk := answer.read1(65_536):
-                data += chunk
-                if len(data) > largest:
-                    raise TransientError(f"{address}{path} answers with more than {largest} bytes")
-                if connection.sock is not None:
-                    connection.sock.settimeout(_left(until))
-        except TimeoutError:
-            raise TransientError(f"{address}{path} does not answer in {self._timeout:g} s") from None
+            connection.connect()
+            with _ended_at(connection.sock, until):
+                connection.request("GET", parts.path.rstrip("/") + path)
+                answer = connection.getresponse()
+                data = answer.read(largest + 1)
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
+                raise TransientError(f"{address}{path} does not answer in {self._timeout:g} s") from None
             raise TransientError(f"{address}{path} cannot be asked: {type(error).__name__}: {error}") from None
         finally:
             connection.close()
+        if time.monotonic() >= until:
+            raise TransientError(f"{address}{path} does not answer in {self._timeout:g} s")
+        if len(data) > largest:
+            raise TransientError(f"{address}{path} answers with more than {largest} bytes")
         return answer.status, data
 
 
+@contextmanager
+def _ended_at(connected: socket.socket, until: float) -> Iterator[None]:
+    """End what is read for the block at a time, however slowly it comes: a socket's own timeout is of each byte."""
+
+    def end() -> None:
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, until - time.monotonic()), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _left(until: float) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+    return max(0.001, until - time.monotonic())

@@ -16,11 +16,13 @@ from services.dead_letter.commands.command_line import (
     ShowCommand,
     StatsCommand,
     StoreCommand,
+    WatchCommand,
 )
 from services.dead_letter.commands.output import complain
 from services.dead_letter.commands.reading import export, list_groups, list_letters, show, stats
 from services.dead_letter.commands.replaying import replay
 from services.dead_letter.commands.tools import CommandTools
+from services.dead_letter.commands.watching import watch
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 NOT_DONE: Final = 1
@@ -73,3 +75,5 @@ def _run(command: StoreCommand, tools: CommandTools) -> None:
             replay(command, tools)
         case PipelineCommand():
             show_pipeline(command, tools)
+        case WatchCommand():
+            watch(tools)

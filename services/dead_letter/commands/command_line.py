@@ -235,6 +235,19 @@ class PipelineCommand:
     json: Json = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchCommand:
+    """Show what the console's first page shows, again every five seconds: what needs an operator, sources and tables.
+
+    It polls the services of CONSOLE_SERVICES. Without a terminal it prints once, and exits 1 where something is urgent.
+
+    Examples:
+
+    \b
+      {program} watch
+    """
+
+
 StoreCommand = (
     ListCommand
     | ShowCommand
@@ -246,6 +259,7 @@ StoreCommand = (
     | EditCommand
     | ReplayCommand
     | PipelineCommand
+    | WatchCommand
 )
 
 COMMAND_LINE: Final[CommandLine[RunCommand | DoctorCommand | StoreCommand]] = CommandLine(
@@ -276,5 +290,6 @@ BIGQUERY_DATASET (with TABLES_FILE, if there is one) to see what is superseded; 
         "edit": EditCommand,
         "replay": ReplayCommand,
         "pipeline": PipelineCommand,
+        "watch": WatchCommand,
     },
 )

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.tables_file import TablesFile
@@ -27,6 +28,8 @@ class CommandTools:
     """Who acts, for the trail."""
     editor: Callable[[str], str]
     """Let a person edit a text, and return it; ValueError where there is no editor."""
+    poller: ServicePoller | None = None
+    """The other services; None: none is named."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
     max_replays: int = MAX_REPLAYS

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from services.dead_letter.adapters.editor import edit_text
+from services.dead_letter.adapters.status_pages import HttpStatusPages
+from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.commands.app import run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import CommandTools
-from services.dead_letter.settings import CommandSettings
+from services.dead_letter.settings import CommandSettings, watched_services
 from services.dead_letter.wiring.connections import (
     known_mirrors,
     known_store,
@@ -20,6 +22,7 @@ from services.dead_letter.wiring.connections import (
 )
 from services.dead_letter.wiring.doctor import doctor
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.clock import SystemClock
 from shared.runtime.commands import DoctorCommand
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings
@@ -35,6 +38,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     settings = command_settings(CommandSettings, environ)
     level = settings.log_level if environ.get("LOG_LEVEL") else "WARNING"
     configure_logs(service="dead_letter", level=level, log_format=settings.log_format)
+    services = watched_services(settings.console_services)
     tools = CommandTools(
         store=partial(known_store, settings),
         publisher=partial(replay_topic, settings),
@@ -43,6 +47,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         pipeline=partial(pipeline_named, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
+        poller=ServicePoller(services, HttpStatusPages(), SystemClock()) if services else None,
         max_replays=settings.max_replays,
     )
     return run_command(told, tools)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.dead_letter.settings import CommandSettings, Settings, is_loopback, redacted
+from services.dead_letter.settings import CommandSettings, Settings, is_loopback, redacted, watched_services
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import HIDDEN, read_settings, settings_shown
 
@@ -105,3 +105,18 @@ def test_keys_of_a_proxy_that_is_not_named_are_a_mistake(tmp_path: Path) -> None
 )
 def test_loopback_is_what_only_this_machine_reaches(host: str, ours: bool) -> None:
     assert is_loopback(host) is ours
+
+
+def test_services_to_watch_are_named_with_their_addresses() -> None:
+    found = watched_services(" consumer=http://c:8081, my orders=https://o.example/reader/ ,v6=http://[::1]:80,")
+    assert found == {"consumer": "http://c:8081", "my orders": "https://o.example/reader", "v6": "http://[::1]:80"}
+    assert watched_services(None) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["http://c:8081", "c=c:8081", "c=ftp://c", "c=http://u:p@c", "=http://c", "c=http://c,c=http://d", "c=http://c?q"],
+)
+def test_an_address_that_is_none_is_refused_with_how_to_write_it(wrong: str) -> None:
+    with pytest.raises(MisconfiguredError, match=r"CONSOLE_SERVICES=.* is no service: write NAME=http://HOST:PORT"):
+        read_settings(Settings, LEAST | {"CONSOLE_SERVICES": wrong})

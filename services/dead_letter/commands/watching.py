@@ -1,0 +1,84 @@
+"""The command `watch`: the first page of the console in a terminal."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from rich.live import Live
+from rich.text import Text
+
+from services.dead_letter.app.decisions import NotDoneError
+from services.dead_letter.app.service_poller import EVERY
+from services.dead_letter.commands.output import console, moment, printable, say
+from services.dead_letter.commands.tools import CommandTools
+from services.dead_letter.core.attention import Attention, needs_attention
+from services.dead_letter.core.dead_letters import DeadLetterStats
+from services.dead_letter.core.statuses import ReaderStatus, WatchedService, tables_of
+from services.dead_letter.ports import DeadLetterStore
+from shared.contracts.errors import MisconfiguredError, TransientError
+
+
+def watch(tools: CommandTools) -> None:
+    """Show it again and again on a terminal, else once; NotDoneError then where something is urgent."""
+    if tools.poller is None:
+        raise MisconfiguredError(
+            "no-services-to-watch", "set CONSOLE_SERVICES: NAME=http://HOST:PORT of each service, with commas between"
+        )
+    with tools.stopping() as stop, tools.poller.polling(stop):
+        if not sys.stdout.isatty():
+            items, lines = _shown(tools.poller.services(), _stats(tools.store))
+            for line in lines:
+                say(line)
+            if urgent := sum(item.urgent for item in items):
+                raise NotDoneError(f"{urgent} urgent: see above")
+            return
+        with Live(console=console(), screen=True, auto_refresh=False) as live:
+            while not stop.requested:
+                _items, lines = _shown(tools.poller.services(), _stats(tools.store))
+                live.update(Text("\n".join(map(printable, lines))), refresh=True)
+                stop.wait(EVERY)
+
+
+def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> DeadLetterStats | None:
+    """Return what the store holds; None where it is not to be had here, which hides no service."""
+    try:
+        with store() as opened:
+            return opened.stats()
+    except (MisconfiguredError, TransientError):
+        return None
+
+
+def _shown(services: Sequence[WatchedService], stats: DeadLetterStats | None) -> tuple[list[Attention], list[str]]:
+    items = list(needs_attention(services, stats))
+    return items, [*_attention(items), "", *_services(services), *([] if stats else ["", "the store: not to be had"])]
+
+
+def _attention(items: list[Attention]) -> Iterator[str]:
+    yield f"{len(items)} need attention" if items else "nothing needs attention"
+    for item in items:
+        yield f"{'! ' if item.urgent else '- '}{item.where}: {item.what}" + (
+            f", since {moment(item.since)}" if item.since else ""
+        )
+        if item.why:
+            yield f"    {item.why}"
+        yield f"    do: {item.todo}"
+        if item.command:
+            yield f"    $ {item.command}"
+
+
+def _services(services: Sequence[WatchedService]) -> Iterator[str]:
+    for one in services:
+        if isinstance(one.status, ReaderStatus):
+            yield f"{one.name}: {one.status.state}, {_seconds(one.status.lag_seconds)} behind"
+    for name, tables in tables_of(services).items():
+        rate = next(one.changes_per_second for one in services if one.name == name)
+        yield f"{name}: {'unknown' if rate is None else f'{rate:.0f}'} rows written a second"
+        for table in tables:
+            stages = [
+                _seconds(table.lag_seconds.get(stage)) for stage in ("commit_to_published", "published_to_applied")
+            ]
+            yield f"  {table.table}: {table.state}, {stages[0]} to the topic, {stages[1]} to BigQuery"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds:.1f} s"

@@ -1,0 +1,53 @@
+"""The command `watch`: what the console shows first, in a terminal."""
+
+import pytest
+
+from services.dead_letter.app.service_poller import ServicePoller
+from services.dead_letter.commands.app import NOT_DONE, WRONG
+from shared.contracts.errors import TransientError
+from tests.fakes.status_pages import FakeStatusPages
+from tests.unit.dead_letter.letters import NOW, a_letter, at
+from tests.worlds.console import HOSTILE, SERVICES, TRAFFIC, statuses
+from tests.worlds.replaying import Shell
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def watch(shell: Shell, pages: FakeStatusPages, **services: str) -> int:
+    shell.poller = ServicePoller(services or SERVICES, pages, shell.world.clock)
+    return shell.run("watch")
+
+
+def test_what_needs_attention_comes_first_with_its_command_then_sources_and_tables(shell: Shell) -> None:
+    shell.world.keep(a_letter())
+    assert watch(shell, FakeStatusPages(statuses(at(NOW)))) == NOT_DONE
+
+    lines = shell.out[shell.out.index("4 need attention\n") :].splitlines()
+    assert lines[1].startswith("! consumer: table flights is deferred, since 2026-11-21 13:00:00")
+    assert "    $ millrace spanner-reader snapshot airports" in lines
+    assert "- dead letters: 1 open dead letter, since 2026-11-21 13:00:00" in lines
+    assert "flights: reading, 2.5 s behind" in lines
+    assert "  flights: deferred, 0.4 s to the topic, 1.9 s to BigQuery" in lines
+    assert "3 urgent" in shell.err
+
+
+def test_where_nothing_is_urgent_it_ends_well_without_the_store_too(shell: Shell) -> None:
+    shell.store_error = TransientError("it is away")
+    assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
+    assert "nothing needs attention\n" in shell.out
+    assert "the store: not to be had" in shell.out
+
+
+def test_what_a_service_answers_does_not_steer_the_terminal(shell: Shell) -> None:
+    pages = FakeStatusPages({TRAFFIC: {"service": "spanner_reader", "state": HOSTILE}}, obstacles={TRAFFIC: HOSTILE})
+    assert watch(shell, pages, traffic=TRAFFIC) == NOT_DONE
+    assert "\\x1b[31m" in shell.out
+    assert "\x1b" not in shell.out
+
+
+def test_without_services_it_says_which_setting_names_them(shell: Shell) -> None:
+    assert shell.run("watch") == WRONG
+    assert "set CONSOLE_SERVICES" in shell.err
