@@ -271,3 +271,11 @@ def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
     healed = swept(there, 3 * HOUR)
     assert healed is not None
     assert healed[NEEDS_RESYNC] is None
+
+
+def test_a_live_change_is_applied_however_old_it_is(world: World) -> None:
+    """What deleted its row later is still to come."""
+    counts = world.apply(a_message(old(1)))
+
+    assert (counts.acked, counts.outdated, counts.letters) == (1, 0, {})
+    assert world.names().keys() == {1}
