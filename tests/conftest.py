@@ -19,11 +19,14 @@ from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase, SpannerInstance
 from tests.schedule import Schedule
+from tests.seeds import examples
 
 PROJECT = "millrace-test"
 
 # A busy machine is no fault of a property: how long an example takes to make or to run proves nothing here.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(100)
+)
 settings.load_profile("untimed")
 
 

@@ -1,4 +1,4 @@
-"""How much chance a run tries: 20 seeds and a fifth of a costly property's examples; `make test-all` tries all.
+"""How much chance a run tries: 20 seeds and a fifth of each property's examples; `make test-all` tries all.
 
 The variable SEEDS sets it, in percent of all.
 """
@@ -10,5 +10,5 @@ SEEDS = int(os.environ.get("SEEDS", "20"))
 
 
 def examples(count: int) -> int:
-    """Return how many of the examples of a costly property are tried: no less than ten."""
+    """Return how many of the examples of a property are tried: no less than ten."""
     return max(min(count, 10), count * SEEDS // 100)

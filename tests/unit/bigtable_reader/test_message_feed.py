@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.adapters.bigtable.message_feed import portions
+from tests.seeds import examples
 
 NAME = "a call of a test"
 _END = object()
@@ -72,7 +73,7 @@ async def all_of(found: AsyncGenerator[Sequence[bytes], None]) -> list[bytes]:
         return [message async for portion in found for message in portion]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.binary(max_size=20), max_size=60), st.integers(1, 50), st.booleans())
 def test_every_message_comes_once_and_in_its_order_however_little_room_there_is(
     messages: list[bytes], most_bytes: int, fails: bool

@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.stamps import Stamps
+from tests.seeds import examples
 
 NOON = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -145,4 +146,4 @@ class OwnersComeAndGo(RuleBasedStateMachine):
 
 
 TestOwnersComeAndGo = OwnersComeAndGo.TestCase
-TestOwnersComeAndGo.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOwnersComeAndGo.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -21,6 +21,7 @@ from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, microseconds
 from tests.builders import a_change, a_header, a_message
+from tests.seeds import examples
 from tests.unit.cdc_consumer.wire import (
     AN_HOUR_LATER,
     COMMITTED,
@@ -263,7 +264,7 @@ def test_trouble_with_the_one_table_holds_up_no_message_of_the_other() -> None:
     assert logged(world) == [(1, "name 1")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), lines=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=12))
 def test_every_delivery_of_an_entry_is_appended_once(data: st.DataObject, lines: list[tuple[int, int]]) -> None:
     """Whatever the order, the batches and the tasks: nothing is thought superseded, not even an equal line."""

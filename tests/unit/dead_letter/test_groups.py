@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from services.dead_letter.core.groups import group_of, normalised
 from shared.contracts.reasons import Reason
+from tests.seeds import examples
 
 NUMBERS = st.one_of(st.integers().map(str), st.decimals(allow_nan=False, allow_infinity=False).map(str))
 INNARDS = st.text(st.characters(exclude_characters="'\"\\", exclude_categories=["Cs"]), max_size=30)
@@ -30,7 +31,7 @@ DETAILS: dict[str, Callable[[str], str]] = {
 def test_letters_that_differ_in_their_particulars_are_of_one_group(
     particulars: st.SearchStrategy[str], detail: Callable[[str], str]
 ) -> None:
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(particulars, particulars)
     def same(one: str, another: str) -> None:
         assert normalised(detail(one)) == normalised(detail(another))
@@ -50,7 +51,7 @@ def test_an_id_and_a_time_are_each_told_as_what_they_are(uuid: UUID, time: datet
     assert normalised(f"{uuid} at {time.isoformat()}Z") == "<id> at <time>"
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.text(max_size=100))
 def test_what_is_normal_stays_as_it_is(detail: str) -> None:
     assert normalised(normalised(detail)) == normalised(detail)

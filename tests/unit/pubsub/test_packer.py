@@ -15,6 +15,7 @@ from shared.pubsub.packer import REQUEST_BYTES, Message, Oversized, PackedReques
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PublishRequest
 from tests.builders import a_change, a_header
+from tests.seeds import examples
 
 KEYS = ("planes/0", "planes/1", "flüge/2")
 HEADERS = (a_header("planes"), a_header("flüge"), a_header("planes"))  # the third is equal to the first, not the same
@@ -190,11 +191,11 @@ class PackingWithoutOrderingKeys(PackingWithRests):
 
 
 TestPacking = Packing.TestCase
-TestPacking.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPacking.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestPackingWithRests = PackingWithRests.TestCase
-TestPackingWithRests.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPackingWithRests.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestPackingWithoutOrderingKeys = PackingWithoutOrderingKeys.TestCase
-TestPackingWithoutOrderingKeys.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPackingWithoutOrderingKeys.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_request_carries_one_ordering_key_only() -> None:

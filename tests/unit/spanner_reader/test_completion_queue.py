@@ -12,6 +12,7 @@ from services.spanner_reader.core.stream.completion import CompletionQueue, Queu
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from tests.seeds import examples
 from tests.unit.spanner_reader.scripts import a_record, at
 
 TEN = at("10:00:00")
@@ -115,7 +116,7 @@ class Reading:
         assert self.queue.size >= sum(one.change.size() for one in self.arrived if id(one.change) in waiting)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(transactions, st.data())
 def test_every_change_that_waits_is_taken_once_in_the_order_of_its_row_with_all_that_it_rests_on(
     made: Sequence[tuple[int, Sequence[Part]]], data: st.DataObject

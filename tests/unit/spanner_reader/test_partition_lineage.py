@@ -24,6 +24,7 @@ from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_reader import FakePartitionStore, Table
+from tests.seeds import examples
 
 LEASE = timedelta(seconds=30)
 KEEP = timedelta(days=1)
@@ -151,5 +152,5 @@ class Lineage(RuleBasedStateMachine):
             assert is_due(rows[token], None) == (self.parents[token] <= self.done)
 
 
-Lineage.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+Lineage.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
 TestLineage = Lineage.TestCase

@@ -24,6 +24,7 @@ from shared.runtime.stop import Stop
 from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.virtual_time import run_in_virtual_time
+from tests.seeds import examples
 from tests.worlds.changing_table import PLANES, SECOND, START, CatalogNow
 
 
@@ -100,7 +101,7 @@ def shown(rows: dict[int, str]) -> dict[str, str]:
     return {f'{{"Id":"{key}"}}': f'{{"Name":"{value}"}}' for key, value in rows.items()}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.dictionaries(st.integers(0, 40), st.text("abc", max_size=3)), st.lists(st.integers(0, 4), max_size=5))
 def test_all_rows_come_once_as_they_are_at_one_time_whatever_breaks(rows: dict[int, str], breaks: list[int]) -> None:
     world = World(breaks=breaks)

@@ -13,6 +13,7 @@ from emulators.bigquery.column_types import Column, column_type
 from emulators.bigquery.rows import DELETED, Rows
 from emulators.bigquery.storage import TOMBSTONE_MICROSECONDS, Storage, view
 from emulators.bigquery.writer_schema import SEQUENCE_NUMBER
+from tests.seeds import examples
 
 TABLE = Table(
     TableName("p", "d", "t"),
@@ -66,7 +67,7 @@ a_change = st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans())
 a_step = st.tuples(st.lists(a_change, min_size=1, max_size=6), st.booleans(), st.sampled_from([0, 1, 2]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50), deadline=None)
 @given(st.lists(a_step, max_size=6))
 def test_any_history_ends_as_change_after_change_would(
     storage: Storage, clock: Clock, steps: list[tuple[list[Change], bool, int]]
