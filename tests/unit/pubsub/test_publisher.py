@@ -541,13 +541,13 @@ def published_in(seconds: float, keys: int, *, ordered: bool, **limits: Any) -> 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("keys", [80, 1_600, 16_000, 160_000])
 def test_half_of_all_changes_are_confirmed_within_150_ms_whatever_the_number_of_keys(keys: int, ordered: bool) -> None:
-    latencies, channel = published_in(1.5, keys, ordered=ordered)
+    latencies, channel = published_in(0.5, keys, ordered=ordered)
 
-    assert len(latencies) == 3_000
-    assert sorted(latencies)[1_500] < 0.15
-    assert sorted(latencies)[2_970] < 0.3
+    assert len(latencies) == 1_000
+    assert sorted(latencies)[500] < 0.15
+    assert sorted(latencies)[990] < 0.3
     if not ordered:
-        assert len(channel.requests) <= 1.7 / 0.01
+        assert len(channel.requests) <= 0.7 / 0.01
         assert {message.ordering_key for request in channel.requests for message in request.messages} == {""}
 
 
