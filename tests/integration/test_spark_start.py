@@ -19,7 +19,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.stop import Stop
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 # Python's own handlers, and those that libraries give to the C library (gRPC has both).
 PROGRAM = """
 import ctypes, os, sys

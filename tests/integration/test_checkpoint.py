@@ -12,7 +12,7 @@ from services.cdc_consumer.adapters.spark.checkpoint import on_disk, owned_check
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.service import MISCONFIGURED
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 OWNING = """
 import sys
 from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-ENTRYPOINT = Path(__file__).resolve().parents[3] / "services" / "cdc_consumer" / "entrypoint.sh"
+ENTRYPOINT = Path(__file__).resolve().parents[2] / "services" / "cdc_consumer" / "entrypoint.sh"
 JARS = Path(pyspark.__file__).parent / "jars"
 ECHO = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n'
 TOLD = {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import subprocess, sys, threading
 from services.cdc_consumer.adapters.spark.spark_session import stderr_as_log_lines
