@@ -75,6 +75,10 @@ class Header(msgspec.Struct, frozen=True):
     """Beside ``complete_since``, where that is not a time: one before any of these rows was read, by the source's
     clock, in microseconds of Unix time. It is what may be compared with times. Unset, the sequence is a time.
     """
+    published_until: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
+    """Says that every change of the source up to this time is published, in microseconds of Unix time: a heartbeat. It
+    stands in a batch without changes, and nowhere else; unset, it is not written at all.
+    """
 
     def __post_init__(self) -> None:
         if self.content != "changes" and self.format < _CONTENT_FORMAT:

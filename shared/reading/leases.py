@@ -30,6 +30,9 @@ class ReaderOptions:
     inspect_every: timedelta = timedelta(minutes=1)
     """How often the reader inspects what the stream does not report, such as the schema."""
 
+    topic_heartbeat: timedelta = timedelta(minutes=1)
+    """How often the reader publishes how far it is."""
+
     @property
     def tick(self) -> timedelta:
         """Return how often the reader saves progress and renews leases: several times in the life of a lease."""

@@ -70,6 +70,11 @@ class ReaderSettings:
         default=timedelta(minutes=2),
         least=timedelta(seconds=1),
     )
+    topic_heartbeat_every: timedelta = setting(
+        "how often a reader publishes how far it is, so that the consumer notices one that stopped",
+        default=timedelta(minutes=1),
+        least=timedelta(seconds=1),
+    )
     monitoring_url: str | None = setting(
         "where Cloud Monitoring answers what waits in the topic's subscriptions; Google's, and none beside an emulator",
         default=None,

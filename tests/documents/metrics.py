@@ -10,6 +10,7 @@ from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetric
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
+from services.cdc_consumer.core.stream.counts import MOST_SOURCES
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
@@ -41,6 +42,7 @@ LABELS: Final[Mapping[str, str]] = {
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
     "service": "the four services",
+    "source": f"a source, as messages name it; {MOST_SOURCES} at most",
     "stage": "`commit_to_published`, `published_to_applied`",
     "state": "of a partition, or of a letter: a closed list",
     "status": "an HTTP status",
@@ -66,6 +68,7 @@ The consumer's metrics include what Spark's workers count. [Monitor](../how-to/m
 | How far behind are the readers (commit to confirmed)? | `millrace_reader_lag_seconds` |
 | How long did the change take that was applied last? | `millrace_consumer_lag_seconds`, by stage |
 | What does not go on? | `millrace_consumer_oldest_outstanding_message_age_seconds` |
+| Up to when has a source arrived at the consumer? | `millrace_consumer_source_watermark_timestamp_seconds` |
 | How long is what waits still kept? | `millrace_retention_left_seconds`, by store |
 | What waits for a person? | `millrace_dead_letter_oldest_open_age_seconds` |
 

@@ -14,7 +14,7 @@ import pytest
 from deploy.local.platform import emulators
 from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.source import SpannerDatabase, SpannerInstance
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.pubsub.channels import open_channel
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
@@ -64,6 +64,23 @@ def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_g
     assert repeated <= 1  # it went on at the watermark: the record that stood there, and nothing before it
     (started,) = events(reader, "service_started")
     assert "Everything" in json.dumps(started)
+
+
+def test_a_reader_publishes_heartbeats_that_pass_what_was_committed_and_end_with_it(pipeline: SpannerPipeline) -> None:
+    reader = pipeline.start(TOPIC_HEARTBEAT_EVERY="1s")
+    pipeline.write()
+    pipeline.wait_for_all()
+    last = microseconds(pipeline.committed[-1][1])
+    pipeline.wait(lambda: pipeline.published_until >= last, "a heartbeat from after the commit", pipeline.pull)
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    pipeline.pull()
+    until = pipeline.published_until
+
+    pipeline.write()  # committed while nobody reads: no heartbeat says that it is published
+    pipeline.pull()
+    assert until == pipeline.published_until < microseconds(pipeline.committed[-1][1])
+    assert pipeline.heartbeat_tables == {"Planes"}
 
 
 @pytest.mark.parametrize("partitions_in_postgresql", [True, False])

@@ -36,6 +36,9 @@ class SpannerPipeline(Readers):
     received: list[tuple[int, str]] = field(default_factory=list)
     """Key and commit timestamp of every change that was published, repeats too."""
     messages: set[str] = field(default_factory=set)
+    published_until: int = 0
+    """By the newest heartbeat, in microseconds."""
+    heartbeat_tables: set[str] = field(default_factory=set)
 
     def environment(self) -> dict[str, str]:
         """Return the settings of a reader."""
@@ -68,6 +71,9 @@ class SpannerPipeline(Readers):
                 continue
             self.messages.add(one.message.message_id)
             batch = decode_batch(one.message.data)
+            if isinstance(until := batch.header.published_until, int):
+                self.published_until = max(until, self.published_until)
+                self.heartbeat_tables.add(batch.header.table)
             keys = [int(json.loads(bytes(key))["Id"]) for key in batch.keys]
             self.received += zip(keys, batch.commit_timestamp, strict=True)
 

@@ -194,6 +194,7 @@ async def read(
                     heartbeat=settings.heartbeat_interval,
                     end=micros(settings.end_timestamp),
                     recheck=settings.check_subscriptions_every,
+                    topic_heartbeat=settings.topic_heartbeat_every,
                     inspect_every=settings.check_families_every,
                 ),
                 snapshots=None if outputs.images is None else reading_snapshots,

@@ -191,6 +191,7 @@ async def read(
                     heartbeat=settings.heartbeat_interval,
                     end=settings.end_timestamp,
                     recheck=settings.check_subscriptions_every,
+                    topic_heartbeat=settings.topic_heartbeat_every,
                     keep_messages=settings.keep_messages_for,
                     inspect_every=settings.check_schema_every,
                     keep_finished=settings.keep_finished_partitions_for,

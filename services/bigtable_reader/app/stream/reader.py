@@ -44,6 +44,7 @@ from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.shares import Shares
 from shared.reading.stream_pause import StreamPause
 from shared.reading.supervisor import Monitoring, Round, Supervisor
+from shared.reading.topic_heartbeats import TopicHeartbeats
 from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -135,6 +136,9 @@ class BigtableReader:
             if marks is None
             else lambda: retried(self._stop, lambda: marks.request(BigtableResyncKind.TOPIC_LOST)),
         )
+        self._heartbeats = TopicHeartbeats(
+            self._publishing, options.topic_heartbeat, lambda: self._outputs.headers[0], self._stalls.reached
+        )
         self._log = structlog.get_logger()
 
     @property
@@ -155,6 +159,7 @@ class BigtableReader:
         """Return what runs beside the reading."""
         keepers = {
             "subscriptions": self._topic.keep_checking(),
+            "topic heartbeats": self._heartbeats.keep_publishing(),
             "table": self._table.keep_inspecting(self._options.inspect_every),
         }
         if self._snapshots is not None:

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
-from services.cdc_consumer.core.stream.counts import Report, stages
+from services.cdc_consumer.core.stream.counts import Report, newest_heartbeats, stages
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -54,6 +54,12 @@ class ConsumerMetrics:
         self._applied = gauge(
             "millrace_consumer_latest_commit_timestamp_seconds", "Unix time of the latest commit that was applied."
         )
+        self._heartbeats = gauge(
+            "millrace_consumer_source_watermark_timestamp_seconds",
+            "Unix time up to which readers have published every change of a source, by the heartbeats that arrived.",
+            ["source"],
+        )
+        self._sources: Mapping[str, int] = {}
         self._tables_in_trouble = gauge(
             "millrace_consumer_failing_tables", "Tables whose messages are nacked at present."
         )
@@ -137,6 +143,10 @@ class ConsumerMetrics:
             for stage, seconds in stages(max(latest, key=lambda one: one.committed)).items():
                 if seconds is not None:
                     self._lag[stage].set(seconds)
+        if counts.heartbeats:
+            self._sources = newest_heartbeats(self._sources, counts.heartbeats)
+            for source, until in self._sources.items():
+                self._heartbeats.labels(source).set(until / 1e6)
         if counts.max_commit_timestamp is not None:
             self._applied.set(counts.max_commit_timestamp / 1e6)
 

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
-from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, stages
+from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, newest_heartbeats, stages
 from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -114,6 +114,7 @@ class ConsumerStatus:
         self._refused_after = refused_after
         self._counted: Counter[str] = Counter()
         self._letters: Counter[str] = Counter()
+        self._heartbeats: Mapping[str, int] = {}
         self._labels = _Labels()
         self._not_swept: dict[str, str] = {}
         self._started = clock.now()
@@ -129,6 +130,7 @@ class ConsumerStatus:
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
                 self._counted[name] += getattr(counts, name)
             self._letters.update(counts.letters)
+            self._heartbeats = newest_heartbeats(self._heartbeats, counts.heartbeats)
             for name, note in counts.tables.items():
                 _note(self._tables.setdefault(name, _Table()), note, now)
 
@@ -181,6 +183,7 @@ class ConsumerStatus:
                 },
                 "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
                 "lag_seconds": self._lag(now),
+                "sources": {source: _time(until) for source, until in sorted(self._heartbeats.items())},
                 "processes": self._processes(now),
             }
 

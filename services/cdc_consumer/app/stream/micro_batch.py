@@ -345,6 +345,7 @@ class _Task:
             deferred_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
+            heartbeats=self._decoded.heartbeats,
         )
 
 

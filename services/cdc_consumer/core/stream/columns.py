@@ -62,6 +62,7 @@ Places = npt.NDArray[np.int64]
 _ROUNDS: Final = 4
 """How often rows are chosen to be parsed, where the newest of a key does not fit; all that are left in the last."""
 _NULL: Final = b"null"
+_LONGEST_SOURCE: Final = 500  # characters
 _AHEAD: Final = MOST_AHEAD // timedelta(microseconds=1)
 _NO_BOUND: Final = -(1 << 62)
 _BEHIND: Final = OLDEST_PUBLISHED // timedelta(microseconds=1)
@@ -136,6 +137,8 @@ class Decoded:
     each, for another snapshot has them all. `TableChanges.outdated` says so of their table."""
     newer: Mapping[int, NewerFormatError] = field(default_factory=dict)
     """The messages of a newer wire format than this version reads. Nothing is wrong with them."""
+    heartbeats: Mapping[str, int] = field(default_factory=dict)
+    """Sources, and the time up to which each has published all its changes, in microseconds; no table gets them."""
 
 
 def decode_messages(
@@ -153,6 +156,7 @@ def decode_messages(
     batches, poison, newer = _envelopes(messages.column("data").to_pylist())
     replayed, forced = _replayed(messages.column("attributes"))
     published = messages.column("publish_time").cast(pa.int64()).to_pylist()
+    heartbeats = _heartbeats(batches, published)
     late = replayed | _held_back(batches, published)
     grouped = _grouped(batches, _Provenance(replayed, late, forced, published), plan)
     ends = ends_of_snapshots({n: batch for n, batch in batches.items() if n not in replayed}, messages, now)
@@ -182,6 +186,7 @@ def decode_messages(
         ends.late,
         outdated,
         newer,
+        heartbeats,
     )
 
 
@@ -278,6 +283,19 @@ def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[in
     marks = {index: dict(each or ()) for index, each in enumerate(attributes.to_pylist())}
     replayed = frozenset(index for index, each in marks.items() if REPLAY_OF in each)
     return replayed, frozenset(index for index in replayed if REPLAY_FORCED in marks[index])
+
+
+def _heartbeats(batches: dict[int, ChangeBatch], published: Sequence[int | None]) -> Mapping[str, int]:
+    """Take the heartbeats out of the batches; return the newest of each source that is not ahead of its publication."""
+    newest: dict[str, int] = {}
+    for index, batch in list(batches.items()):
+        until = batch.header.published_until
+        if isinstance(until, int) and not len(batch):
+            del batches[index]
+            at, source = published[index], batch.header.source
+            if len(source) <= _LONGEST_SOURCE and until <= (LAST_MICROSECOND if at is None else at + _AHEAD):
+                newest[source] = max(until, newest.get(source, 0))
+    return newest
 
 
 def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:

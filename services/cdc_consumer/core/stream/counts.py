@@ -3,8 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Final, Self
 
+MOST_SOURCES: Final = 20
+"""Whose heartbeats are kept: their names come in messages, and are a label, which has a bound."""
 _WORDS: Final = 600  # characters
 
 
@@ -24,6 +27,12 @@ def stages(applied: Applied | None) -> Mapping[str, float | None]:
         return {"commit_to_published": None, "published_to_applied": None}
     to_applied = None if applied.applied is None else (applied.applied - published) / 1e6
     return {"commit_to_published": (published - applied.committed) / 1e6, "published_to_applied": to_applied}
+
+
+def newest_heartbeats(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the newer heartbeat of each source; no more sources than `MOST_SOURCES`, those of ``one`` first."""
+    newest = ((source, max(one.get(source, 0), other.get(source, 0))) for source in {**one, **other})
+    return dict(islice(newest, MOST_SOURCES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +125,9 @@ class Counts:
     max_commit_timestamp: int | None = None
     """The latest commit timestamp of a change that was written or superseded, in microseconds."""
 
+    heartbeats: Mapping[str, int] = field(default_factory=dict)
+    """Sources, and the time up to which each has published all its changes, in microseconds."""
+
     @property
     def tables_in_trouble(self) -> tuple[str, ...]:
         """Return the tables of which some messages wait."""
@@ -152,6 +164,7 @@ class Counts:
             given_back=self.given_back + other.given_back,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
+            heartbeats=newest_heartbeats(self.heartbeats, other.heartbeats),
         )
 
 

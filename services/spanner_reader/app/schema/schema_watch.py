@@ -78,6 +78,8 @@ class SchemaWatch:
         self._table_options = tables.options
         self._metrics = metrics
         self._known: set[Header] = set()
+        self.announced: Header | None = None
+        """The newest column list of a table that is read, whichever; None: no table is."""
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
         self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest look
@@ -257,9 +259,13 @@ class SchemaWatch:
     async def _announce(self, inspection: CatalogInspection) -> None:
         """Publish the header of every table and column list that is new, so that empty tables, too, come to exist."""
         self._changes.learn({table.name: table.primary_key for table in inspection.watched})
+        self.announced = None
         for table in inspection.watched:
+            if not self._included(table.name):
+                continue
             header = self._changes.header(table.name, table.column_types, table.value_capture_type)
-            if header not in self._known and self._included(table.name):
+            self.announced = self.announced or header
+            if header not in self._known:
                 self._known.add(header)
                 await self._publishing.announce(header)
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))

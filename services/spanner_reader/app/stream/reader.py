@@ -52,6 +52,7 @@ from shared.reading.position_age import PositionAge
 from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.shares import Shares
 from shared.reading.supervisor import Monitoring, Round, Supervisor
+from shared.reading.topic_heartbeats import TopicHeartbeats
 from shared.reading.topic_watch import RetainingSubscriptions, TopicWatch
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -147,6 +148,9 @@ class SpannerReader:
             new_start="PARTITION_TABLE",
             lost=self._mark_lost,
         )
+        self._heartbeats = TopicHeartbeats(
+            publishing, options.topic_heartbeat, lambda: self._schema.announced, lambda: self._low_watermark
+        )
         self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.rests)
         self._log = structlog.get_logger()
 
@@ -164,6 +168,7 @@ class SpannerReader:
         """Return what runs beside the reading."""
         return {
             "subscriptions": self._topic.keep_checking(),
+            "topic heartbeats": self._heartbeats.keep_publishing(),
             "finished partitions": self._keep_tidy(),
             "schema": self._keep_inspecting(),
             "snapshots": self._keep_reading_snapshots(),
