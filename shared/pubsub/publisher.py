@@ -72,6 +72,8 @@ class PublisherHooks:
     clock: Clock = field(default_factory=SystemClock)
     monotonic: Callable[[], float] = time.monotonic
     confirmed: Callable[[int], None] = lambda _messages: None
+    took: Callable[[str, float], None] = lambda _table, _seconds: None
+    """Called for each message of changes of the stream with their table and how long ago the newest was committed."""
 
 
 class BatchPublisher:
@@ -95,6 +97,7 @@ class BatchPublisher:
         self._stop = stop
         self._failed_in = options.failed_in
         self._confirmed = hooks.confirmed
+        self._took = hooks.took
         self._clock = hooks.clock
         self._ordered = options.ordered
         self._packer = Packer(options.limits, resting=options.rest > timedelta(), ordered=options.ordered)
@@ -273,6 +276,7 @@ class BatchPublisher:
             return
         if self._error is None:
             self._confirmed(len(messages))
+            self._time(request.messages)
             self.published_messages += len(messages)
             self.published_changes += sum(len(message.changes) for message in request.messages)
             self._resolve(self._packer.confirm(*request.of_keys))
@@ -281,6 +285,13 @@ class BatchPublisher:
                     waited_for.set()
             self._room.set()
             self._pump()
+
+    def _time(self, messages: Sequence[Message]) -> None:
+        now = self._clock.now()
+        for message in messages:
+            if message.changes and message.header.origin == "stream":
+                committed = parse_timestamp(message.changes[-1].commit_timestamp)
+                self._took(message.header.table, (now - committed) / _SECOND)
 
     async def _send(self, wire: Any, taken_at: Nanoseconds) -> None:
         """Make a request until Pub/Sub confirms it; TransientError where its changes have waited for too long."""

@@ -1,36 +1,96 @@
 """Metrics that every service has, and those of all that publish. Labels have a bound: closed lists, never keys."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 
+CHANGE_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 21_600)
+"""The buckets of histograms of how long a change takes: from a quick one to an outage."""
+MOST_TABLES: Final = 100
+"""That have series of their own: a label has a bound."""
+OTHER_TABLES: Final = "(others)"
+"""The label of all other tables together."""
+OTHER_CODE: Final = "OTHER"
+CODES: Final = (
+    *("ABORTED", "ALREADY_EXISTS", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INTERNAL"),
+    *("INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED"),
+    *("UNAVAILABLE", "UNIMPLEMENTED", "UNKNOWN", OTHER_CODE),
+)
+"""gRPC's, and one for what has none, such as a connection that broke."""
+_OF_HTTP: Final = {
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+def code_of(error: BaseException | None) -> str:
+    """Return which of `CODES` a client's error has, or that by which one of ours was caused."""
+    for one in (error, None if error is None else error.__cause__):
+        found: Any = getattr(one, "grpc_status_code", None) or getattr(one, "code", None)
+        found = found() if callable(found) else found
+        name = getattr(found, "name", None)
+        if name in CODES:
+            return str(name)
+        if found in _OF_HTTP:
+            return _OF_HTTP[found]
+    return OTHER_CODE
+
+
+class TableLabels:
+    """The names of tables as labels: `MOST_TABLES` of their own, whichever come first, and `OTHER_TABLES`."""
+
+    def __init__(self) -> None:
+        self._tables: set[str] = set()
+
+    def of(self, table: str) -> str:
+        """Return the label of a table."""
+        if table not in self._tables and len(self._tables) >= MOST_TABLES:
+            return OTHER_TABLES
+        self._tables.add(table)
+        return table
+
 
 class RetryCount:
-    """How many calls have been made again: of this process, and of those that report to it."""
+    """How many calls have been made again, by code: of this process, and of those that report to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.made = 0
+        self._made = dict.fromkeys(CODES, 0)
 
-    def add(self, retries: int = 1) -> None:
+    def add(self, code: str, retries: int = 1) -> None:
         """Count retries."""
         with self._lock:
-            self.made += retries
+            self._made[code if code in self._made else OTHER_CODE] += retries
+
+    def made(self) -> Mapping[str, int]:
+        """Return how many there were so far."""
+        with self._lock:
+            return dict(self._made)
+
+    def since(self, before: Mapping[str, int]) -> Mapping[str, int]:
+        """Return how many have come since ``before``, of the codes of which any has."""
+        return {code: made - before[code] for code, made in self.made().items() if made > before[code]}
 
     def collect(self) -> Iterable[Metric]:
         """Return what there is, for a registry."""
-        yield CounterMetricFamily(
+        family = CounterMetricFamily(
             "millrace_retries",
             "Calls that were retried because a service was unavailable or refused them for the moment.",
-            value=self.made,
+            labels=["code"],
         )
+        for code, made in self.made().items():
+            family.add_metric([code], made)
+        yield family
 
 
 class BuildInfo:
@@ -74,10 +134,22 @@ class PublishingMetrics:
         self._messages = counter("millrace_published_messages", "Change batches that Pub/Sub has confirmed.")
         letters = counter("millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"])
         self._letters = {reason: letters.labels(reason.value) for reason in Reason}
+        self._took = Histogram(
+            "millrace_reader_publish_seconds",
+            "How long the newest change of each message took from its commit to its confirmation by Pub/Sub.",
+            ["table"],
+            buckets=CHANGE_SECONDS,
+            registry=registry,
+        )
+        self._tables = TableLabels()
 
     def confirmed(self, messages: int) -> None:
         """Count messages that Pub/Sub has confirmed."""
         self._messages.inc(messages)
+
+    def took(self, table: str, seconds: float) -> None:
+        """Take how long it is since the newest change of a confirmed message was committed."""
+        self._took.labels(self._tables.of(table)).observe(max(0.0, seconds))
 
     def kept(self, letters: Sequence[DeadLetter]) -> None:
         """Count dead letters that the dead-letter topic has confirmed."""

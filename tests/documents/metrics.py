@@ -9,13 +9,13 @@ from prometheus_client.registry import Collector
 from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
-from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.core.stream.counts import MOST_SOURCES
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
 from shared.runtime.clock import SystemClock
-from shared.runtime.metrics import BUILD, count_runtime
+from shared.runtime.metrics import BUILD, MOST_TABLES, RETRIED, count_runtime
 
 FILE: Final = "reference/metrics.md"
 
@@ -38,6 +38,7 @@ SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
 }
 
 LABELS: Final[Mapping[str, str]] = {
+    "code": "gRPC's status codes, and `OTHER`",
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
@@ -48,7 +49,7 @@ LABELS: Final[Mapping[str, str]] = {
     "status": "an HTTP status",
     "store": "`source_stream`, `subscription`, `dead_letter_subscription`",
     "subscription": f"the full name of a subscription; {MOST_SUBSCRIPTIONS} at most of each of the two topics",
-    "table": f"a table; {MOST_TABLES} at most, of the readers one more for all others",
+    "table": f"a table; {MOST_TABLES} at most, and `(others)` where all others are counted, too",
     "version": "the version that runs",
     "what": "`new`, `again`, `seen`",
 }
@@ -66,7 +67,7 @@ The consumer's metrics include what Spark's workers count. [Monitor](../how-to/m
 | Question | Metric |
 |---|---|
 | How far behind are the readers (commit to confirmed)? | `millrace_reader_lag_seconds` |
-| How long did the change take that was applied last? | `millrace_consumer_lag_seconds`, by stage |
+| How long does a change take? | `millrace_reader_publish_seconds`, `millrace_consumer_stage_seconds`, by table |
 | What does not go on? | `millrace_consumer_oldest_outstanding_message_age_seconds` |
 | Up to when has a source arrived at the consumer? | `millrace_consumer_source_watermark_timestamp_seconds` |
 | How long is what waits still kept? | `millrace_retention_left_seconds`, by store |
@@ -102,7 +103,8 @@ def collectors(register: Callable[[CollectorRegistry], object]) -> Sequence[Coll
 def labels_of(collector: Collector) -> Sequence[str]:
     """Return the names of a metric's labels."""
     names: Sequence[str] = getattr(collector, "_labelnames", ())
-    return names or (("service", "version") if collector is BUILD else ())
+    of_runtime: Mapping[object, Sequence[str]] = {BUILD: ("service", "version"), RETRIED: ("code",)}
+    return names or of_runtime.get(collector, ())
 
 
 def text() -> str:

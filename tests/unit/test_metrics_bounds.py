@@ -6,12 +6,11 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cdc_consumer.app.status.metrics import MOST_TABLES, ConsumerMetrics
-from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
-from services.spanner_reader.app.status.metrics import MOST_TABLES as READER_TABLES
-from services.spanner_reader.app.status.metrics import OTHER_TABLES, SpannerPrometheusMetrics
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
+from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.runtime.clock import SystemClock
-from shared.runtime.metrics import count_runtime
+from shared.runtime.metrics import MOST_TABLES, OTHER_TABLES, PublishingMetrics, count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
 
 TROUBLE = TableNote(deferred="PERMISSION_DENIED")
@@ -92,8 +91,25 @@ def test_a_reader_shows_tables_up_to_a_limit_and_adds_up_the_others() -> None:
         metrics.dropped(f"table_{number}", 2)
     metrics.snapshots_left({f"table_{number}": 3 for number in range(1_000)})
     assert value("dropped_changes_total", "table_0") == 2
-    assert value("dropped_changes_total", OTHER_TABLES) == 2 * (1_000 - READER_TABLES)
-    assert value("snapshot_ranges_left", OTHER_TABLES) == 3 * (1_000 - READER_TABLES)
+    assert value("dropped_changes_total", OTHER_TABLES) == 2 * (1_000 - MOST_TABLES)
+    assert value("snapshot_ranges_left", OTHER_TABLES) == 3 * (1_000 - MOST_TABLES)
 
     metrics.snapshots_left({"table_1": 1})
     assert [value("snapshot_ranges_left", table) for table in ("table_0", "table_1", OTHER_TABLES)] == [0, 1, 0]
+
+
+def test_histograms_by_table_have_as_many_tables_and_one_series_for_all_others() -> None:
+    registry = CollectorRegistry()
+    consumer, publishing = ConsumerMetrics(registry, SystemClock()), PublishingMetrics(of_reader := CollectorRegistry())
+    for number in range(1_000):
+        note = TableNote(latest=Applied(1_000_000, 2_000_000, 5_000_000))
+        consumer.take(Report(counts=Counts(tables={f"table_{number}": note})))
+        publishing.took(f"table_{number}", 1.5)
+
+    def count(table: str) -> float | None:
+        labels = {"table": table, "stage": "published_to_applied"}
+        return registry.get_sample_value("millrace_consumer_stage_seconds_count", labels)
+
+    assert (count("table_0"), count("table_999"), count(OTHER_TABLES)) == (1, None, 1_000 - MOST_TABLES)
+    of_others = of_reader.get_sample_value("millrace_reader_publish_seconds_count", {"table": OTHER_TABLES})
+    assert of_others == 1_000 - MOST_TABLES

@@ -142,7 +142,7 @@ async def read(
                     ordered=settings.ordering == "key",
                     last_chance=_LAST_CHANCE,
                 ),
-                PublisherHooks(confirmed=metrics.publishing.confirmed),
+                PublisherHooks(confirmed=metrics.publishing.confirmed, took=metrics.publishing.took),
             )
             health.not_ready_while(publisher.why_not_ready)
 

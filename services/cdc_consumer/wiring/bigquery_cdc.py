@@ -143,7 +143,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         messages, leases = pa.Table.from_batches(batches), composed.leases
         oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
 
-        before, retries = composed.writer.appends, RETRIED.made
+        before, retries = composed.writer.appends, RETRIED.made()
 
         def report(counts: Counts | None = None, oldest_held: int | None = None, *, ended: bool = False) -> None:
             writer = composed.writer
@@ -151,7 +151,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 counts=counts or Counts(),
                 process=_process_name(),
                 appends=writer.appends.since(before) if ended else Appends(),
-                retries=RETRIED.made - retries if ended else 0,
+                retries=RETRIED.since(retries) if ended else {},
                 connections=writer.connections_open,
                 oldest_held=oldest_held,
             )

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
-from services.cdc_consumer.app.status.metrics import MOST_TABLES
 from shared.contracts.errors import TransientError
+from shared.runtime.metrics import MOST_TABLES
 
 T20 = datetime(2022, 9, 15, 4, 17, 19, 909_000, tzinfo=UTC)
 NAME = "millrace_consumer_apply_watermark_timestamp_seconds"

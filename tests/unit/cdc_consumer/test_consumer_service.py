@@ -381,14 +381,19 @@ def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have(
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, clock := SetClock())
     for process, connections in (("a", 3), ("b", 2), ("a", 1)):
-        appends = Appends(requests=2, bytes=1_000, seconds=0.25)
+        appends = Appends.of_one(400, 0.2).plus(Appends.of_one(600, 0.05))
         metrics.take(Report(process=process, appends=appends, connections=connections))
     metrics.take(Report(process="b"))
 
     def value(name: str) -> float | None:
         return registry.get_sample_value(f"millrace_consumer_append{name}")
 
-    assert (value("s_total"), value("ed_bytes_total"), value("_seconds_total")) == (6, 3_000, 0.75)
+    assert (value("s_total"), value("ed_bytes_total"), round(value("_seconds_sum") or 0, 6)) == (6, 3_000, 0.75)
+
+    def within(seconds: str) -> float | None:
+        return registry.get_sample_value("millrace_consumer_append_seconds_bucket", {"le": seconds})
+
+    assert [within(bound) for bound in ("0.025", "0.05", "0.1", "0.25", "+Inf")] == [0, 3, 3, 6, 6]
     assert value("_connections") == 3
     clock.pass_time(timedelta(minutes=9))
     metrics.take(Report(process="a", connections=2))
@@ -414,16 +419,17 @@ def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None
     assert registry.get_sample_value("millrace_consumer_failing_tables") == 1
 
 
-def test_lag_by_stage_is_that_of_the_latest_change() -> None:
+def test_how_long_changes_take_is_counted_by_table_and_stage() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SetClock())
     older, newer = Applied(1_000_000, 1_100_000, 9_000_000), Applied(2_000_000, 2_500_000, 3_750_000)
     metrics.take(Report(counts=Counts(tables={"a": TableNote(latest=older), "b": TableNote(latest=newer)})))
 
-    def lag(stage: str) -> float | None:
-        return registry.get_sample_value("millrace_consumer_lag_seconds", {"stage": stage})
+    def took(table: str, stage: str) -> float | None:
+        return registry.get_sample_value("millrace_consumer_stage_seconds_sum", {"table": table, "stage": stage})
 
-    assert (lag("commit_to_published"), lag("published_to_applied")) == (0.5, 1.25)
+    assert (took("a", "commit_to_published"), took("a", "published_to_applied")) == (0.1, 7.9)
+    assert (took("b", "commit_to_published"), took("b", "published_to_applied")) == (0.5, 1.25)
 
 
 def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_by_itself() -> None:

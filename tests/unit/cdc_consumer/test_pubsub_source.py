@@ -268,7 +268,7 @@ def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub) -> None:
         reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, driver=driver))
         pubsub.pulls = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, ["a"]]
         assert reader.latestOffset(BEGIN, LIMIT) == FIRST
-        assert reports.get(timeout=10) == Report(retries=2)
+        assert reports.get(timeout=10) == Report(retries={"UNAVAILABLE": 2})
         reader.stop()
 
 

@@ -191,7 +191,7 @@ def test_a_dead_letter_of_each_reason_is_valid_and_each_of_its_attributes_is_des
 def test_the_schemas_have_the_fields_and_the_values_of_the_code() -> None:
     batch, header = schema("change-batch"), schema("change-batch")["$defs"]["header"]
     lists = [field.name for field in msgspec.structs.fields(ChangeBatch) if field.name != "header_text"]
-    optional = {"complete_since", "read_since"}
+    optional = {"complete_since", "read_since", "published_until"}
 
     assert batch["required"] == list(batch["properties"]) == lists
     assert list(header["properties"]) == [field.name for field in msgspec.structs.fields(Header)]

@@ -43,7 +43,7 @@ class World:
         channel: Any = self.channel
         monotonic = options.get("monotonic", time.monotonic)
         keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
-        hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed") if name in options}
+        hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed", "took") if name in options}
         self.publisher = BatchPublisher(
             channel,
             "projects/p/topics/t",
@@ -89,6 +89,20 @@ async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_befo
         await future
         assert publisher.outstanding_bytes == 0
         assert (publisher.published_messages, publisher.published_changes) == (2, 2)
+
+
+@in_a_loop
+async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_change_is() -> None:
+    took: list[tuple[str, float]] = []
+    world = World(took=lambda table, seconds: took.append((table, seconds)), clock=CommitClock())
+    snapshot = replace(a_header("airports"), origin="snapshot")
+    async with world.publisher as publisher:
+        await (await publisher.publish(a_header(), [("planes/0", a_change(1))]))
+        await (await publisher.publish(snapshot, [("airports/0", a_change(1))]))
+        await (await publisher.publish(a_header("airports"), ()))
+
+    assert [table for table, _seconds in took] == ["planes"]
+    assert all(seconds >= 0 for _table, seconds in took)
 
 
 @in_a_loop

@@ -5,13 +5,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 import tenacity
+from google.api_core.exceptions import from_http_status
+from grpc.aio import AioRpcError, Metadata
 from structlog.testing import capture_logs
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
+from shared.runtime.metrics import RETRIED
 from shared.runtime.retries import Headway, name_emulators, retried, retrying, retrying_async
 from shared.runtime.stop import Stop
 
@@ -176,3 +181,27 @@ class _Call:
         self._calls += 1
         if self._calls % 2:
             raise TransientError("away")
+
+
+of_http: Any = from_http_status  # untyped
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (of_http(503, "x"), "UNAVAILABLE"),
+        (of_http(429, "x"), "RESOURCE_EXHAUSTED"),
+        (AioRpcError(grpc.StatusCode.ABORTED, Metadata(), Metadata(), None, None), "ABORTED"),
+        (ConnectionResetError(104, "x"), "OTHER"),
+        (None, "OTHER"),
+    ],
+)
+def test_retries_are_counted_by_the_code_of_what_caused_them(cause: Exception | None, code: str) -> None:
+    before, errors = RETRIED.made(), iter([cause])
+
+    for attempt in retrying(Stop(), timedelta(seconds=30)):
+        with attempt:
+            for error in errors:
+                raise TransientError("away") from error
+
+    assert RETRIED.since(before) == {code: 1}

@@ -208,7 +208,7 @@ class AppendConnection:
             self._bytes -= len(request.data)
             request.answer = response
             took = time.monotonic() - request.sent_at
-            self.appends = self.appends.plus(Appends(requests=1, bytes=len(request.data), seconds=took))
+            self.appends = self.appends.plus(Appends.of_one(len(request.data), took))
             self._proven = self._proven or not response.HasField("error")
             self._opened = self._opened and self._proven  # it may be the opening that was refused: not known by now
             self._changed.notify_all()

@@ -256,7 +256,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             send_report(self._options.driver, Report(counts=counts))
 
     def _wait_for_messages(self) -> Any | None:
-        began, response, retries = time.monotonic(), None, RETRIED.made
+        began, response, retries = time.monotonic(), None, RETRIED.made()
         try:
             for attempt in retrying(Stop(), self._options.idle_wait):
                 with attempt:
@@ -264,8 +264,8 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._drained = self._drain and response is None
         except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
-        if RETRIED.made > retries:  # in a process of the source's own, whose metrics are not scraped
-            send_report(self._options.driver, Report(retries=RETRIED.made - retries))
+        if made := RETRIED.since(retries):  # in a process of the source's own, whose metrics are not scraped
+            send_report(self._options.driver, Report(retries=made))
         if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
         return response

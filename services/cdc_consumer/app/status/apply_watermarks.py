@@ -10,8 +10,8 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from services.cdc_consumer.app.status.metrics import MOST_TABLES
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.metrics import MOST_TABLES
 
 _FIRST: Final = timedelta(seconds=30)
 _EVERY: Final = timedelta(minutes=5)

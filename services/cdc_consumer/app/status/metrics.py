@@ -1,23 +1,45 @@
 """The consumer's metrics, for Prometheus."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
-from services.cdc_consumer.core.stream.counts import Report, newest_heartbeats, stages
+from services.cdc_consumer.core.stream.counts import APPEND_SECONDS, Appends, Report, newest_heartbeats, stages
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
-from shared.runtime.metrics import RETRIED
+from shared.runtime.metrics import CHANGE_SECONDS, MOST_TABLES, RETRIED, TableLabels
 
-MOST_TABLES: Final = 100
-"""That are shown one by one: labels have a bound, and who has more in trouble knows it by their number."""
 _IDLE: Final = timedelta(minutes=10)
 """After which BigQuery closes a connection that is not used."""
+
+
+class AppendTimes:
+    """How long BigQuery took to answer append requests, by what processes report."""
+
+    def __init__(self) -> None:
+        self._appends = Appends()
+
+    def add(self, appends: Appends) -> None:
+        """Add what a process reports."""
+        self._appends = self._appends.plus(appends)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is, for a registry."""
+        total = self._appends
+        bounds = [*map(str, map(float, APPEND_SECONDS)), "+Inf"]
+        yield HistogramMetricFamily(
+            "millrace_consumer_append_seconds",
+            "Time between append requests and their answers.",
+            buckets=list(zip(bounds, [*accumulate(total.within), total.requests], strict=True)),
+            sum_value=total.seconds,
+        )
 
 
 class ConsumerMetrics:
@@ -71,10 +93,14 @@ class ConsumerMetrics:
         self._tables_refused = gauge(
             "millrace_consumer_refused_tables", "Tables whose changes are dead-lettered at present."
         )
-        lag = gauge(
-            "millrace_consumer_lag_seconds", "How long the change that was applied last took in each stage.", ["stage"]
+        self._stages = Histogram(
+            "millrace_consumer_stage_seconds",
+            "How long the newest change of a table took in each stage, once for each task that has applied some.",
+            ["table", "stage"],
+            buckets=CHANGE_SECONDS,
+            registry=registry,
         )
-        self._lag = {stage: lag.labels(stage) for stage in stages(None)}
+        self._tables = TableLabels()
         self._troubles: set[str] = set()
         self._shown: set[str] = set()
         self._oldest_messages = oldest_messages or OldestMessages(clock)
@@ -88,11 +114,8 @@ class ConsumerMetrics:
         self._appended_bytes = counter(
             "consumer_appended_bytes", "Bytes of the append requests that BigQuery has answered."
         )
-        self._append_seconds = Counter(
-            "millrace_consumer_append_seconds",
-            "Total time between append requests and their answers.",
-            registry=registry,
-        )
+        self._append_times = AppendTimes()
+        registry.register(self._append_times)
         self._connections: dict[str, tuple[int, Nanoseconds]] = {}
         connections = Gauge(
             "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=registry
@@ -111,10 +134,11 @@ class ConsumerMetrics:
         self._oldest_messages.take(report)
         if report.process and report.connections is not None:
             self._connections[report.process] = report.connections, self._clock.now()
-        RETRIED.add(report.retries)
+        for code, retries in report.retries.items():
+            RETRIED.add(code, retries)
         self._appends(report.appends.requests)
         self._appended_bytes(report.appends.bytes)
-        self._append_seconds.inc(report.appends.seconds)
+        self._append_times.add(report.appends)
         if counts.messages:
             self._micro_batches(1)
         self._messages(counts.messages)
@@ -138,11 +162,10 @@ class ConsumerMetrics:
             self._trouble_since.remove(table)
         self._troubles = (self._troubles - set(counts.tables_well)) | set(counts.tables_in_trouble)
         self._tables_in_trouble.set(len(self._troubles))
-        latest = [note.latest for note in counts.tables.values() if note.latest is not None]
-        if latest:
-            for stage, seconds in stages(max(latest, key=lambda one: one.committed)).items():
+        for table, note in counts.tables.items():
+            for stage, seconds in stages(note.latest).items():
                 if seconds is not None:
-                    self._lag[stage].set(seconds)
+                    self._stages.labels(self._tables.of(table), stage).observe(max(0.0, seconds))
         if counts.heartbeats:
             self._sources = newest_heartbeats(self._sources, counts.heartbeats)
             for source, until in self._sources.items():

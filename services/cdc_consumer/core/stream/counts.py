@@ -1,13 +1,17 @@
 """What became of a task's messages, to be added up: for the log, the metrics and the balance of leases."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from operator import add, sub
 from typing import Final, Self
 
 MOST_SOURCES: Final = 20
 """Whose heartbeats are kept: their names come in messages, and are a label, which has a bound."""
+APPEND_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""The buckets of how long BigQuery takes to answer an append request."""
 _WORDS: Final = 600  # characters
 
 
@@ -69,6 +73,10 @@ class TableNote:
         )
 
 
+def _only(index: int) -> tuple[int, ...]:
+    return tuple(int(index == each) for each in range(len(APPEND_SECONDS)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appends:
     """What went over connections to BigQuery."""
@@ -79,6 +87,13 @@ class Appends:
     """Of those requests."""
     seconds: float = 0.0
     """From each request's sending to its answer, added up."""
+    within: tuple[int, ...] = (0,) * len(APPEND_SECONDS)
+    """How many took longer than the bound before, and no longer than each of `APPEND_SECONDS`."""
+
+    @classmethod
+    def of_one(cls, size: int, seconds: float) -> Self:
+        """Return what one request was."""
+        return cls(requests=1, bytes=size, seconds=seconds, within=_only(bisect_left(APPEND_SECONDS, seconds)))
 
     def plus(self, other: Self) -> Self:
         """Return both."""
@@ -86,6 +101,7 @@ class Appends:
             requests=self.requests + other.requests,
             bytes=self.bytes + other.bytes,
             seconds=self.seconds + other.seconds,
+            within=tuple(map(add, self.within, other.within)),
         )
 
     def since(self, before: Self) -> Self:
@@ -94,6 +110,7 @@ class Appends:
             requests=self.requests - before.requests,
             bytes=self.bytes - before.bytes,
             seconds=self.seconds - before.seconds,
+            within=tuple(map(sub, self.within, before.within)),
         )
 
 
@@ -177,8 +194,8 @@ class Report:
     """Which process says what it holds; empty where this is nothing but counts."""
     appends: Appends = field(default_factory=Appends)
     """What it has appended since its last report that had any."""
-    retries: int = 0
-    """Calls that it has made again since its last report that had any."""
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """Calls that it has made again since its last report that had any, by code."""
     connections: int | None = None
     """How many connections to BigQuery it has open; None: it does not say."""
     oldest_held: int | None = None

@@ -14,11 +14,8 @@ from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
 from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics
+from shared.runtime.metrics import PublishingMetrics, TableLabels
 
-MOST_TABLES: Final = 100
-"""That have series of their own; what all others have is added up under `OTHER_TABLES`."""
-OTHER_TABLES: Final = "(others)"
 _SECOND: Final = 1_000_000_000
 
 
@@ -61,7 +58,7 @@ class SpannerPrometheusMetrics:
             "Key ranges that snapshots have left to read, by all readers together.",
             ["table"],
         )
-        self._tables_shown: set[str] = set()
+        self._tables = TableLabels()
         self._ranges_shown: Collection[str] = ()
         self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
         self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
@@ -112,20 +109,20 @@ class SpannerPrometheusMetrics:
 
     def snapshot_read(self, table: str, rows: int) -> None:
         """Count rows of a table's snapshots that Pub/Sub has confirmed."""
-        self._snapshot_rows.labels(self._shown(table)).inc(rows)
+        self._snapshot_rows.labels(self._tables.of(table)).inc(rows)
 
     def snapshots_left(self, ranges: Mapping[str, int]) -> None:
         """Show how many ranges of which tables are left to be read."""
         left: dict[str, int] = dict.fromkeys(self._ranges_shown, 0)
         for table, number in ranges.items():
-            left[self._shown(table)] = left.get(self._shown(table), 0) + number
+            left[self._tables.of(table)] = left.get(self._tables.of(table), 0) + number
         for table, number in left.items():
             self._snapshot_ranges.labels(table).set(number)
         self._ranges_shown = left.keys()
 
     def dropped(self, table: str, changes: int) -> None:
         """Count changes that were dropped, for their table is paused."""
-        self._dropped.labels(self._shown(table)).inc(changes)
+        self._dropped.labels(self._tables.of(table)).inc(changes)
 
     def completed(self, changes: int, *, reconstructed: bool = False) -> None:
         """Count changes whose rows were completed, ``reconstructed`` from rows of another time."""
@@ -153,13 +150,6 @@ class SpannerPrometheusMetrics:
         self._pauses = pauses
         self._paused.set(pauses.stream is not None)
         self._paused_tables.set(len(pauses.paused_tables))
-
-    def _shown(self, table: str) -> str:
-        """Return what a table is called in labels, which have a bound: no name of its own once there are many."""
-        if table not in self._tables_shown and len(self._tables_shown) >= MOST_TABLES:
-            return OTHER_TABLES
-        self._tables_shown.add(table)
-        return table
 
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""
