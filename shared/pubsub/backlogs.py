@@ -116,8 +116,12 @@ class MonitoredBacklogs:
         said = f"{what}: HTTP {status}: {_message(body)}"
         if status == _TOO_MANY or status >= 500:
             raise TransientError(said)
-        fix = " (grant this identity roles/monitoring.viewer, and enable monitoring.googleapis.com)"
-        raise MisconfiguredError(said + (fix if status == _FORBIDDEN else ""))
+        if status == _FORBIDDEN:
+            raise MisconfiguredError(
+                "backlog-forbidden",
+                f"{said}: grant this identity roles/monitoring.viewer, and enable monitoring.googleapis.com",
+            )
+        raise MisconfiguredError("backlog-refused", f"{said}: check MONITORING_URL")
 
 
 def monitored_backlogs(

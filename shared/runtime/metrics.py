@@ -33,7 +33,7 @@ _OF_HTTP: Final = {
 }
 
 
-def code_of(error: BaseException | None) -> str:
+def retry_code(error: BaseException | None) -> str:
     """Return which of `CODES` a client's error has, or that by which one of ours was caused."""
     for one in (error, None if error is None else error.__cause__):
         found: Any = getattr(one, "grpc_status_code", None) or getattr(one, "code", None)

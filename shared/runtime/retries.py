@@ -26,7 +26,7 @@ from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_base
 
 from shared.contracts.errors import TransientError
-from shared.runtime.metrics import RETRIED, code_of
+from shared.runtime.metrics import RETRIED, retry_code
 from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
@@ -155,7 +155,7 @@ def _plain(name: str) -> str:
 
 def _log(name: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    RETRIED.add(code_of(error))
+    RETRIED.add(retry_code(error))
     more = {"fix": _reach()} if state.attempt_number == _LASTING else {}
     structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=str(error), **more)
 

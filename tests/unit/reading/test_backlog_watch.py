@@ -71,7 +71,7 @@ def test_the_newest_answer_is_shown() -> None:
     assert (shown.age, shown.failed) == (250, 0)
 
 
-@pytest.mark.parametrize("error", [TransientError("HTTP 503"), MisconfiguredError("HTTP 403")])
+@pytest.mark.parametrize("error", [TransientError("HTTP 503"), MisconfiguredError("backlog-forbidden", "HTTP 403")])
 def test_failures_are_counted_and_logged_once_and_the_last_answer_stays_for_some_minutes(error: Exception) -> None:
     shown = Shown()
     with capture_logs() as logs:
