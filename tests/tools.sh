@@ -12,10 +12,11 @@ declare -A from=(
     [npm]="comes with node, or apt-get install npm"
     [chromium]="apt-get install chromium"
     [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
+    [prometheus]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
 )
 who=${1:-make test-all}
 tools=("${@:2}")
-[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool)
+[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus)
 
 missing=()
 for tool in "${tools[@]}"; do

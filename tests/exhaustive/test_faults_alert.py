@@ -1,0 +1,192 @@
+"""Faults on a small platform fire their alerts: services, emulators and a Prometheus server, all real.
+
+Only `make test-all` runs it, because it needs Prometheus. Times in the rules are scaled (`prometheus_server`).
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import TIMEOUT, Service, child_environment, start_consumer
+from deploy.local.platform.source import SpannerInstance, Write
+from shared.pubsub.names import short_name
+from tests.e2e.rig import Message, Rig
+from tests.e2e.standing import Standing
+from tests.exhaustive.prometheus_server import PrometheusServer, scaled
+from tests.integration.monitoring_server import MonitoringServer, monitoring_server
+from tests.integration.wire import Wire, wire
+from tests.worlds.consumer import WITHOUT_SPARK
+
+pytestmark = pytest.mark.timeout(900)
+
+WEEK = 7 * 86_400
+
+
+@dataclass
+class Observed:
+    """A small platform that Prometheus observes."""
+
+    rig: Rig
+    prometheus: PrometheusServer
+    monitoring: MonitoringServer
+    spanner: Wire
+    readers: int = 0
+
+    def reader(self) -> Service:
+        """Start a reader that publishes heartbeats and reads backlogs each second, and wait until it is scraped."""
+        self.readers += 1
+        reader = self.rig.start_reader(
+            f"reader_{self.readers}",
+            SPANNER_EMULATOR_HOST=self.spanner.address,
+            MONITORING_URL=self.monitoring.url,
+            CHECK_SUBSCRIPTIONS_EVERY="1s",
+            TOPIC_HEARTBEAT_EVERY="1s",
+            HEARTBEAT_INTERVAL="1s",
+            LEASE_DURATION="6s",
+        )
+        self.rig.wait_until_ready(reader)
+        self.prometheus.scrape("reader", reader.address)
+        return reader
+
+    def consumer(self) -> Service:
+        """Start the consumer if none runs, and wait until it is scraped."""
+        consumer = self.rig.consumer()
+        self.rig.wait_until_ready(consumer)
+        self.prometheus.scrape("consumer", consumer.address)
+        return consumer
+
+    def wait_until_well(self) -> None:
+        """Wait until a heartbeat has come all the way, and no alert of this module fires."""
+        heartbeat = "time() - max(millrace_consumer_source_watermark_timestamp_seconds) < 8"
+        self.rig.wait(lambda: self.prometheus.value(heartbeat) is not None, "a heartbeat at the consumer")
+        self.rig.wait(lambda: not self.prometheus.firing() & ALERTS, "all alerts to end")
+
+
+ALERTS = {
+    "MillraceReaderDown",
+    "MillraceConsumerDown",
+    "MillraceSourceSilent",
+    "MillraceSubscriptionNearsRetention",
+}
+
+
+@pytest.fixture(scope="module")
+def observed(
+    tmp_path_factory: pytest.TempPathFactory,
+    pubsub_emulator: str,
+    bigquery_stand_in: tuple[str, str],
+    spanner_instance: SpannerInstance,
+) -> Iterator[Observed]:
+    """Return a platform of one reader and one consumer, without Spark, and Prometheus beside it."""
+    directory = tmp_path_factory.mktemp("observed")
+    with (
+        Processes(directory / "processes", child_environment(os.environ)) as processes,
+        monitoring_server() as monitoring,
+        wire(spanner_instance.address) as spanner,
+    ):
+        standing = Standing(processes, pubsub_emulator, bigquery_stand_in, WITHOUT_SPARK)
+        rig = Rig(standing, spanner_instance, processes)
+        yield Observed(rig, PrometheusServer(processes, directory), monitoring, spanner)
+        processes.end_all()
+        rig.drop()
+        standing.close()
+
+
+def report(request: pytest.FixtureRequest, seconds: float) -> None:
+    """Print how long it took from the fault to the alert, as the rules are scaled."""
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\n{request.node.name}: {seconds:.0f} s from fault to alert, of rules scaled by 1:60")  # noqa: T201
+
+
+def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consumer_is_well(
+    observed: Observed, request: pytest.FixtureRequest
+) -> None:
+    subscription = short_name(observed.rig.pipeline.topology.subscription)
+    observed.monitoring.states(subscription, age=60, messages=1)
+    observed.consumer()
+    observed.reader()
+    observed.rig.commit(Write("insert", "Tags", {"Tag": "one"}))
+    observed.wait_until_well()
+
+    observed.monitoring.states(subscription, age=int(0.81 * WEEK), messages=1_000)
+    report(request, observed.prometheus.seconds_until("MillraceSubscriptionNearsRetention"))
+    left = observed.prometheus.value('min(millrace_retention_left_seconds{store="subscription"})')
+    assert left == WEEK - int(0.81 * WEEK)
+    observed.monitoring.states(subscription, age=60, messages=1)
+    observed.prometheus.wait_until_silent("MillraceSubscriptionNearsRetention")
+
+
+def test_partitions_that_stand_still_alert_at_the_consumer_though_their_reader_runs(
+    observed: Observed, request: pytest.FixtureRequest
+) -> None:
+    observed.wait_until_well()
+    observed.spanner.cut()
+    report(request, observed.prometheus.seconds_until("MillraceSourceSilent"))
+    assert "MillraceReaderDown" not in observed.prometheus.firing()
+    observed.spanner.fix()
+    observed.wait_until_well()
+
+
+def test_a_reader_that_is_killed_alerts_and_its_consumer_does_not_look_well(
+    observed: Observed, request: pytest.FixtureRequest
+) -> None:
+    observed.wait_until_well()
+    for process in observed.rig.processes.running:
+        if process.name.startswith("reader_"):
+            process.kill()
+    report(request, observed.prometheus.seconds_until("MillraceReaderDown"))
+    observed.prometheus.seconds_until("MillraceSourceSilent")
+    assert "MillraceConsumerDown" not in observed.prometheus.firing()
+    observed.reader()
+    observed.wait_until_well()
+
+
+def test_a_consumer_that_is_killed_alerts_and_the_readers_go_on_showing_its_backlog(
+    observed: Observed, request: pytest.FixtureRequest
+) -> None:
+    observed.wait_until_well()
+    observed.consumer().process.kill()
+    observed.monitoring.states(short_name(observed.rig.pipeline.topology.subscription), age=90, messages=77)
+    report(request, observed.prometheus.seconds_until("MillraceConsumerDown"))
+    assert "MillraceReaderDown" not in observed.prometheus.firing()
+    assert observed.prometheus.value("max(millrace_subscription_backlog_messages)") == 77
+    observed.consumer()
+    observed.wait_until_well()
+
+
+def test_a_table_that_bigquery_denies_alerts_by_its_name(observed: Observed, request: pytest.FixtureRequest) -> None:
+    observed.consumer()
+    observed.wait_until_well()
+    with observed.rig.fault(action="close", status="PERMISSION_DENIED", table=observed.rig.in_bigquery("Tags")):
+        observed.rig.commit(Write("insert", "Tags", {"Tag": "denied"}))
+        report(request, observed.prometheus.seconds_until("MillraceTableFails"))
+        name = observed.rig.named("Tags")
+        assert observed.prometheus.value(f'ALERTS{{alertname="MillraceTableFails", table="{name}"}}') == 1
+        assert "MillraceConsumerDown" not in observed.prometheus.firing()
+    observed.prometheus.wait_until_silent("MillraceTableFails")
+
+
+def test_a_consumer_whose_dead_letter_limit_trips_alerts(observed: Observed, request: pytest.FixtureRequest) -> None:
+    observed.wait_until_well()
+    observed.consumer().process.kill()
+    limited = start_consumer(
+        observed.rig.processes, observed.rig.standing.flow, "limited", module=WITHOUT_SPARK, POISON_LIMIT="1"
+    )
+    observed.rig.wait_until_ready(limited)
+    observed.prometheus.scrape("consumer", limited.address)
+    observed.prometheus.wait_until_silent("MillraceConsumerDown")
+    limited.process.expected_to_end = True
+    observed.rig.publish([Message(b"no change batch", {}, f"forged/{number}") for number in range(50)])
+    report(request, observed.prometheus.seconds_until("MillraceConsumerDown"))
+    assert limited.process.wait(TIMEOUT) not in (0, None)
+    assert "cannot be applied (" in limited.process.log.read_text()
+
+
+def test_times_are_scaled_and_nothing_else() -> None:
+    rule = "expr: time() - max(a[1d]) > 600 and b > 0.8 and increase(c[30m]) > 50\nfor: 5m"
+    expected = "expr: time() - max(a[1440000ms]) > 10 and b > 0.8 and increase(c[30000ms]) > 50\nfor: 5000ms"
+
+    assert scaled(rule) == expected
