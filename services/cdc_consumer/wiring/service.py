@@ -209,22 +209,12 @@ def run_query(
 ) -> None:
     """Start the query and watch it until it is asked to stop or fails."""
     log = structlog.get_logger()
-<<<<<<< HEAD
-    slots = session.sparkContext.defaultParallelism
-    if settings.spark_master.startswith("local") and settings.tasks > slots:
-        raise MisconfiguredError(
-            "too-many-tasks",
-            f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run here: "
-            "the messages of a task that waits for a slot have leases that are not extended",
-        )
-=======
     if settings.one_machine:
         check_slots(session.sparkContext.defaultParallelism, settings)
     elif not wait_for_slots(lambda: executor_slots(session), settings, health, stop):
         return
     host, bind = ("127.0.0.1",) * 2 if settings.spark_master.startswith("local") else driver_host(session)
     driver = reports.listen(host, bind, settings.tasks_port)
->>>>>>> 348fe73 (cdc_consumer: tasks report to the driver over TCP on every Spark, and the driver counts dead letters for all of them)
     try:
         query = start_query(session, settings, tables, ack_deadline, exchange, driver)
     except (PySparkException, Py4JJavaError) as error:
@@ -243,9 +233,10 @@ def check_slots(slots: int, settings: Settings) -> None:
     """Raise MisconfiguredError where not all tasks run at once: no process extends the leases of one that waits."""
     if settings.tasks > slots:
         raise MisconfiguredError(
+            "too-many-tasks",
             f"TASKS={settings.tasks} is more than the {slots} that SPARK_MASTER={settings.spark_master} can run: "
             "the messages of a task that waits for a slot have leases that are not extended; lower TASKS, or give "
-            "Spark more cores"
+            "Spark more cores",
         )
 
 

@@ -71,9 +71,10 @@ def check_driver_answers(address: DriverAddress) -> None:
         _connect(address).close()
     except OSError as error:
         raise MisconfiguredError(
+            "consumer-not-reached",
             f"a task on {socket.gethostname()} does not reach the consumer at {address.host}:{address.port}: {error}. "
             "Spark's tasks report there: let executors connect to spark.driver.host on all ports, or name one "
-            "(TASKS_PORT) and let them connect to that"
+            "(TASKS_PORT) and let them connect to that",
         ) from error
 
 
@@ -113,7 +114,7 @@ class DriverPoisonLimit:
         except OSError as error:
             raise TransientError(f"the consumer, which counts dead letters, does not answer: {error}") from error
         if refusal:
-            raise MisconfiguredError(refusal)
+            raise MisconfiguredError.from_text(refusal, "dead-letter-limit")
 
     def remember(self, seen: TaskTotals) -> None:
         """Count this in place of what was judged last; where the driver does not hear it, it counts the latter."""
@@ -207,8 +208,9 @@ class DriverServer:
             server = self._do(asyncio.start_server(self._serve, bind or host, port, limit=_LARGEST))
         except OSError as error:
             raise MisconfiguredError(
+                "cannot-listen-for-tasks",
                 f"the consumer cannot listen for the reports of its tasks at {bind or host}:{port}: {error.strerror}; "
-                "spark.driver.bindAddress and TASKS_PORT say where"
+                "spark.driver.bindAddress and TASKS_PORT say where",
             ) from error
         self._servers.append(server)
         return DriverAddress(host=host, port=server.sockets[0].getsockname()[1], secret=self._secret)

@@ -92,12 +92,8 @@ class _Window:
             return
         reasons = ", ".join(f"{reason}: {n}" for reason, n in Counter(seen.reasons).most_common())
         raise MisconfiguredError(
-<<<<<<< HEAD
             "dead-letter-limit",
-            f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {_shown(poison[0])}): "
-=======
             f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {seen.first}): "
->>>>>>> 348fe73 (cdc_consumer: tasks report to the driver over TCP on every Spark, and the driver counts dead letters for all of them)
             "the query stops before these are acked or dead-lettered; check that the subscription carries change "
             "batches of this version. If they are to become dead letters all the same, let more of them pass with "
             f"POISON_LIMIT, which is {self._told}",
