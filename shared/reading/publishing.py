@@ -6,6 +6,7 @@ from functools import partial
 from typing import Protocol
 
 from shared.contracts.change_batch import Change, Header
+from shared.reading.byte_budget import ByteBudget
 
 
 class ChangePublisher(Protocol):
@@ -33,10 +34,15 @@ class ConfirmedPublishing:
     """Publishes changes, and moves progress only when they are confirmed."""
 
     def __init__(
-        self, publisher: ChangePublisher, metrics: PublishedMetrics, fail: Callable[[BaseException | None], None]
+        self,
+        publisher: ChangePublisher,
+        metrics: PublishedMetrics,
+        fail: Callable[[BaseException | None], None],
+        budget: ByteBudget | None = None,
     ) -> None:
-        """``fail`` ends the reader with an error; None is no error."""
+        """``fail`` ends the reader with an error; None is no error. ``budget``: of what waits to be published."""
         self.fail = fail
+        self.budget = budget or ByteBudget()
         self._publisher = publisher
         self._metrics = metrics
 

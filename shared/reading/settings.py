@@ -52,7 +52,10 @@ class ReaderSettings:
         "bytes in a message, about", unit="bytes", default=1_000_000, least=1_000, most=9_000_000
     )
     outstanding_bytes: int = setting(
-        "bytes that wait for Pub/Sub, at most", unit="bytes", default=64 << 20, least=1_000_000
+        "bytes of all partitions that are read and not confirmed by Pub/Sub, at most, beside one record of each",
+        unit="bytes",
+        default=64 << 20,
+        least=1_000_000,
     )
     ordering: Literal["key", "none"] = setting(
         "whether messages have ordering keys; without them one request takes messages of many keys, and no subscriber "

@@ -110,3 +110,26 @@ class FakeAsyncChannel:
             return PublishResponse(message_ids=[str(number) for number, _ in enumerate(request.messages)])
 
         return publish
+
+
+class SlowChannel(FakeAsyncChannel):
+    """A Pub/Sub that takes thirty milliseconds for a request, and does not answer those of some ordering keys."""
+
+    def __init__(self, stuck: str = "") -> None:
+        super().__init__()
+        self.stuck = stuck
+        self.most_under_way = self.under_way = 0
+
+    def unary_unary(self, _path: str, **_serializers: Any) -> Any:
+        stub = super().unary_unary(_path, **_serializers)
+
+        async def publish(request: Any, **options: Any) -> Any:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            await asyncio.sleep(0.03)
+            if self.stuck and request.messages[0].ordering_key == self.stuck:
+                await asyncio.Event().wait()
+            self.under_way -= 1
+            return await stub(request, **options)
+
+        return publish

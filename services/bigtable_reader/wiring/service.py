@@ -57,6 +57,7 @@ from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.backlog_watch import BacklogWatch
+from shared.reading.byte_budget import ByteBudget
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions
 from shared.reading.supervisor import Monitoring
@@ -111,7 +112,8 @@ async def read(
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = BigtableChannels(settings.bigtable_emulator_host)
+    budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
+    channels = BigtableChannels(settings.bigtable_emulator_host, budget)
     table = watched_table(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
@@ -138,7 +140,7 @@ async def read(
                         bytes_per_message=settings.batch_bytes,
                         requests=settings.publish_requests,
                     ),
-                    outstanding_bytes=settings.outstanding_bytes,
+                    outstanding_bytes=budget.most,
                     ordered=settings.ordering == "key",
                     last_chance=_LAST_CHANCE,
                 ),
@@ -166,7 +168,7 @@ async def read(
                     stop,
                     SnapshotOptions(
                         rows_per_second=settings.snapshot_rows_per_second,
-                        unconfirmed_bytes=settings.outstanding_bytes // 4,
+                        unconfirmed_bytes=budget.most // 4,
                         save=save,
                         idle=save,
                         lease=settings.lease_duration,

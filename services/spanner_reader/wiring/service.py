@@ -58,6 +58,7 @@ from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.reading.backlog_watch import BacklogWatch
+from shared.reading.byte_budget import ByteBudget
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.reading.supervisor import Monitoring
@@ -126,6 +127,7 @@ async def read(
             return await prepare(settings, file, stream, catalog, store, topics, shapes, snapshots)
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
+        budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
         calls = settings.publish_requests
         async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
@@ -144,7 +146,7 @@ async def read(
                         bytes_per_message=settings.batch_bytes,
                         requests=settings.publish_requests,
                     ),
-                    outstanding_bytes=settings.outstanding_bytes,
+                    outstanding_bytes=budget.most,
                     ordered=settings.ordering == "key",
                     last_chance=_LAST_CHANCE,
                 ),
@@ -165,7 +167,7 @@ async def read(
                     stop,
                     SnapshotOptions(
                         rows_per_second=settings.snapshot_rows_per_second,
-                        unconfirmed_bytes=settings.outstanding_bytes // 4,
+                        unconfirmed_bytes=budget.most // 4,
                         save=min(settings.lease_duration / 6, _LONGEST_SAVE),
                         idle=min(settings.lease_duration / 3, _LONGEST_IDLE),
                         lease=settings.lease_duration,
@@ -183,6 +185,7 @@ async def read(
                     subscriptions=subscriptions,
                     changes=changes,
                     tables=WatchedTables(file.included, file.options),
+                    budget=budget,
                 ),
                 Monitoring(metrics, health),
                 SpannerReaderOptions(

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from queue import Empty, Queue
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from services.bigtable_reader.adapters.bigtable.message_feed import portions
 from tests.seeds import examples
+from shared.reading.byte_budget import ByteBudget
 
 NAME = "a call of a test"
 _END = object()
@@ -79,12 +81,13 @@ def test_every_message_comes_once_and_in_its_order_however_little_room_there_is(
     messages: list[bytes], most_bytes: int, fails: bool
 ) -> None:
     error = EndedError() if fails else None
+    budget = ByteBudget(most_bytes)
     got: list[bytes] = []
 
     async def scenario() -> None:
         async with (
             asyncio.timeout(30),
-            aclosing(portions(lambda: Call(*messages, error=error), NAME, most_bytes=most_bytes)) as found,
+            aclosing(portions(lambda: Call(*messages, error=error), NAME, budget)) as found,
         ):
             async for portion in found:
                 assert portion
@@ -96,6 +99,7 @@ def test_every_message_comes_once_and_in_its_order_however_little_room_there_is(
     else:
         asyncio.run(scenario())
     assert got == messages  # also of a call that failed: what came before
+    assert budget.used == 0
     assert threads() == 0
 
 
@@ -103,13 +107,14 @@ def test_who_does_not_take_lets_the_call_wait() -> None:
     call = Call(*[b"0123456789"] * 1_000, ends=False)
 
     async def scenario() -> None:
-        async with aclosing(portions(lambda: call, NAME, most_bytes=100)) as found:
+        async with aclosing(portions(lambda: call, NAME, ByteBudget(200))) as found:
             first = await anext(found)
             taken = -1
             while taken != call.taken:  # until the thread stands still
                 taken = call.taken
                 await asyncio.sleep(0.05)
-            assert 10 <= taken - len(first) <= 11  # as many bytes as there is room for, and the one that goes beyond
+            assert first
+            assert taken == 10  # as many bytes as are left, with what was taken and is not handed over: half of all
 
     asyncio.run(scenario())
     assert call.left() >= 900  # nobody has asked for these, also at the end
@@ -120,7 +125,7 @@ def test_what_comes_after_a_pause_comes_at_once_and_closing_ends_a_call_that_say
     call = Call(b"1", ends=False)
 
     async def scenario() -> None:
-        async with asyncio.timeout(30), aclosing(portions(lambda: call, NAME)) as found:
+        async with asyncio.timeout(30), aclosing(portions(lambda: call, NAME, ByteBudget())) as found:
             assert await anext(found) == [b"1"]
             asking = asyncio.ensure_future(anext(found))
             await asyncio.sleep(0.05)
@@ -142,5 +147,48 @@ def test_a_call_that_cannot_be_made_says_why() -> None:
         raise EndedError
 
     with pytest.raises(EndedError):
-        asyncio.run(all_of(portions(begin, NAME)))
+        asyncio.run(all_of(portions(begin, NAME, ByteBudget())))
     assert threads() == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=15), min_size=1, max_size=20),
+    st.integers(100, 2_000),
+)
+def test_calls_share_one_budget_and_one_that_nobody_takes_from_holds_up_no_other(
+    sizes: list[list[int]], most: int
+) -> None:
+    budget = ByteBudget(most)
+    calls = [Call(*(bytes(size) for size in each)) for each in sizes]
+    stuck = Call(*[bytes(100)] * 50, ends=False)
+    bound = most + sum(max(each) for each in sizes) + 100
+
+    async def read(call: Call) -> list[int]:
+        got = []
+        async with aclosing(portions(lambda: call, NAME, budget)) as found:
+            async for portion in found:
+                got += [len(message) for message in portion]
+                assert budget.used <= bound
+                await asyncio.sleep(0)
+        return got
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), aclosing(portions(lambda: stuck, NAME, budget)) as untaken:
+            held = await anext(untaken)
+            assert held
+            assert await asyncio.gather(*map(read, calls)) == sizes
+            await asyncio.to_thread(until_still, stuck)
+            assert budget.used <= most / 2 + 100, "alone, it has half"
+        assert budget.used == 0
+
+    asyncio.run(scenario())
+    assert threads() == 0
+
+
+def until_still(call: Call) -> None:
+    """Return when a call's thread takes no more."""
+    taken = -1
+    while taken != call.taken:
+        taken = call.taken
+        time.sleep(0.02)

@@ -26,7 +26,7 @@ from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
-from tests.fakes.pubsub_channel import FakeAsyncChannel
+from tests.fakes.pubsub_channel import FakeAsyncChannel, SlowChannel
 from tests.fakes.virtual_time import run_in_virtual_time
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -487,32 +487,6 @@ async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
         future = await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
         with pytest.raises(MisconfiguredError):
             await future
-
-
-LATENCY = 0.03
-
-
-class SlowChannel(FakeAsyncChannel):
-    """A Pub/Sub that takes thirty milliseconds for a request, and does not answer those of some ordering keys."""
-
-    def __init__(self, stuck: str = "") -> None:
-        super().__init__()
-        self.stuck = stuck
-        self.most_under_way = self.under_way = 0
-
-    def unary_unary(self, _path: str, **_serializers: Any) -> Any:
-        stub = super().unary_unary(_path, **_serializers)
-
-        async def publish(request: Any, **options: Any) -> Any:
-            self.under_way += 1
-            self.most_under_way = max(self.most_under_way, self.under_way)
-            await asyncio.sleep(LATENCY)
-            if self.stuck and request.messages[0].ordering_key == self.stuck:
-                await asyncio.Event().wait()
-            self.under_way -= 1
-            return await stub(request, **options)
-
-        return publish
 
 
 class CommitClock:

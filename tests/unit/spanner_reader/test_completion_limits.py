@@ -4,12 +4,19 @@ import asyncio
 import contextlib
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from services.spanner_reader.app.stream.completer import keys_of_one_read
+from services.spanner_reader.app.stream.completer import Completer, keys_of_one_read
+from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.snapshot.snapshot import KeyText
+from services.spanner_reader.core.stream.partitions import SpannerPartition
+from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import WatchedTable
-from tests.unit.spanner_reader.capturing import TOKENS, column_types, is_reconstructed
+from shared.runtime.stop import Stop
+from tests.seeds import examples
+from tests.unit.spanner_reader.capturing import START, TOKENS, column_types, is_reconstructed
 from tests.unit.spanner_reader.completing import Harness, a_world, live
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -34,13 +41,60 @@ def test_a_partition_whose_reads_hang_cuts_no_batch_of_another_one() -> None:
                 async with asyncio.timeout(5):
                     for insert in inserts:
                         await one.take(insert)
-            assert one.completion.size > 32_000_000
+            assert one.completion.budget.used > 16_000_000
             for record in world.database.records[TOKENS[1]][len(odd) :]:
                 await one.take(record, completer=other)
             async with asyncio.timeout(10):
                 await other.finished()
             assert [keys for _at, keys in one.rows.reads] == [1, len(odd)]
-        assert one.completion.size == 0
+        assert one.completion.budget.used == 0
+
+    live(scenario)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 2_000), min_size=1, max_size=30), min_size=2, max_size=30),
+    st.integers(2_000, 50_000),
+)
+@example([[2_000] * 30] * 20, 5_000)
+def test_partitions_share_one_budget_whatever_their_number_and_one_that_hangs_holds_up_no_other(
+    sizes: list[list[int]], most: int
+) -> None:
+    async def scenario() -> None:
+        world = a_world()
+        tokens = [PartitionToken(f"p{key}") for key in range(len(sizes))]
+        world.database.records |= {token: [] for token in tokens}
+        world.database.partition_of = dict(enumerate(tokens))
+        world.database.commit(*[("insert", key, {"a": "0"}) for key in range(len(sizes))])
+        for number in range(max(map(len, sizes))):
+            for key, each in enumerate(sizes):
+                if number < len(each):
+                    world.database.commit(("update", key, {"b": "x" * each[number]}))
+        one = Harness(world)
+        one.completion.budget.most = most
+        one.rows.hung = frozenset({0})
+        peak = 0
+
+        async def read(token: PartitionToken) -> None:
+            nonlocal peak
+            held = SpannerOwnedPartition(SpannerPartition(token=token, start=START, watermark=START))
+            async with Completer(one.completion, held, Stop()).working() as completer:
+                for record in world.database.records[token][1:]:
+                    await one.take(record, completer=completer)
+                    peak = max(peak, one.completion.budget.used)
+                await completer.finished()
+
+        stuck, *others = [asyncio.create_task(read(token)) for token in tokens]
+        async with asyncio.timeout(600):
+            await asyncio.gather(*others)
+        assert not stuck.done()
+        stuck.cancel()
+        await asyncio.gather(stuck, return_exceptions=True)
+        assert one.completion.budget.used == 0
+        # Of each partition beside the budget: a change, what rests on it, and a row that is read for it.
+        assert peak <= most + len(sizes) * 3 * 2_200
+        assert len(world.published) == sum(map(len, sizes[1:]))
 
     live(scenario)
 
@@ -52,10 +106,11 @@ def test_reads_of_a_table_that_hang_leave_those_of_others_their_turn() -> None:
         one = Harness(world)
         one.rows.hung = frozenset({0})
         stuck, other = (WatchedTable(name, ("Id",), column_types([("a", 2)]), "NEW_VALUES") for name in ("A", "B"))
-        hanging = [asyncio.create_task(one.completion.read(stuck, at, [KeyText('["0"]')])) for _ in range(20)]
+        share = one.completion.budget.share
+        hanging = [asyncio.create_task(one.completion.read(stuck, at, [KeyText('["0"]')], share())) for _ in range(20)]
         await asyncio.sleep(1)
         async with asyncio.timeout(5):
-            rows, _all = await one.completion.read(other, at, [KeyText('["2"]')])
+            rows, _all = await one.completion.read(other, at, [KeyText('["2"]')], share())
         assert rows == [["2", "2"]]
         assert [keys for _at, keys in one.rows.reads].count(1) < 20, "of one table there is a bound"
         for task in hanging:

@@ -29,6 +29,7 @@ from google.cloud.bigtable_v2.services.bigtable.transports import (
 
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from services.bigtable_reader.adapters.bigtable.message_feed import portions
+from shared.reading.byte_budget import ByteBudget
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
@@ -90,8 +91,10 @@ class _Connection:
 class BigtableChannels:
     """The connections that everything here shares; to an emulator if one is named."""
 
-    def __init__(self, emulator_host: str | None) -> None:
+    def __init__(self, emulator_host: str | None, budget: ByteBudget | None = None) -> None:
+        """``budget``: of the messages of all change streams that have come and are not handed over."""
         self._emulator_host = emulator_host
+        self._budget = budget or ByteBudget()
         self._credentials = None if emulator_host else _credentials()
         self.silences: Counter[object] = Counter()
         """How often, in a row, what was asked for gave no answer: it outlives those who ask."""
@@ -161,7 +164,7 @@ class BigtableChannels:
                 method.path, request_serializer=method.request.SerializeToString, response_deserializer=None
             )
             call = partial(ask, request, metadata=table.metadata, timeout=timeout)
-            async with aclosing(portions(call, name=method.name)) as found:
+            async with aclosing(portions(call, method.name, self._budget)) as found:
                 async for portion in found:
                     yield portion
 

@@ -44,6 +44,7 @@ from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.byte_budget import ByteShare
 from shared.reading.publishing import ConfirmedPublishing, Countdown
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retried
@@ -59,10 +60,6 @@ _KEYS: Final = 1_000
 """How many keys one read asks for."""
 _KEY_BYTES: Final = 1024 * 1024
 """How large the texts of these keys may be, but for the last of them."""
-_BYTES: Final = 32 * 1024 * 1024
-"""How much may wait in one reader to be completed."""
-_SHARE: Final = 1024 * 1024
-"""How much may wait of any partition, whatever waits of the others: reads of one may hang for long."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 """How large the rows may be that are read together, but for the last of them."""
 _LONGEST_HELD: Final = timedelta(hours=1)
@@ -125,29 +122,31 @@ class Completion:
         self.metrics = metrics
         self.clock = clock or SystemClock()
         self.keeps_history = keeps_history
-        self.size = 0
-        """How many bytes wait, or are remembered beside what waits."""
+        self.budget = publishing.budget
+        """Of what waits, what is remembered beside it, and the rows that are read for it."""
         self.freed = asyncio.Event()
         self._rows = rows
         self._reading: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_READS))
         self._told: set[str] = set()
 
     async def read(
-        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText], share: ByteShare
     ) -> tuple[Sequence[Sequence[object]], bool]:
         """Return rows that some keys had at a time, and whether these are all; raises as `RowsAtTimestamp.read_keys`.
 
-        They are not all where they are large: the others are to be asked for again.
+        They are not all where they are large, or others take the room: the rest is to be asked for again. Their bytes
+        are all that ``share`` has.
         """
         found: list[Sequence[object]] = []
         async with self._reading[table.name]:
-            began, size = time.monotonic(), 0
+            began = time.monotonic()
+            share.add(-share.used)
             try:
                 async with aclosing(self._rows.read_keys(table, at, keys)) as batches:
                     async for rows in batches:
                         found += rows
-                        size += sum(len(value) for row in rows for value in row if isinstance(value, str))
-                        if size > _READ_BYTES:
+                        share.add(sum(len(value) for row in rows for value in row if isinstance(value, str)))
+                        if share.used > _READ_BYTES or not share.has_room:
                             return found, False
             except (TransientError, NotReadableError):
                 self.metrics.completion_failed()
@@ -171,7 +170,7 @@ class Completer:
         self._held = held
         self._stop = stop
         self._queue = CompletionQueue()
-        self._counted = 0
+        self._share = completion.budget.share()
         self._block: asyncio.Timeout | None = None
         self._broken_off: TransientError | None = None
         self._places: set[int] = set()
@@ -205,7 +204,7 @@ class Completer:
             await asyncio.gather(work, return_exceptions=True)
             if not self._queue.is_idle:
                 self._held.prefix.give_up(self._places)
-            self._completion.size -= self._counted
+            self._share.add(-self._share.used)
             self._completion.freed.set()
 
     # What comes
@@ -284,11 +283,8 @@ class Completer:
         return True
 
     async def _room(self) -> None:
-        """Wait while too much is remembered, but not for what only further records can complete.
-
-        A partition has always a share of its own: what hangs in others does not cut its batches.
-        """
-        while self._completion.size >= _BYTES and self._counted >= _SHARE and self._queue.can_take:
+        """Wait while too much is remembered, but not for what only further records can complete."""
+        while not self._share.has_room and self._queue.can_take:
             self._completion.freed.clear()
             await self._completion.freed.wait()
 
@@ -302,8 +298,7 @@ class Completer:
 
     def _changed(self) -> None:
         """Count what the queue holds now, and have it looked into."""
-        self._completion.size += self._queue.size - self._counted
-        self._counted = self._queue.size
+        self._share.add(self._queue.size - self._share.used)
         self._some.set()
 
     # What becomes of it
@@ -466,18 +461,21 @@ class Completer:
         names = [column.name for column in table.column_types]
         types = self._completion.changes.header(table.name, table.column_types, table.value_capture_type).key_types()
         left = {row_id: _key_text(types, each[0]) for row_id, each in wanting.items()}
-        while left:
-            asked = dict(islice(left.items(), keys_of_one_read(left.values())))
-            rows, over = await retried(self._stop, partial(self._completion.read, table, at, [*asked.values()]))
-            known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
-            if not known.keys() <= asked.keys():
-                if not sure:
-                    raise NotReadableError("rows-of-other-keys", f"rows of other keys came from table {table.name}")
-                await self._give_up(wanting)
-                return
-            for row_id in asked if over else known:
-                del left[row_id]
-            yield [(row_id, wanting.pop(row_id), values) for row_id, values in known.items()]
+        with self._completion.budget.share() as share:
+            while left:
+                asked = dict(islice(left.items(), keys_of_one_read(left.values())))
+                reading = partial(self._completion.read, table, at, [*asked.values()], share)
+                rows, over = await retried(self._stop, reading)
+                known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
+                if not known.keys() <= asked.keys():
+                    if not sure:
+                        message = f"rows of other keys came from table {table.name}"
+                        raise NotReadableError("rows-of-other-keys", message)
+                    await self._give_up(wanting)
+                    return
+                for row_id in asked if over else known:
+                    del left[row_id]
+                yield [(row_id, wanting.pop(row_id), values) for row_id, values in known.items()]
 
     async def _give_up(self, wanting: dict[bytes, Sequence[QueuedChange]]) -> None:
         """Publish changes that cannot be completed as they are: the consumer makes dead letters of them."""

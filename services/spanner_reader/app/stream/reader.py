@@ -48,6 +48,7 @@ from services.spanner_reader.ports import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.byte_budget import ByteBudget
 from shared.reading.position_age import PositionAge
 from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.shares import Shares
@@ -88,6 +89,8 @@ class SpannerOutput:
     subscriptions: RetainingSubscriptions
     changes: ChangeMaker
     tables: WatchedTables = field(default_factory=WatchedTables)
+    budget: ByteBudget = field(default_factory=ByteBudget)
+    """Of what waits to be completed."""
 
 
 class SpannerReader:
@@ -114,7 +117,7 @@ class SpannerReader:
         self._supervisor: Supervisor[SpannerPartition, SpannerOwnedPartition] = Supervisor(
             self._leases, output.publisher, monitoring.health, options
         )
-        publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
+        publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail, output.budget)
         self._pauses = PauseWatch(stores.pauses, metrics)
         self._age = PositionAge(metrics, _LENGTHEN)
         self._schema = SchemaWatch(database.catalog, stores.shapes, publishing, changes, tables, metrics)
