@@ -5,6 +5,9 @@ since it last looked; a sample's time is from its commit timestamp until the ans
 pause and one query too much, never too little. The keys are new ones, so that none is overwritten before it is seen,
 and every one that is written is waited for: what is late is in the figures.
 
+Each run has a Spanner emulator and a database of its own: an emulator slows down with what it has served. A run that
+did not reach its rate, or began while others used the machine, is repeated. The last is reported, with its load.
+
 Transactions are of 25 rows of one table: the Spanner emulator looks through the whole history of a change stream every
 100 ms, so that the number of *records* is what slows it down. Its own part, from commit until the reader is given the
 record, is in the figure.
@@ -13,14 +16,17 @@ record, is in the figure.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, Self
 
+import psutil
+
 from deploy.local.platform.services import Pipeline, Service
-from deploy.local.platform.source import SpannerDatabase, SpannerInstance
+from deploy.local.platform.source import SpannerDatabase
 from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
@@ -37,6 +43,36 @@ _ROWS: Final = 25
 _PAUSE: Final = 0.05
 _WARM_UP: Final = 10.0
 _SAMPLED: Final = TABLES[0]
+_REACHED: Final = 0.95
+"""The least part of its rate that a run has to reach."""
+_MOST_LOAD: Final = 1.0
+_LOAD_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """What one run found."""
+
+    rate: int
+    samples: Sequence[float]
+    reached: float
+    """Changes a second."""
+    load: float
+    """Cores in use just before it began, when nothing was to be done here."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether it says something of Millrace, and not of what else the machine did."""
+        return self.reached >= _REACHED * self.rate and self.load <= _MOST_LOAD
+
+
+def repeated(run: Callable[[], Freshness], repeats: int) -> Freshness:
+    """Run once, and so often again at most while what was found is not valid; return the last."""
+    found = run()
+    while repeats > 0 and not found.is_valid:
+        repeats -= 1
+        found = run()
+    return found
 
 
 @dataclass
@@ -88,14 +124,13 @@ class Probe:
 
 
 class Steady:
-    """A whole pipeline: one consumer for all runs; each run has a database and a reader of its own.
+    """A whole pipeline: one consumer for all runs; each run has an emulator, a database and a reader of its own.
 
     The database bears the same name each time, so that it is the same tables to BigQuery. Keys are never used twice.
     """
 
-    def __init__(self, platform: Platform, instance: SpannerInstance, pipeline: Pipeline, consumer: Service) -> None:
+    def __init__(self, platform: Platform, pipeline: Pipeline, consumer: Service) -> None:
         self._platform = platform
-        self._instance = instance
         self.pipeline = pipeline
         self.consumer = consumer
         self._number = 0
@@ -105,20 +140,22 @@ class Steady:
     def reading(self) -> Iterator[tuple[SpannerDatabase, Service]]:
         """Make the database and run a reader, until the first changes have come through."""
         self._runs += 1
-        with fresh_source(self._instance, NAME) as source:
+        with running_spanner(self._platform) as instance, fresh_source(instance, NAME) as source:
             start = source.database.now()
-            with running_reader(self._platform, self.pipeline, start, f"steady-reader-{self._runs}") as reader:
+            pipeline = replace(self.pipeline, spanner=instance.address)
+            with running_reader(self._platform, pipeline, start, f"steady-reader-{self._runs}") as reader:
                 counted = settled(self.consumer)
                 commit(source.database, self.next_number(), 1)
                 self.wait_for(counted + len(TABLES))
                 yield source.database, reader
 
-    def run(self, rate: int, seconds: int) -> tuple[Sequence[float], float]:
-        """Write at a rate for a while; return the samples' latencies after the warm-up, and the rate reached."""
+    def run(self, rate: int, seconds: int) -> Freshness:
+        """Write at a rate for a while; return what was found after the warm-up."""
         with closing(self._platform.dataset(self.pipeline)) as dataset, self.reading() as (database, _reader):
             counted = settled(self.consumer)
             written = self._write(database, rate, min(_WARM_UP, float(seconds)), deque())
             self.wait_for(counted + written)
+            load = psutil.cpu_percent(_LOAD_SECONDS) / 100 * (psutil.cpu_count() or 1)
             with Probe(dataset) as probe:
                 began = time.monotonic()
                 measured = self._write(database, rate, seconds, probe.awaited)
@@ -127,9 +164,9 @@ class Steady:
         samples = probe.seconds
         self._platform.say(
             f"  {reached:.0f} changes/s: p50 {percentile(samples, 50):.3f} s, p99 {percentile(samples, 99):.3f} s of "
-            f"{len(samples):,} samples; a query took {percentile(probe.queries, 50) * 1000:.0f} ms"
+            f"{len(samples):,} samples; a query took {percentile(probe.queries, 50) * 1000:.0f} ms; load {load:.1f}"
         )
-        return samples, reached
+        return Freshness(rate, samples, reached, load)
 
     def next_number(self) -> int:
         """Return a number for the next transaction."""
@@ -161,37 +198,40 @@ class Steady:
 def measure_steady(platform: Platform, sizes: Sizes, parts: Sequence[str]) -> list[Measured]:
     """Measure freshness, or what idling costs, or both."""
     found: list[Measured] = []
-    with running_spanner(platform) as instance:
-        with fresh_source(instance, NAME) as source:
-            pipeline = pipeline_of(platform, "steady", source)
-        with running_consumer(platform, pipeline, "steady-consumer") as consumer:
-            steady = Steady(platform, instance, pipeline, consumer)
-            if "freshness" in parts:
-                found += _freshness(steady, sizes)
-            if "idle" in parts:
-                found += _idle(platform, steady, sizes)
+    with running_spanner(platform) as instance, fresh_source(instance, NAME) as source:
+        pipeline = pipeline_of(platform, "steady", source)
+    with running_consumer(platform, pipeline, "steady-consumer") as consumer:
+        steady = Steady(platform, pipeline, consumer)
+        if "freshness" in parts:
+            found += _freshness(steady, sizes)
+        if "idle" in parts:
+            found += _idle(platform, steady, sizes)
     return found
 
 
 def _freshness(steady: Steady, sizes: Sizes) -> list[Measured]:
     steady.run(RATES[-1], min(10, sizes.seconds))  # the JVM has compiled by then
-    runs: dict[int, list[tuple[Sequence[float], float]]] = {rate: [] for rate in RATES}
+    runs: dict[int, list[Freshness]] = {rate: [] for rate in RATES}
     for _ in range(sizes.runs):
         for rate in RATES:
-            runs[rate].append(steady.run(rate, sizes.seconds))
-    found = []
+            runs[rate].append(repeated(partial(steady.run, rate, sizes.seconds), sizes.repeats))
+    found: list[Measured] = []
     for rate, each in runs.items():
-        for percent in (50, 95, 99):
-            reached = min(reached for _, reached in each)
-            found.append(
-                Measured(
-                    name=f"freshness.p{percent}_at_{rate}",
-                    unit="s",
-                    runs=[percentile(samples, percent) for samples, _ in each],
-                    below=P50_TARGET if (percent, rate) == (50, 500) else None,
-                    note=f"commit to queryable, {reached:.3g} of {rate} changes/s reached" if percent == 50 else "",
-                )
+        reached, load = min(one.reached for one in each), max(one.load for one in each)
+        note = (
+            f"commit to queryable, {reached:.3g} of {rate} changes/s reached, began at a load of {load:.1f} at most, "
+            f"{sum(one.is_valid for one in each)} of {len(each)} runs valid"
+        )
+        found += [
+            Measured(
+                name=f"freshness.p{percent}_at_{rate}",
+                unit="s",
+                runs=[percentile(one.samples, percent) for one in each],
+                below=P50_TARGET if (percent, rate) == (50, 500) else None,
+                note=note if percent == 50 else "",
             )
+            for percent in (50, 95, 99)
+        ]
     return found
 
 

@@ -36,6 +36,9 @@ class Sizes:
 
     only: str = setting("parts to run, with commas between; all", env="BENCH_ONLY", default="", check=_known_parts)
     runs: int = setting("runs of each", env="BENCH_RUNS", default=3, least=1)
+    repeats: int = setting(
+        "how often a run of freshness that is not valid is repeated", env="BENCH_REPEATS", default=2, least=0
+    )
     changes: int = setting("changes in a backlog", env="BENCH_CHANGES", default=300_000, least=100)
     keys: int = setting("rows that are changed", env="BENCH_KEYS", default=100_000, least=5)
     rate: int = setting("changes a second as the backlog is packed", env="BENCH_RATE", default=50_000, least=1)

@@ -47,6 +47,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
     tiny = {
         "BENCH_CHANGES": "2000",
         "BENCH_RUNS": "1",
+        "BENCH_REPEATS": "0",
         "BENCH_KEYS": "500",
         "BENCH_BASELINE_CHANGES": "200",
         "BENCH_RECORDS": "100",
