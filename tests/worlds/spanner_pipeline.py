@@ -35,6 +35,8 @@ class SpannerPipeline(Readers):
     committed: list[tuple[int, Nanoseconds]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
     """Key and commit timestamp of every change that was published, repeats too."""
+    published_at: dict[tuple[int, str], float] = field(default_factory=dict)
+    """When Pub/Sub first took each of these changes, in seconds since 1970."""
     messages: set[str] = field(default_factory=set)
     published_until: int = 0
     """By the newest heartbeat, in microseconds."""
@@ -75,7 +77,11 @@ class SpannerPipeline(Readers):
                 self.published_until = max(until, self.published_until)
                 self.heartbeat_tables.add(batch.header.table)
             keys = [int(json.loads(bytes(key))["Id"]) for key in batch.keys]
-            self.received += zip(keys, batch.commit_timestamp, strict=True)
+            changes = list(zip(keys, batch.commit_timestamp, strict=True))
+            self.received += changes
+            published_at = one.message.publish_time.ToMicroseconds() / 1e6
+            for change in changes:
+                self.published_at[change] = min(published_at, self.published_at.get(change, published_at))
 
     def wait_for_all(self) -> None:
         """Wait until everything committed has arrived, with its own commit timestamp."""
@@ -84,6 +90,13 @@ class SpannerPipeline(Readers):
 
     def watermark(self) -> Nanoseconds:
         """Return the watermark of the partition that got furthest: the emulator writes to one at a time."""
-        sql = "SELECT FORMAT_TIMESTAMP('%FT%H:%M:%E*SZ', MAX(watermark), 'UTC') AS high FROM millrace_partitions"
-        (row,) = self.partitions.query(sql)
-        return parse_timestamp(str(row["high"]))
+        return self._watermark("MAX(watermark)", "TRUE")
+
+    def low_watermark(self) -> Nanoseconds:
+        """Return the watermark of the partition that is furthest behind."""
+        return self._watermark("MIN(watermark)", "state != 'FINISHED'")
+
+    def _watermark(self, which: str, of: str) -> Nanoseconds:
+        found = f"FORMAT_TIMESTAMP('%FT%H:%M:%E*SZ', {which}, 'UTC')"
+        (row,) = self.partitions.query(f"SELECT {found} AS found FROM millrace_partitions WHERE {of}")
+        return parse_timestamp(str(row["found"]))
