@@ -2,7 +2,9 @@ import asyncio
 import re
 from datetime import timedelta
 
+import grpc
 import pytest
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
 
 from services.spanner_reader.adapters.spanner.connection import CallOptions
 from services.spanner_reader.settings import Settings, replicas
@@ -109,6 +111,34 @@ def test_a_role_is_used_in_the_watched_database_alone() -> None:
     assert watched.directed_reads is not None
     (chosen,) = watched.directed_reads.include_replicas.replica_selections
     assert (chosen.location, chosen.type_.name) == ("us-east1", "READ_ONLY")
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, "spanner.googleapis.com:443"),
+        ({"SPANNER_ENDPOINT": "spanner.us.rep.googleapis.com"}, "spanner.us.rep.googleapis.com:443"),
+        ({"SPANNER_ENDPOINT": "10.0.0.7:8443"}, "10.0.0.7:8443"),
+    ],
+)
+def test_every_connection_goes_to_the_endpoint(
+    variables: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def create_channel(host: str, **_options: object) -> grpc.aio.Channel:  # the real one needs credentials
+        asked.append(host)
+        return grpc.aio.insecure_channel(host)
+
+    monkeypatch.setattr(SpannerGrpcAsyncIOTransport, "create_channel", create_channel)
+
+    async def connect() -> None:
+        channels = open_channels(read(**variables))
+        with channels.streaming():
+            await channels.close()
+
+    asyncio.run(connect())
+    assert asked == [address, address]
 
 
 @pytest.mark.parametrize("variable", ["CHANGE_STREAM", "PARTITION_TABLE"])
