@@ -17,7 +17,13 @@ from services.bigtable_reader.core.stream.partitions import (
     StreamRange,
     StreamRangeId,
 )
-from services.bigtable_reader.core.stream.records import BigtableStreamQuery, KeyRange, StreamRecord
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    Heartbeat,
+    KeyRange,
+    Microseconds,
+    StreamRecord,
+)
 from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_reader import FakeChangeStream
 from tests.fakes.bigtable_table import Bigtable
@@ -86,3 +92,41 @@ def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_
     world = run_in_virtual_time(scenario())
     assert longest[0] <= 5
     assert world.metrics.leases_lost == 0
+
+
+def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = {b"", b"0001", b"0002", b"0003"}
+    """Where the ranges begin that have twenty records in each second."""
+
+    async def read(
+        _stream: FakeChangeStream, query: BigtableStreamQuery
+    ) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        number = 0
+        while True:
+            await asyncio.sleep(1)
+            if query.range.start in busy:
+                number += 20
+                yield [Heartbeat(f"{number + place}", Microseconds(number + place)) for place in range(20)]
+
+    monkeypatch.setattr(FakeChangeStream, "read", read)
+
+    async def scenario() -> list[tuple[int, int]]:
+        world = World(Random(0), table=Bigtable(*(b"%04d" % number for number in range(1, 10))))
+        await world.begin()
+        for _reader in range(2):
+            world.start(slowest=0.01, kind=BigtableReaderOptions)
+            await asyncio.sleep(300)
+        found: dict[str, tuple[int, int]] = {}
+        for row in world.partitions.rows.values():
+            if row.state == "RUNNING":
+                assert row.owner is not None
+                partitions, load = found.get(row.owner, (0, 0))
+                found[row.owner] = partitions + 1, load + 10 + row.load
+        await world.end()
+        return sorted(found.values())
+
+    (few, many), world_loads = zip(*run_in_virtual_time(scenario()), strict=True)
+    assert (few, many) == (3, 7)  # the six quiet ones weigh as much as two busy ones
+    assert abs(world_loads[0] - world_loads[1]) <= 20
