@@ -1,8 +1,9 @@
-"""The baseline of the drain: what a careful reader of the client libraries' documentation would write in an afternoon.
+"""The baselines of the drain: what a careful reader of the client libraries' documentation would write in an afternoon.
 
-The generated Pub/Sub client pulls, each message is one change, each row becomes a python-protobuf message, each pulled
-batch is one AppendRows for each table in it on a connection that stays open (all sent, then all awaited), then the
-messages are acked. Run as ``python -m tests.benchmarks.baseline_consumer JSON``.
+The generated Pub/Sub client pulls, or the high-level subscriber calls back for each message. Each message is one
+change, each row becomes a python-protobuf message, each batch that has come is one AppendRows for each table in it on a
+connection that stays open (all sent, then all awaited), then the messages are acked.
+Run as ``python -m tests.benchmarks.baseline_consumer JSON``.
 """
 
 import json
@@ -10,7 +11,8 @@ import queue
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ import grpc
 from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
 from google.cloud.bigquery_storage_v1.services.big_query_write.transports import BigQueryWriteGrpcTransport
 from google.cloud.bigquery_storage_v1.types import AppendRowsRequest, ProtoRows, ProtoSchema
+from google.cloud.pubsub_v1 import SubscriberClient as HighLevelSubscriber
+from google.cloud.pubsub_v1.types import FlowControl
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
@@ -27,6 +31,8 @@ from shared.contracts.change_batch import Column, Header
 from tests.benchmarks.workload import COLUMNS, TABLES
 
 _EPOCH: Final = date(1970, 1, 1)
+_AT_ONCE: Final = 1_000
+"""Messages that are written together."""
 _LARGE: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -67,30 +73,81 @@ class Appender:
         self._requests.put(None)
 
 
+class Pulls:
+    """Messages that the generated client pulls."""
+
+    def __init__(self, channel: grpc.Channel, subscription: str) -> None:
+        self._client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        self._subscription = subscription
+        self._ack_ids: list[str] = []
+
+    def take(self) -> Sequence[bytes]:
+        """Return the data of the next messages."""
+        pulled = self._client.pull(subscription=self._subscription, max_messages=_AT_ONCE, timeout=60)
+        self._ack_ids = [one.ack_id for one in pulled.received_messages]
+        return [one.message.data for one in pulled.received_messages]
+
+    def acknowledge(self) -> None:
+        """Acknowledge what was taken last."""
+        if self._ack_ids:
+            self._client.acknowledge(subscription=self._subscription, ack_ids=self._ack_ids)
+
+    def close(self) -> None:
+        """End."""
+
+
+class Callbacks:
+    """Messages that the high-level subscriber calls back for, one at a time; it acknowledges beside that."""
+
+    def __init__(self, channel: grpc.Channel, subscription: str) -> None:
+        self._client: Any = HighLevelSubscriber(transport=SubscriberGrpcTransport(channel=channel))
+        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._taken: list[Any] = []
+        self._streaming: Any = self._client.subscribe(
+            subscription, callback=self._came.put, flow_control=FlowControl(max_messages=10 * _AT_ONCE)
+        )
+
+    def take(self) -> Sequence[bytes]:
+        """Return the data of the messages that have come."""
+        self._taken = [self._came.get(timeout=60)]
+        with suppress(queue.Empty):
+            while len(self._taken) < _AT_ONCE:
+                self._taken.append(self._came.get_nowait())
+        return [one.data for one in self._taken]
+
+    def acknowledge(self) -> None:
+        """Acknowledge what was taken last."""
+        for one in self._taken:
+            one.ack()
+
+    def close(self) -> None:
+        """End, when it has acknowledged."""
+        self._streaming.cancel()
+        self._streaming.result(timeout=60)
+
+
 def main(told: Mapping[str, Any]) -> None:
     """Take as many messages as there are; say how long that took."""
     pubsub = grpc.insecure_channel(told["pubsub"], options=_LARGE)
-    subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub))
     storage = grpc.insecure_channel(told["write_api"], options=_LARGE)
     client: Any = BigQueryWriteClient(transport=BigQueryWriteGrpcTransport(channel=storage))  # type: ignore[no-untyped-call]
     appenders = {table: Appender(client, told["tables"], table) for table in TABLES}
-    subscription, done = told["subscription"], 0
-    began, cpu = time.monotonic(), time.process_time()
+    began, cpu, done = time.monotonic(), time.process_time(), 0
+    messages = (Callbacks if told["subscriber"] == "high-level" else Pulls)(pubsub, told["subscription"])
     while done < told["messages"]:
-        received = subscriber.pull(subscription=subscription, max_messages=1000, timeout=60).received_messages
+        received = messages.take()
         rows: defaultdict[str, list[bytes]] = defaultdict(list)
-        for one in received:
-            batch = json.loads(one.message.data)
+        for data in received:
+            batch = json.loads(data)
             table = batch["header"]["table"]
             rows[table].append(_row(appenders[table].message, batch))
         for table, encoded in rows.items():
             appenders[table].send(encoded)
         for table in rows:
             appenders[table].wait()
-        ack_ids = [one.ack_id for one in received]
-        if ack_ids:
-            subscriber.acknowledge(subscription=subscription, ack_ids=ack_ids)
-        done += len(ack_ids)
+        messages.acknowledge()
+        done += len(received)
+    messages.close()
     answer = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     for appender in appenders.values():
         appender.close()

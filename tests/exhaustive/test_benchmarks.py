@@ -14,6 +14,7 @@ from tests.benchmarks.drain import ACCEPTED_TARGET, APPLIED_TARGET
 PROMISED = {
     "drain.accepted",
     "drain.applied",
+    "drain.accepted.high_level_subscriber",
     "reader.records_per_cpu_second",
     "completion.cpu_per_change",
     "completion.published_p50_at_100",
