@@ -1,4 +1,4 @@
-"""Three replicas of the Spanner reader that join, leave, are killed and stand still for longer than a lease.
+"""Three replicas of the Spanner reader that join, leave, are killed, and stand still for longer than a lease.
 
 Partitions live for two seconds, so they change owners and end all the time. What is checked is what the topic holds.
 """
@@ -22,7 +22,9 @@ from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 REPLICAS = 3
 SECONDS = 8.0
 """How long changes are committed after each step: longer than a lease."""
-STEPS = ("kill", "stand still", "leave", "kill", "stand still", "kill two", "leave")
+UNCONFIRMED = 5.0
+"""How long Pub/Sub stands still: longer than a heartbeat, and than watermarks are not saved."""
+STEPS = ("kill", "stand still", "unconfirmed", "leave", "kill", "unconfirmed", "stand still", "kill two", "leave")
 
 
 @pytest.fixture
@@ -55,8 +57,7 @@ class Churn:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._pipeline.write(rows=self._chance.choice((1, 1, 1, 10)))
-            low = self._pipeline.low_watermark()
-            self.seen.append((time.time(), low))
+            self._see()
             self._pipeline.pull()
 
     def step(self, name: str) -> None:
@@ -71,12 +72,18 @@ class Churn:
                 self._leave()
             case "stand still":
                 self._stand_still()
+            case "unconfirmed":
+                self._kill_unconfirmed()
             case _:
                 raise AssertionError(name)
         self.live(SECONDS)
         while len(self.replicas) < REPLICAS:
             self.replicas.append(self._pipeline.start())
         self.live(SECONDS / 2)
+
+    def _see(self) -> None:
+        low = self._pipeline.low_watermark()
+        self.seen.append((time.time(), low))
 
     def _taken(self) -> Process:
         return self.replicas.pop(self._chance.randrange(len(self.replicas)))
@@ -91,6 +98,20 @@ class Churn:
         paused.signal(signal.SIGSTOP)
         self.live(SECONDS)
         paused.signal(signal.SIGCONT)
+
+    def _kill_unconfirmed(self) -> None:
+        """Kill a replica when heartbeats have come behind changes that Pub/Sub has not confirmed."""
+        (pubsub,) = (process for process in self._pipeline.processes.running if "pubsub" in process.name)
+        pubsub.signal(signal.SIGSTOP)
+        try:
+            for _transaction in range(5):
+                self._pipeline.write()
+            until = time.monotonic() + UNCONFIRMED
+            while time.monotonic() < until:
+                self._see()
+            self._taken().kill()
+        finally:
+            pubsub.signal(signal.SIGCONT)
 
 
 @pytest.mark.timeout(900)
