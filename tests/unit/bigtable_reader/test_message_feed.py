@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.bigtable_reader.adapters.bigtable.message_feed import portions
-from tests.seeds import examples
 from shared.reading.byte_budget import ByteBudget
+from tests.seeds import examples
 
 NAME = "a call of a test"
 _END = object()

@@ -203,9 +203,9 @@ def test_a_column_that_was_away_while_no_reader_ran_is_known_to_have_been_droppe
         await world.stop(killed=False)
         for columns in (("a",), ("a", "b")):
             world.database.commit(("update", 0, {"a": f"before {columns}"}))
-            await asyncio.sleep(20)
+            await asyncio.sleep(20)  # of virtual time
             world.database.alter(*columns)
-            await asyncio.sleep(20)
+            await asyncio.sleep(20)  # of virtual time
             world.database.commit(("update", 0, {"a": f"after {columns}"}))
         await world.until_all_is_read()
         world.check_versions()
