@@ -255,7 +255,7 @@ class TableSnapshotStore(Protocol):
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
         """Save how far parts are and renew their leases, or release them; return those that are no longer ours."""
 
-    async def told(self, run: int) -> None:
+    async def remember_announced(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
 
 

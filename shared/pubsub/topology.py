@@ -61,7 +61,7 @@ class SubscriptionMistake:
     """Whether it cannot be fixed in place."""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return both in one line."""
         return f"{self.what}: {self.fix}" if self.anew else f"{self.what}; fix it with `{self.fix}`"
 
@@ -193,7 +193,7 @@ def check_subscription(
             f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
             "or grant roles/pubsub.viewer on it",
         )
-    mistakes = [each.told for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
+    mistakes = [each.text for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
         raise MisconfiguredError(
             "subscription-unusable",
@@ -233,10 +233,10 @@ def check_letters_subscription(
     fix = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
     mistakes += [replace(one, fix=fix) for one in _fixed(found, None)]
     if mistakes:
-        told = "\n  ".join(one.told for one in mistakes)
+        text = "\n  ".join(one.text for one in mistakes)
         raise MisconfiguredError(
             "dead-letter-subscription-unusable",
-            f"subscription {subscription} cannot be used for dead letters:\n  {told}",
+            f"subscription {subscription} cannot be used for dead letters:\n  {text}",
         )
 
 

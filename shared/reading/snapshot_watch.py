@@ -73,18 +73,22 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
         reading = any(one["state"] == "READING" for one in shown)
         if hindrance is None or not reading:
             went_on_at, said = now, False
-        told = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
+        shown_hindrance = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
         if out.isatty():
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))
             rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}
             seconds = max(now - looked_at, 0.001)
             out.writelines(f"{bar(one, rates[_name(one)] / seconds)}\n" for one in shown)
-            out.write(f"{told}\n" if told else "")
+            out.write(f"{shown_hindrance}\n" if shown_hindrance else "")
             out.flush()
-            drawn, before, looked_at = len(shown) + bool(told), {_name(one): one["rows"] for one in shown}, now
-        elif told and not said:
-            structlog.get_logger().warning("snapshots_wait", why=told.why, fix=told.fix)
+            drawn, before, looked_at = (
+                len(shown) + bool(shown_hindrance),
+                {_name(one): one["rows"] for one in shown},
+                now,
+            )
+        elif shown_hindrance and not said:
+            structlog.get_logger().warning("snapshots_wait", why=shown_hindrance.why, fix=shown_hindrance.fix)
             said = True
         if not reading:
             if drawn:

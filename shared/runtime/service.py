@@ -80,8 +80,8 @@ def stopped() -> None:
 
 def version(environ: Mapping[str, str]) -> str:
     """Return which version runs: what MILLRACE_VERSION says, or the installed package, whose version its image has."""
-    if told := environ.get("MILLRACE_VERSION", "").strip():
-        return told
+    if version := environ.get("MILLRACE_VERSION", "").strip():
+        return version
     try:
         return importlib.metadata.version(_PROJECT)
     except importlib.metadata.PackageNotFoundError:  # run from the source tree

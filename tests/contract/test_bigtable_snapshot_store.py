@@ -64,7 +64,7 @@ class SnapshotStoreContract:
             await both.asked()
             assert not await both.theirs.request([ALL_KEYS], NOON, again=False, whole=True)
             found = await both.found()
-            assert (found.run, found.requested_at, found.whole, found.told) == (1, NOON, True, False)
+            assert (found.run, found.requested_at, found.whole, found.announced) == (1, NOON, True, False)
             assert [(part.number, part.range, part.state) for part in found.parts] == [
                 (0, ALL_KEYS, PartState.REQUESTED)
             ]
@@ -122,9 +122,9 @@ class SnapshotStoreContract:
             assert await both.theirs.save([PartProgress(theirs, run, b"z", 60, 10, done=True)]) == set()
             found = await both.found()
             assert (found.unfinished, found.complete_since) == ([], 60)
-            await both.theirs.told(run)
-            await both.theirs.told(run + 1)
-            assert (await both.found()).told
+            await both.theirs.remember_announced(run)
+            await both.theirs.remember_announced(run + 1)
+            assert (await both.found()).announced
             assert await both.ours.claim([0], 1) == (0, ())
 
         self.run(promise)
@@ -190,7 +190,7 @@ class SnapshotStoreContract:
             run, parts = await both.ours.claim([0, 1], 2)
             assert await both.ours.save([PartProgress(one, run, b"z", 5, 1, done=True) for one in parts]) == set()
             assert (await both.found()).complete_since == 5
-            await both.ours.told(run)
+            await both.ours.remember_announced(run)
             assert await both.theirs.request([span("a-b")], NOON, again=True, whole=False)
             run, (alone,) = await both.ours.claim([0], 1)
             await both.ours.save([PartProgress(alone, run, b"a", 5, 1, done=True)])
@@ -207,10 +207,10 @@ class SnapshotStoreContract:
             assert await both.theirs.request([span("a-b")], NOON, again=True, whole=False)
             assert await both.ours.claim([0], 1) == (0, ())
             same, (some,) = await both.ours.claim([1], 1)
-            assert (same, (await both.found()).untold) == (run, False)
+            assert (same, (await both.found()).unannounced) == (run, False)
             await both.ours.save([PartProgress(some, run, b"a", 7, 1, done=True)])
             found = await both.found()
-            assert (found.run, found.untold, found.complete_since) == (1, True, 5)
+            assert (found.run, found.unannounced, found.complete_since) == (1, True, 5)
 
         self.run(promise)
 

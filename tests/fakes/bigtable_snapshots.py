@@ -112,9 +112,11 @@ class FakeSnapshotStore:
         await self._step()
         return frozenset(one.part.number for one in progress if core.ours(before, one.run, one.part) is None)
 
-    async def told(self, run: int) -> None:
+    async def remember_announced(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
-        await self._change(lambda b: replace(b, told=True) if b is not None and b.run == run and not b.told else None)
+        await self._change(
+            lambda b: replace(b, announced=True) if b is not None and b.run == run and not b.announced else None
+        )
 
     async def _change(self, decide: Callable[[Snapshot | None], Snapshot | None]) -> bool:
         await self._step()

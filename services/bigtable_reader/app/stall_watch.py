@@ -32,7 +32,7 @@ class StallWatch:
         """Return how far it is behind this machine's clock; nothing where it was not reported yet."""
         return timedelta(microseconds=max(0, self._clock.now() - (self.low_watermark or self._clock.now())))
 
-    def told(self, low_watermark: Microseconds, now: float, *, paused: bool = False) -> timedelta:
+    def observe(self, low_watermark: Microseconds, now: float, *, paused: bool = False) -> timedelta:
         """Take the low watermark as it is at ``now`` (seconds); return for how long it has stood still.
 
         While the stream is ``paused`` it does not stand still: it is held.

@@ -24,7 +24,7 @@ Poll = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
 
 
 async def snapshot(
-    told: BigtableSnapshotCommand,
+    parsed: BigtableSnapshotCommand,
     *,
     table: str,
     mode: Mode,
@@ -51,31 +51,31 @@ async def snapshot(
         found, survey = await poll()
         return summaries(table, found, survey, end), None if found is None else hindrance(found, survey, end)
 
-    if told.status:
-        found = await watch(shown, out) if told.watch else (await shown())[0]
-        print_snapshots(found, [table], told.json, summary_lines, out)
-        return int(any(one["state"] == "READING" or (told.watch and not is_complete(one)) for one in found))
-    if told.cancel:
+    if parsed.status:
+        found = await watch(shown, out) if parsed.watch else (await shown())[0]
+        print_snapshots(found, [table], parsed.json, summary_lines, out)
+        return int(any(one["state"] == "READING" or (parsed.watch and not is_complete(one)) for one in found))
+    if parsed.cancel:
         given_up = await store.cancel()
         out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
         return 0
-    whole = told.after is None and told.until is None
-    among = ALL_KEYS if whole else between(told.after, told.until, options)
+    whole = parsed.after is None and parsed.until is None
+    among = ALL_KEYS if whole else between(parsed.after, parsed.until, options)
     ranges = watched_ranges((prefix.encode() for prefix in options.key_prefixes), among)
     if not ranges:
         raise MisconfiguredError(
             "keys-not-watched", "no key between these is watched: see key_prefixes in the tables file"
         )
-    if told.dry_run:
+    if parsed.dry_run:
         size = max((sample.bytes_before for sample in await scan.samples()), default=0)
         about = f"; the table has about {size} bytes" if size else ""
         keys = "all rows" if whole and not options.key_prefixes else "rows " + ", ".join(map(str, ranges))
         out.write(f"{table}: {keys} would be read as they are when the readers come to them{about}\n")
         return 0
     await store.request(ranges, clock.now(), again=True, whole=whole)
-    found = await watch(shown, out) if told.watch else (await shown())[0]
-    print_snapshots(found, [table], told.json, summary_lines, out)
-    return int(told.watch and not all(map(is_complete, found)))
+    found = await watch(shown, out) if parsed.watch else (await shown())[0]
+    print_snapshots(found, [table], parsed.json, summary_lines, out)
+    return int(parsed.watch and not all(map(is_complete, found)))
 
 
 def between(after: str | None, until: str | None, options: BigtableOptions) -> KeyRange:

@@ -53,10 +53,10 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         match COMMAND_LINE.parse(arguments):
             case ReaderStatusCommand(json=as_json):
                 return asyncio.run(status(command_settings(Settings, environ), sys.stdout, as_json=as_json))
-            case BigtablePauseCommand() | BigtableResumeCommand() as told:
-                return asyncio.run(paused(told, command_settings(Settings, environ), sys.stdout))
-            case BigtableSnapshotCommand() as told:
-                return asyncio.run(snapshots_of(told, command_settings(Settings, environ), sys.stdout))
+            case BigtablePauseCommand() | BigtableResumeCommand() as parsed:
+                return asyncio.run(paused(parsed, command_settings(Settings, environ), sys.stdout))
+            case BigtableSnapshotCommand() as parsed:
+                return asyncio.run(snapshots_of(parsed, command_settings(Settings, environ), sys.stdout))
             case BigtableSyncedCommand():
                 return asyncio.run(marked(command_settings(Settings, environ), sys.stdout))
             case DoctorCommand(json=as_json):
@@ -73,7 +73,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         ) from error
 
 
-async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: TextIO) -> int:
+async def snapshots_of(parsed: BigtableSnapshotCommand, settings: Settings, out: TextIO) -> int:
     """Ask for a snapshot, see how it is, give it up; the service reads it."""
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
@@ -81,12 +81,12 @@ async def snapshots_of(told: BigtableSnapshotCommand, settings: Settings, out: T
     channels, clock = BigtableChannels(settings.bigtable_emulator_host), MicrosecondClock()
     try:
         with _partition_table():
-            if not told.status:
+            if not parsed.status:
                 await _check_known(settings, channels)
-            if not (told.status or told.cancel):  # whatever was asked for can be given up, with whichever file
+            if not (parsed.status or parsed.cancel):  # whatever was asked for can be given up, with whichever file
                 check_the_same_is_watched(watching, await resync_store(settings, channels).watching())
             return await snapshot(
-                told,
+                parsed,
                 table=settings.bigtable_table,
                 mode=options.mode,
                 options=options.bigtable,
@@ -116,14 +116,14 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     return exit_code(shown)
 
 
-async def paused(told: BigtablePauseCommand | BigtableResumeCommand, settings: Settings, out: TextIO) -> int:
+async def paused(parsed: BigtablePauseCommand | BigtableResumeCommand, settings: Settings, out: TextIO) -> int:
     """Pause the stream, or let it go on."""
     channels = BigtableChannels(settings.bigtable_emulator_host)
     store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
     try:
         with _partition_table():
             await _check_known(settings, channels)
-            return await (pause if isinstance(told, BigtablePauseCommand) else resume)(store, out)
+            return await (pause if isinstance(parsed, BigtablePauseCommand) else resume)(store, out)
     finally:
         await channels.close()
 

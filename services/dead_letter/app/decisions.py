@@ -77,7 +77,7 @@ def decide(
     selection: Selection,
     decision: Decision,
     clock: Clock,
-    tell: Callable[[int], object],
+    report: Callable[[int], object],
     limit: int | None = None,
 ) -> Decided:
     """Bring dead letters into a state, a few at a time; ``tell`` is called with the number of each few."""
@@ -92,7 +92,7 @@ def decide(
             why=decision.why,
         )
         changed, looked_at = changed + len(done), looked_at + len(ids)
-        tell(len(ids))
+        report(len(ids))
     return Decided(changed=changed, looked_at=looked_at)
 
 

@@ -32,7 +32,7 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     """Publish open dead letters again, or show what would be sent."""
     if command.execute:
         command.refuse_everything(tools.clock.now(), everything=command.everything)
-    told = ReplayReport()
+    report = ReplayReport()
     began = time.monotonic()
     with (
         tools.stopping() as stop,
@@ -44,8 +44,8 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
         total = store.count(selection)
         with progress("replayed" if command.execute else "judged", total if command.limit is None else None) as bar:
 
-            def tell(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
-                told.add(judged)
+            def report_progress(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
+                report.add(judged)
                 bar.add(len(judged), f"{so_far.sent} sent" if command.execute else "")
 
             order = ReplayOrder(
@@ -57,16 +57,16 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
                 limit=command.limit,
             )
             rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
-            outcome = Replay(store, publisher, mirrors, tools.clock, stop, rules).run(order, tell)
+            outcome = Replay(store, publisher, mirrors, tools.clock, stop, rules).run(order, report_progress)
     seconds = time.monotonic() - began
     if command.json:
-        print_document(replay_document(outcome, told, command.execute, seconds, asked=mirrors is not None))
+        print_document(replay_document(outcome, report, command.execute, seconds, asked=mirrors is not None))
     if not outcome.verdicts.total():
         if outcome.stopped:
             raise NotDoneError("stopped before the end: run it again")
         raise no_letters(selection)
     if not command.json:
-        _print(outcome, told, command.execute, seconds, asked=mirrors is not None)
+        _print(outcome, report, command.execute, seconds, asked=mirrors is not None)
     if outcome.stopped:
         raise NotDoneError("stopped before the end: run it again, and it goes on")
     if outcome.failing:
@@ -85,9 +85,9 @@ def _failing(outcome: Outcome) -> str:
     )
 
 
-def _print(outcome: Outcome, told: ReplayReport, execute: bool, seconds: float, *, asked: bool) -> None:
+def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float, *, asked: bool) -> None:
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
-    examples = {one.verdict: one.why for one in reversed(told.letters) if one.why}
+    examples = {one.verdict: one.why for one in reversed(report.letters) if one.why}
     print_table(
         ("VERDICT", "LETTERS", "WHY"),
         [
@@ -108,10 +108,10 @@ def _print(outcome: Outcome, told: ReplayReport, execute: bool, seconds: float, 
                     one.letter.letter.sequence,
                     names[one.verdict],
                 )
-                for one in told.letters[:_SHOWN]
+                for one in report.letters[:_SHOWN]
             ],
         )
-        more = outcome.verdicts.total() - min(_SHOWN, len(told.letters))
+        more = outcome.verdicts.total() - min(_SHOWN, len(report.letters))
         say(f"and {more} more" if more else "")
     if not asked:
         say("BIGQUERY_DATASET is not set: whether anything is superseded is not known (it loses by its sequence then)")

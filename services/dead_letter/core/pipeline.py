@@ -27,21 +27,21 @@ class Pipeline:
 
 def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
     """Return what is known and, where that is nothing, what is mine; MisconfiguredError where mine is another."""
-    told = []
+    differences = []
     if _differ(known.subscription, mine.subscription):
-        told.append(
+        differences.append(
             f"they are collected from {known.subscription}, and DEAD_LETTER_SUBSCRIPTION is {mine.subscription} "
             f"(if that takes its place: `{_CHANGE} --subscription {_plain(mine.subscription)}`)"
         )
     if _differ(known.topic, mine.topic):
-        told.append(
+        differences.append(
             f"they are replayed to {known.topic}, and TOPIC is {mine.topic} "
             f"(if that takes its place: `{_CHANGE} --topic {_plain(mine.topic)}`)"
         )
-    if told:
+    if differences:
         raise MisconfiguredError(
             "dead-letters-of-another-pipeline",
-            f"the letters in DATABASE are of another pipeline: {'; '.join(told)}. Replayed together, the letters of "
+            f"the letters in DATABASE are of another pipeline: {'; '.join(differences)}. Replayed together, the letters of "
             "one would go to the other's tables: give each pipeline a DATABASE of its own",
         )
     return mine.with_new(known)

@@ -84,11 +84,11 @@ def judge(
         )
     until = letter.claimed_until
     if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
-        told = (
+        detail = (
             f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)} (one "
             "that was killed on a database in a file loses it to the next replay with --execute)"
         )
-        return PlannedReplay(letter, Verdict.HELD, told)
+        return PlannedReplay(letter, Verdict.HELD, detail)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):
         return PlannedReplay(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")
@@ -113,10 +113,10 @@ def judge(
     try:
         replayed_attributes(letter.letter, forced=forced)
     except ValueError as error:
-        told = (
+        detail = (
             f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this letter"
         )
-        return PlannedReplay(letter, Verdict.NO_ROOM, told)
+        return PlannedReplay(letter, Verdict.NO_ROOM, detail)
     return PlannedReplay(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)
 
 

@@ -65,8 +65,8 @@ def _refusals_in_json() -> dict[int | str, dict[str, Any]]:
 
 def _lines(tools: WebTools, selection: Selection, asked: Exporting, who: str | None) -> Iterator[bytes]:
     if not tools.exports.acquire(blocking=False):
-        told = f"{EXPORTS_AT_ONCE} exports are under way here already: try again when one has ended"
-        raise RefusedError(429, told, headers={"Retry-After": "5"})
+        message = f"{EXPORTS_AT_ONCE} exports are under way here already: try again when one has ended"
+        raise RefusedError(429, message, headers={"Retry-After": "5"})
     try:
         for lines in exported(tools.store, selection, values=asked.values, who=who, clock=tools.clock):
             yield lines.text

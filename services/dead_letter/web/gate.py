@@ -36,9 +36,9 @@ def is_head(scope: Scope) -> bool:
 class Gate:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, tell: Answered) -> None:
+    def __init__(self, app: ASGIApp, answered: Answered) -> None:
         self._app = app
-        self._tell = tell
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back."""
@@ -81,7 +81,7 @@ class Gate:
             )
         finally:
             if status:
-                self._tell(_route(passed) or NO_ROUTE, status, time.monotonic() - began)
+                self._answered(_route(passed) or NO_ROUTE, status, time.monotonic() - began)
 
 
 def _route(scope: Scope) -> str | None:

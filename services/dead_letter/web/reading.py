@@ -43,8 +43,8 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
         try:
             page = store.find(selection, limit=asked.limit, after=asked.after)
         except ValueError:  # numbers beyond 64 bits, which no page ends with
-            told = "no page has ended so: give `after` as the page before this one had it"
-            raise RefusedError(404, told, at="query.after") from None
+            message = "no page has ended so: give `after` as the page before this one had it"
+            raise RefusedError(404, message, at="query.after") from None
         shown = [line_document(line) for line in page.letters]
         return Answer({"letters": shown, "after": page.after, "matched": store.count(selection)})
 

@@ -102,8 +102,8 @@ def add_refusals(app: FastAPI) -> None:
             {"at": ".".join(map(str, one["loc"])), "message": one["msg"].removeprefix("Value error, ")}
             for one in error.errors()
         ]
-        told = "; ".join(f"{one['at']}: {one['message']}" for one in problems[:5])
-        return refusal(422, f"{told}; /v1/openapi.json says what is taken", problems)
+        message = "; ".join(f"{one['at']}: {one['message']}" for one in problems[:5])
+        return refusal(422, f"{message}; /v1/openapi.json says what is taken", problems)
 
     @app.exception_handler(HTTPException)
     def _http(request: Request, error: HTTPException) -> Response:

@@ -58,10 +58,10 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
 
 def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, tell: Tell) -> Document:
     """Run a replay to its end, or until asked to stop, and return how it went."""
-    told, began = ReplayReport(), time.monotonic()
+    report, began = ReplayReport(), time.monotonic()
 
     def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
-        told.add(judged)
+        report.add(judged)
         tell(judged, so_far)
 
     with (
@@ -70,7 +70,7 @@ def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, tell: Tell) -> D
     ):
         rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
         outcome = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules).run(order, both)
-    return replay_document(outcome, told, order.execute, time.monotonic() - began, asked=mirrors is not None)
+    return replay_document(outcome, report, order.execute, time.monotonic() - began, asked=mirrors is not None)
 
 
 @contextmanager

@@ -30,11 +30,11 @@ from shared.runtime.service import command_settings
 
 def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command beside the service; return its exit code."""
-    told = COMMAND_LINE.parse(arguments)
-    if isinstance(told, RunCommand):
+    parsed = COMMAND_LINE.parse(arguments)
+    if isinstance(parsed, RunCommand):
         raise MisconfiguredError("run-takes-no-arguments", f"run takes no arguments: {' '.join(arguments[1:])}")
-    if isinstance(told, DoctorCommand):
-        return doctor(environ, sys.stdout, as_json=told.json)
+    if isinstance(parsed, DoctorCommand):
+        return doctor(environ, sys.stdout, as_json=parsed.json)
     settings = command_settings(CommandSettings, environ)
     level = settings.log_level if environ.get("LOG_LEVEL") else "WARNING"
     configure_logs(service="dead_letter", level=level, log_format=settings.log_format)
@@ -50,7 +50,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         poller=ServicePoller(services, HttpStatusPages(), SystemClock()) if services else None,
         max_replays=settings.max_replays,
     )
-    return run_command(told, tools)
+    return run_command(parsed, tools)
 
 
 def _who(environ: Mapping[str, str]) -> str:

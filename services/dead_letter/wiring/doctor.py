@@ -84,8 +84,8 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
             yield Finding(Level.OK, what, "it takes every letter and keeps it")
         yield from inspection.rights(subscription, "consume", "get")
         if topic is None:
-            told = "not set: letters are collected, and none can be replayed"
-            yield Finding(Level.WARNING, "topic", told, "set TOPIC to the topic of the change batches")
+            detail = "not set: letters are collected, and none can be replayed"
+            yield Finding(Level.WARNING, "topic", detail, "set TOPIC to the topic of the change batches")
             return
         yield from inspection.topic(topic, keep)
         yield from inspection.rights(topic, "publish")
@@ -93,8 +93,8 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
 
 def _mirrors(settings: Settings, file: TablesFile) -> Iterator[Finding]:
     if settings.bigquery_dataset is None:
-        told = "not set: a replay sends also what the mirror has something newer of, which loses by its sequence"
-        yield Finding(Level.OK, "BIGQUERY_DATASET", told)
+        detail = "not set: a replay sends also what the mirror has something newer of, which loses by its sequence"
+        yield Finding(Level.OK, "BIGQUERY_DATASET", detail)
         return
     project = settings.dataset_project or settings.project
     try:

@@ -173,7 +173,7 @@ class SnapshotWorld(World):
         """Wait for it; what ends a reader is raised."""
         async with asyncio.timeout(3_600):
             while (found := self.snapshots.snapshot) is not None and (
-                found.unfinished or (found.complete_since is not None and not found.told)
+                found.unfinished or (found.complete_since is not None and not found.announced)
             ):
                 for reader in self.readers:
                     if reader.task.done():

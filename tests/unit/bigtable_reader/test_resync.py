@@ -134,7 +134,7 @@ class Marking(RuleBasedStateMachine):
     def its_end_is_told(self, run: int) -> None:
         self.keep(core.healed(self.kept, run, WATCHING.digest))
         if self.snapshot is not None and self.snapshot.run == run:
-            self.snapshot = replace(self.snapshot, told=True)
+            self.snapshot = replace(self.snapshot, announced=True)
 
     @rule(target=shown)
     def the_mark_is_shown(self) -> object:

@@ -80,7 +80,7 @@ def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_before_it(
 def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_told(told: bool) -> None:
     whole = read(asked_for(None))
     if told:
-        whole = Snapshot(run=whole.run, requested_at=EPOCH, parts=whole.parts, whole=True, told=True)
+        whole = Snapshot(run=whole.run, requested_at=EPOCH, parts=whole.parts, whole=True, announced=True)
     beside = asked_for(whole, [SOME], whole=False)
     assert beside.whole is not told
     assert (beside.run == whole.run) is not told
@@ -97,7 +97,7 @@ def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> 
 
     assert ended is not None
     assert not ended.unfinished
-    assert (ended.complete_since, ended.untold) == (None, False)
+    assert (ended.complete_since, ended.unannounced) == (None, False)
 
 
 @pytest.mark.parametrize(

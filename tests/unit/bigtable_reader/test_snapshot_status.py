@@ -127,11 +127,13 @@ def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
     assert exit_code(shown) == 0
 
 
-@pytest.mark.parametrize(("told", "words"), [(True, "Z; asked for"), (False, "Z, which is not told yet; asked for")])
-def test_a_complete_one_is_shown_since_when_it_is_and_whether_that_is_told(told: bool, words: str) -> None:
+@pytest.mark.parametrize(
+    ("announced", "words"), [(True, "Z; asked for"), (False, "Z, which is not announced yet; asked for")]
+)
+def test_a_complete_one_is_shown_since_when_it_is_and_whether_that_is_announced(announced: bool, words: str) -> None:
     survey = a_survey(read_by("one"), read_by("two"))
     parts = [replace(part, state=PartState.DONE, rows=2, min_version=NOON) for part in BOTH]
-    shown = summaries("weather", replace(a_snapshot(*parts), told=told), survey)
+    shown = summaries("weather", replace(a_snapshot(*parts), announced=announced), survey)
     assert [(one["state"], one["complete_since"], one["waits"]) for one in shown] == [
         ("DONE", "2023-11-14T22:13:20Z", None)
     ]

@@ -1,4 +1,4 @@
-"""A snapshot of which the topic may have lost rows: it goes on, its end is never told, and another one heals."""
+"""A snapshot of which the topic may have lost rows: it goes on, its end is never announced, and another one heals."""
 
 import asyncio
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
         async with asyncio.timeout(600):
             await reader.task
         assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.untold
+        assert world.snapshots.snapshot.unannounced
 
     run_in_virtual_time(scenario())
 
@@ -92,7 +92,10 @@ def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> No
             assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
             assert "the topic lost messages" in str(one["never_told"])
             code, said = await Command(world)("--status")
-            assert (code, "it is never told to be complete: the topic lost" in said) == (int(state == "READING"), True)
+            assert (code, "it is never announced as complete: the topic lost" in said) == (
+                int(state == "READING"),
+                True,
+            )
             if not world.readers:
                 world.start()
             await asyncio.sleep(120)

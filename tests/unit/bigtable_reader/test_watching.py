@@ -175,7 +175,7 @@ def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_
         await world.request()
         await over(world, reader)
         assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.told
+        assert world.snapshots.snapshot.announced
         assert world.is_marked()
         world.watches = ALL
         reader = a_reader(world)
@@ -203,7 +203,7 @@ def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_end_is
         await over(world, wide)
         assert world.run == 2
         assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.told
+        assert world.snapshots.snapshot.announced
         assert world.mirrored(swept=True) == world.source()
 
     run_in_virtual_time(scenario())
@@ -218,6 +218,6 @@ def test_what_was_not_read_to_its_end_is_asked_for_anew_by_a_start_with_another_
         await over(world, reader)
         assert world.run == 2
         assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.told
+        assert world.snapshots.snapshot.announced
 
     run_in_virtual_time(scenario())

@@ -313,8 +313,8 @@ def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
     world.apply(*[a_message(a_change(9), header=a_header(table)) for table in ("planes", "airports", "pilots")])
     if process == "new":
         world.start_anew(RetryLimits(between_calls=AT_ONCE))
-    world.clock.ticks = timedelta(minutes=1)
-    refuse_the_dataset(world, 3_000)
+    world.clock.ticks = timedelta(minutes=5)
+    refuse_the_dataset(world, 600)
     began = world.clock.time
     counts = world.apply(*[a_message(a_change(1), header=a_header(table)) for table in tables])
 

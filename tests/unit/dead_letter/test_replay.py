@@ -32,7 +32,7 @@ def world() -> World:
 def test_a_dry_run_changes_nothing_and_tells_what_would_be(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
     told: list[PlannedReplay] = []
-    outcome = world.replay(execute=False, tell=lambda judged, _so_far: told.extend(judged))
+    outcome = world.replay(execute=False, report=lambda judged, _so_far: told.extend(judged))
 
     assert outcome.verdicts == {Verdict.SEND: 4}
     assert [one.verdict for one in told] == [Verdict.SEND] * 4

@@ -68,13 +68,13 @@ def bigtable_errors(what: str) -> Iterator[None]:
 
 def _named_by(message: str) -> str:
     """Return which settings name what is not there; families, say, no setting names."""
-    told = message.lower()
-    if "app profile" in told:
+    lowered = message.lower()
+    if "app profile" in lowered:
         return ". Is APP_PROFILE right, or PARTITION_APP_PROFILE?"
-    if "family" in told:
+    if "family" in lowered:
         return ""
-    if "instance" in told and "table" not in told:
+    if "instance" in lowered and "table" not in lowered:
         return ". Is BIGTABLE_INSTANCE right, or PARTITION_INSTANCE?"
-    if "table" in told:
+    if "table" in lowered:
         return ". Is BIGTABLE_TABLE right, or PARTITION_TABLE?"
     return ""

@@ -51,7 +51,7 @@ class _Feed:
         self._ended = False
         self._loop = asyncio.get_running_loop()
         self._box: deque[bytes] = deque()
-        self._is_told = False
+        self._is_signalled = False
         self._filled = asyncio.Event()
         self._room = threading.Event()
         self._error: Exception | None = None
@@ -65,7 +65,7 @@ class _Feed:
             await self._filled.wait()
             is_over = self._is_over  # whatever came before that is in the box
             self._filled.clear()
-            self._is_told = False
+            self._is_signalled = False
             if taken := [self._box.popleft() for _ in range(len(self._box))]:
                 self._taken = sum(map(len, taken))
                 if is_over:
@@ -99,8 +99,8 @@ class _Feed:
             for message in self._call:
                 self._share.add(len(message))  # before the loop can give it back
                 self._box.append(message)
-                if not self._is_told:
-                    self._tell()
+                if not self._is_signalled:
+                    self._signal()
                 while not self._share.has_room and not self._ended:
                     self._room.clear()
                     if not self._share.has_room and not self._ended:
@@ -110,10 +110,10 @@ class _Feed:
         with suppress(AttributeError):  # of another version: then it leaks, and goes on
             _drain(self._call)
         self._is_over = True
-        self._tell()
+        self._signal()
 
-    def _tell(self) -> None:
-        self._is_told = True
+    def _signal(self) -> None:
+        self._is_signalled = True
         with suppress(RuntimeError):  # the loop is closed: nothing takes from the feed
             self._loop.call_soon_threadsafe(self._filled.set)
 

@@ -97,9 +97,11 @@ class BigtableSnapshotStore:
         before, _after = await self._change(lambda b: core.advanced(b, progress, release=release))
         return frozenset(one.part.number for one in progress if core.ours(before, one.run, one.part) is None)
 
-    async def told(self, run: int) -> None:
+    async def remember_announced(self, run: int) -> None:
         """Remember that the end of a snapshot was published."""
-        await self._change(lambda b: replace(b, told=True) if b is not None and b.run == run and not b.told else None)
+        await self._change(
+            lambda b: replace(b, announced=True) if b is not None and b.run == run and not b.announced else None
+        )
 
     def _is_free(self, part: SnapshotPart) -> bool:
         return not part.owner or self._leases.stood(str(part.number), part.lease) >= self._lease

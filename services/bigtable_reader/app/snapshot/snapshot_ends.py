@@ -65,7 +65,7 @@ class BigtableSnapshotEnds:
     def is_to_be_announced(self, snapshot: Snapshot, mark: BigtableResyncRequest | None) -> bool:
         """Return whether all rows were read and confirmed, the topic has lost none, and no reader announced it."""
         lost = mark is not None and snapshot.run <= mark.lost_run
-        return snapshot.untold and not lost and self._brings_all(snapshot)
+        return snapshot.unannounced and not lost and self._brings_all(snapshot)
 
     async def announce(self, *, trusted: bool) -> None:
         """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
@@ -80,7 +80,7 @@ class BigtableSnapshotEnds:
                 await self._announce(snapshot)
         elif stream_ranges.mark is not None:
             self._log_if_lost(snapshot, stream_ranges.mark)
-            if snapshot is not None and snapshot.told and snapshot.complete_since and self._brings_all(snapshot):
+            if snapshot is not None and snapshot.announced and snapshot.complete_since and self._brings_all(snapshot):
                 await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader without marks
             if self._automatic:
                 await self._request(snapshot, stream_ranges)
@@ -98,12 +98,12 @@ class BigtableSnapshotEnds:
         )
         await (await self._publisher.publish(header, []))
         await self._resync.heal(snapshot.run, self._rows.watching)
-        await self._store.told(snapshot.run)
+        await self._store.remember_announced(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
 
     def _log_if_lost(self, snapshot: Snapshot | None, mark: BigtableResyncRequest) -> None:
         """Log once of a snapshot that is complete why that is not announced."""
-        if snapshot is not None and snapshot.untold and self._lost_run < snapshot.run <= mark.lost_run:
+        if snapshot is not None and snapshot.unannounced and self._lost_run < snapshot.run <= mark.lost_run:
             self._lost_run = snapshot.run
             self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
 

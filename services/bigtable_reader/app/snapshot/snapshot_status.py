@@ -75,7 +75,7 @@ def summaries(
     min_versions = [part.min_version for part in found.parts if part.min_version is not None]
     waits = hindrance(found, survey, end)
     lost = survey.mark is not None and found.run <= survey.mark.lost_run
-    never = lost and found.whole and not (found.told or cancelled)
+    never = lost and found.whole and not (found.announced or cancelled)
     complete = None if never or found.complete_since is None else _time(Microseconds(found.complete_since))
     return [
         {
@@ -88,7 +88,7 @@ def summaries(
             "requested_at": _time(found.requested_at),
             "read_timestamp": _time(Microseconds(min(min_versions))) if min_versions else None,
             "complete_since": complete,
-            "told": found.told,
+            "told": found.announced,
             "never_told": {"why": LOST, "fix": ANOTHER} if never else None,
             "waits": None if waits is None else {"why": waits.why, "fix": waits.fix},
         }
@@ -101,14 +101,14 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
-    told = "" if shown["told"] else ", which is not told yet"
-    complete = f", complete since {shown['complete_since']}{told}" if shown["complete_since"] else ""
+    pending = "" if shown["told"] else ", which is not announced yet"
+    complete = f", complete since {shown['complete_since']}{pending}" if shown["complete_since"] else ""
     yield (
         f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, "
         f"{shown['rows']} rows{empty}{left}{complete}; asked for at {shown['requested_at']}"
     )
     if (never := shown["never_told"]) is not None:
-        yield f"  it is never told to be complete: {never['why']}"
+        yield f"  it is never announced as complete: {never['why']}"
         yield f"  -> {never['fix']}"
     if shown["waits"] is not None:
         yield f"  it waits: {shown['waits']['why']}"

@@ -272,4 +272,4 @@ class BigtableReader:
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
         self._mark.observe(survey.mark)
         now = asyncio.get_running_loop().time()
-        self._metrics.surveyed(survey, low, self._stalls.told(low, now, paused=paused))
+        self._metrics.surveyed(survey, low, self._stalls.observe(low, now, paused=paused))

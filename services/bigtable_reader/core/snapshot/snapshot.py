@@ -71,7 +71,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, rename={"min_versi
         return f"{self.owner} {self.fence} {self.renewals}".encode()
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, rename={"announced": "told"}):
     """The latest snapshot of a table. ``run``: a later one has a higher number.
 
     ``whole``: it covers all rows that are watched, so its end may be announced.
@@ -81,7 +81,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: Microseconds
     parts: tuple[SnapshotPart, ...]
     whole: bool
-    told: bool = False
+    announced: bool = False
     """Whether its end was published."""
     watching: str = ""
     """The digest of what its requester watched; empty: an older version, which does not say it."""
@@ -121,9 +121,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return min((self.requested_at if time is None else time for time in times), default=self.requested_at)
 
     @property
-    def untold(self) -> bool:
+    def unannounced(self) -> bool:
         """Return whether it is complete, and not yet announced."""
-        return not self.told and self.complete_since is not None
+        return not self.announced and self.complete_since is not None
 
     def covers(self, keys: Sequence[KeyRange]) -> bool:
         """Return whether it has parts for all these keys: it may have been requested with another tables file."""
@@ -279,7 +279,7 @@ def requested(
         return None
     first = 0
     kept: tuple[SnapshotPart, ...] = ()
-    if before is not None and not whole and (before.unfinished or before.untold):
+    if before is not None and not whole and (before.unfinished or before.unannounced):
         kept = before.parts
         first = max(part.number for part in kept) + 1
     asked = tuple(SnapshotPart(number=first + at, range=keys, again=again) for at, keys in enumerate(ranges))
@@ -303,7 +303,7 @@ def taken_over(
     before: Snapshot | None, ranges: Sequence[KeyRange], now: Microseconds, watching: str
 ) -> Snapshot | None:
     """Request again what a reader requested that watched something else, and was not read to its end."""
-    if before is None or before.is_of(watching) or not (before.unfinished or before.untold):
+    if before is None or before.is_of(watching) or not (before.unfinished or before.unannounced):
         return None
     if before.whole:
         return requested(before, ranges, now, again=True, whole=True, watching=watching)

@@ -196,9 +196,9 @@ def _prepare_postgresql(timeout: int, connection: Any, _record: object) -> None:
     connection.commit()
 
 
-def _remedy(told: str) -> str:
+def _remedy(message: str) -> str:
     """Return what to do about an SQLite file that is damaged, or is none."""
-    if "not a database" not in told and "malformed" not in told:
+    if "not a database" not in message and "malformed" not in message:
         return ""
     return (
         ": stop the service, move the file away, and put a backup of it in its place; without one a start makes an "
@@ -212,12 +212,12 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        told = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
+        message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
         if error.connection_invalidated or _is_away(error.orig):
-            raise TransientError(f"the database is away or busy: {told}") from error
+            raise TransientError(f"the database is away or busy: {message}") from error
         if _is_wrong(error.orig):
             raise MisconfiguredError(
-                "database-unusable", f"the database cannot be used: {told} (DATABASE){_remedy(told)}"
+                "database-unusable", f"the database cannot be used: {message} (DATABASE){_remedy(message)}"
             ) from error
         raise
 
@@ -236,8 +236,10 @@ def _is_wrong(error: BaseException | None) -> bool:
         return _sqlite_code(error) in _SQLITE_WRONG
     state = getattr(error, "sqlstate", None)
     if state is None:  # libpq hands out no code for a connection that was refused: the server's words have to do
-        told = str(error)
-        return "FATAL" in told and ("authentication failed" in told or "does not exist" in told or "pg_hba" in told)
+        message = str(error)
+        return "FATAL" in message and (
+            "authentication failed" in message or "does not exist" in message or "pg_hba" in message
+        )
     return str(state).startswith(_POSTGRESQL_WRONG)
 
 

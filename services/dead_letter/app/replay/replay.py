@@ -82,7 +82,7 @@ class Outcome:
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
 
-Tell = Callable[[Sequence[PlannedReplay], Outcome], None]
+ReportProgress = Callable[[Sequence[PlannedReplay], Outcome], None]
 """Is called as dead letters are judged, with them, and as they are sent, with none."""
 
 
@@ -113,38 +113,38 @@ class Replay:
         self._stop = stop
         self._rules = rules or ReplayRules()
 
-    def run(self, order: ReplayOrder, tell: Tell | None = None) -> Outcome:
+    def run(self, order: ReplayOrder, report: ReportProgress | None = None) -> Outcome:
         """Judge the dead letters of an order and, if it is to be executed, send those that may go.
 
         TransientError where the store, Pub/Sub or BigQuery is away for too long, MisconfiguredError where one refuses:
         what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
         the dead letters are of a pipeline with another topic.
         """
-        tell = tell or _tell_nobody
+        report = report or _report_nothing
         outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
         if not order.execute:
-            self._go_through(order, outcome, tell)
+            self._go_through(order, outcome, report)
             return outcome
         self._retried(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
         with self._store.living(outcome.replay):
             try:
                 self._retried(self._store.release_dead)
-                self._go_through(order, outcome, tell)
+                self._go_through(order, outcome, report)
             finally:
                 with suppress(TransientError):  # the claims run out by themselves
                     self._store.release(outcome.replay)
         return outcome
 
-    def _go_through(self, order: ReplayOrder, outcome: Outcome, tell: Tell) -> None:
+    def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
         pace, comebacks = _Pace(order.rate), Comebacks(self._store)
         for chunk in _chunks(self._store.in_replay_order(order.selection)):
             if self._stop.requested:
                 outcome.stopped = True
                 break
             judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
-            tell(judged, outcome)
+            report(judged, outcome)
             if order.execute:
-                self._execute(judged, order, outcome, pace, comebacks, tell)
+                self._execute(judged, order, outcome, pace, comebacks, report)
             if complete or outcome.stopped or outcome.failing:
                 break
         self._look(comebacks, outcome, at_once=True)
@@ -182,7 +182,7 @@ class Replay:
         outcome: Outcome,
         pace: "_Pace",
         comebacks: Comebacks,
-        tell: Tell,
+        report: ReportProgress,
     ) -> None:
         superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
         if superseded:
@@ -203,7 +203,7 @@ class Replay:
                 again, claimed_at = self._claimed([*chunk, *ours], outcome)
                 chunk, ours = again[: len(chunk)], again[len(chunk) :]
             self._send(chunk, forced, order, outcome, comebacks)
-            tell((), outcome)
+            report((), outcome)
 
     def _claimed(
         self, letters: Sequence[StoredDeadLetter], outcome: Outcome
@@ -252,7 +252,7 @@ class Replay:
         raise AssertionError("retrying ends with a result or an error")
 
 
-def _tell_nobody(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
+def _report_nothing(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
     pass
 
 
