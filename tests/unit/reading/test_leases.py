@@ -15,10 +15,12 @@ class World:
         self.released: list[str] = []
         self.lost = 0
         self.trusted = True
+        self.renewal_takes = 0.0
         self.leases = Leases(self, self, OPTIONS, lambda: self.trusted)
 
     async def advance(self, progress: Sequence[str], *, release: bool = False) -> Collection[str]:
         """Remember progress; no partition has another owner."""
+        await asyncio.sleep(0 if release else self.renewal_takes)
         (self.released if release else self.saved).extend(progress)
         return ()
 
@@ -61,6 +63,20 @@ def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:
         keeper.cancel()
         assert world.released == ["p"]
         assert world.saved == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_release_comes_after_the_renewal_that_is_on_its_way() -> None:
+    async def scenario() -> None:
+        world = World()
+        owned, world.renewal_takes = world.own("p"), 3.0
+        keeper = asyncio.create_task(world.leases.keep())
+        await asyncio.sleep(6)
+        assert world.saved == [], "the renewal is on its way"
+        await world.leases.release([owned])
+        assert (world.saved, world.released) == (["p"], ["p"])
+        keeper.cancel()
 
     run_in_virtual_time(scenario())
 
