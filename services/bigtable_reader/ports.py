@@ -76,7 +76,7 @@ class KeyRangePartitionStore(Protocol):
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first key ranges, unless any are known; return whether none were.
 
-        Where the table was read under another name before, changes may lie in between: it is marked, if ``mirrored``.
+        Where the table was read under another name before, changes may lie in between: it is re-synced if mirrored.
         MisconfiguredError if those that are known are of another table, or while readers of this table are there under
         another stream's name.
         """
@@ -285,7 +285,7 @@ class ResyncStore(Protocol):
         """
 
     async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
-        """Mark the table. What is marked already is so from then on, until a snapshot after the later run.
+        """Request a resync of the table; from then on, where it is requested already, until a snapshot after ``run``.
 
         Where the store takes no conditional write (its app profile allows none), the next comparison does it.
         """
@@ -299,8 +299,8 @@ class ResyncStore(Protocol):
         ``watching``: the digest of what that has brought. What is found of something else stays.
         """
 
-    async def synced(self, mark: BigtableResyncRequest) -> bool:
-        """Take away what a mark has shown, and nothing that was found since; return whether anything was left of it."""
+    async def synced(self, resync_request: BigtableResyncRequest) -> bool:
+        """Remove what a request has shown, and nothing that was found since; return whether anything was left of it."""
 
 
 class DeadLetterSink(Protocol):

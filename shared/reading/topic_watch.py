@@ -61,15 +61,15 @@ class TopicWatch:
                 self.is_durable = False
                 self._loses()
                 self._log.error("topic_loses_messages", error=str(error))
-                mark = self._lost if isinstance(error, MessagesLostError) else None
-                if mark is not None:
-                    await mark()
+                request_resync = self._lost if isinstance(error, MessagesLostError) else None
+                if request_resync is not None:
+                    await request_resync()
                 sure = "the start" if self._sure_until is None else format_timestamp(self._sure_until)
                 raise MisconfiguredError(
                     error.code,
                     f"{error.message}\nChanges committed up to {sure} were published while the topic was in order; "
                     "later ones may be lost, and so is what a deleted subscription still held. Fix the topic, "
-                    f"{'and do what `status` says of marked tables; or ' if mark else ''}stop every reader, and "
+                    f"{'and do what `status` says of resyncs; or ' if request_resync else ''}stop every reader, and "
                     f"start again with another {self._new_start} and a START_TIMESTAMP before the oldest change "
                     "that was not applied",
                 ) from error

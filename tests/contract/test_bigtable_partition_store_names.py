@@ -71,9 +71,9 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
         survey = await new.survey()
         (stream_range,) = survey.stream_ranges
         assert stream_range.min_version >= held.min_version + 10**9
-        assert survey.mark is not None, "what changed between the two is in no record"
-        assert [(one.kind, one.run) for one in survey.mark.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
-        assert (await old.survey()).mark is None
+        assert survey.resync_request is not None, "what changed between the two is in no record"
+        assert [(one.kind, one.run) for one in survey.resync_request.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
+        assert (await old.survey()).resync_request is None
 
     run(bigtable_emulator, scenario)
 
@@ -84,7 +84,7 @@ def test_a_change_log_alone_that_is_begun_anew_is_not_marked(bigtable_emulator: 
         await begun(old, "-")
         await old.leave()
         assert await new.begin([span("-")], (await new.survey()).now, mirrored=False)
-        assert (await new.survey()).mark is None
+        assert (await new.survey()).resync_request is None
 
     run(bigtable_emulator, scenario)
 

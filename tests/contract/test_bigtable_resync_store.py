@@ -56,9 +56,9 @@ class Both:
 
     async def found(self) -> Found:
         """Return what is kept, as everybody sees it."""
-        mark = await self.theirs.read()
-        assert (await self.stream_ranges.survey()).mark == mark
-        return [] if mark is None else [(one.kind, one.families, one.run) for one in mark.findings]
+        resync_request = await self.theirs.read()
+        assert (await self.stream_ranges.survey()).resync_request == resync_request
+        return [] if resync_request is None else [(one.kind, one.families, one.run) for one in resync_request.findings]
 
 
 class ResyncStoreContract:
@@ -109,9 +109,9 @@ class ResyncStoreContract:
             await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
             await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
             assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 2)]
-            mark = await both.ours.read()
-            assert mark is not None
-            assert (mark.since, mark.run) == (NOON, 2)
+            resync_request = await both.ours.read()
+            assert resync_request is not None
+            assert (resync_request.since, resync_request.run) == (NOON, 2)
 
         self.run(promise)
 
@@ -139,11 +139,11 @@ class ResyncStoreContract:
         async def promise(both: Both) -> None:
             await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
             await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            mark = await both.ours.read()
-            assert mark is not None
+            resync_request = await both.ours.read()
+            assert resync_request is not None
             await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
-            assert await both.ours.synced(mark)
-            assert not await both.ours.synced(mark)
+            assert await both.ours.synced(resync_request)
+            assert not await both.ours.synced(resync_request)
             assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
         self.run(promise)

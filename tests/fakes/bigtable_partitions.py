@@ -141,7 +141,7 @@ class FakePartitionStore:
         self.table.source = self._source
         self.table.become(first)
         if self.table.elsewhere and mirrored:
-            self.table.resync = core.marked(None, BigtableResyncKind.BEGUN_ANEW, self.table.now(), 0)
+            self.table.resync = core.with_finding(None, BigtableResyncKind.BEGUN_ANEW, self.table.now(), 0)
         return True
 
     async def survey(self) -> BigtablePartitionSurvey:
@@ -156,16 +156,16 @@ class FakePartitionStore:
             for name, row in rows
         }
         self._present = {
-            owner: seen if (seen := self._present.get(owner)) is not None and seen[0] == mark else (mark, at)
-            for owner, mark in self.table.readers.items()
+            owner: seen if (seen := self._present.get(owner)) is not None and seen[0] == nonce else (nonce, at)
+            for owner, nonce in self.table.readers.items()
         }
         survey = BigtablePartitionSurvey(
             () if self.table.topology is None else self.table.topology.stream_ranges,
             {name: self._saved(name, row) for name, row in rows},
-            frozenset(owner for owner, (_mark, since) in self._present.items() if at - since < self._lease),
+            frozenset(owner for owner, (_nonce, since) in self._present.items() if at - since < self._lease),
             self.table.now(),
             self.table.paused_since,
-            core.mark_of(self.table.source, self.table.resync),
+            core.resync_request_of(self.table.source, self.table.resync),
         )
         await self._step()
         return survey

@@ -23,7 +23,7 @@ class FakeResyncStore:
     async def read(self) -> BigtableResyncRequest | None:
         """Return what was found; None where nothing is to be mended."""
         await self._step()
-        return core.mark_of(self.table.source, self.table.resync)
+        return core.resync_request_of(self.table.source, self.table.resync)
 
     async def compare(
         self,
@@ -40,12 +40,12 @@ class FakeResyncStore:
         self.table.notes -= set(notes)
 
     async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
-        """Mark the table, or note that it is to be marked."""
+        """Request a resync of the table, or note that it is to be requested."""
         if self.table.unconditional and self.table.topology is not None:
             await self._step()
             self.table.notes.add(kind)
             return
-        await self._change(lambda before: core.marked(before, kind, now, run))
+        await self._change(lambda before: core.with_finding(before, kind, now, run))
 
     async def watching(self) -> Watching | None:
         """Return what is watched by whoever compared last; None where nobody has."""
@@ -56,9 +56,9 @@ class FakeResyncStore:
         """Take away what was found before a snapshot was asked for that is complete; return whether anything was."""
         return await self._change(lambda before: core.healed(before, run, watching))
 
-    async def synced(self, mark: BigtableResyncRequest) -> bool:
-        """Take away what a mark has shown; return whether anything of it was left."""
-        return await self._change(lambda before: core.synced(before, mark))
+    async def synced(self, request: BigtableResyncRequest) -> bool:
+        """Remove what a resync request has shown; return whether anything of it was left."""
+        return await self._change(lambda before: core.synced(before, request))
 
     async def _change(self, decide: Callable[[Resync | None], Resync | None]) -> bool:
         await self._step()

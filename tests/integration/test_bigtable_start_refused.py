@@ -11,7 +11,7 @@ from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.settings import Settings
-from services.bigtable_reader.wiring.service import marks_of, prepare
+from services.bigtable_reader.wiring.service import prepare, resync_requests_of
 from services.bigtable_reader.wiring.stores import resync_store, watched_table
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import read_tables_file
@@ -49,15 +49,15 @@ class Starting:
         file = read_tables_file(tables_file)
         outputs, store = await prepare(self.settings, file, self.channels, "reader", Stop())
         seen = await BigtableCatalog(self.channels, watched_table(self.settings)).seen()
-        marks = marks_of(self.settings, self.channels, file)
-        await marks.compare(None, seen.families)
+        resync_requests = resync_requests_of(self.settings, self.channels, file)
+        await resync_requests.compare(None, seen.families)
         await store.remember(seen)
         return outputs
 
     async def kinds(self) -> list[str]:
         """Return what the table is marked for."""
-        mark = await resync_store(self.settings, self.channels).read()
-        return [] if mark is None else [one.kind for one in mark.findings]
+        resync_request = await resync_store(self.settings, self.channels).read()
+        return [] if resync_request is None else [one.kind for one in resync_request.findings]
 
     def route(self, **how: object) -> None:
         """Let the profile route otherwise."""

@@ -45,9 +45,9 @@ class BigtableResumeCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BigtableSyncedCommand:
-    """Take away the mark of the table when it needs re-sync.
+    """Remove the resync request of the table.
 
-    Use it when all of its rows came again in another way; a snapshot takes the mark away by itself.
+    Use it when all of its rows came again in another way; a snapshot removes it by itself.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""The command ``synced``: takes the mark *needs re-sync* away, of a table all of whose rows have come again."""
+"""The command ``synced``: removes the resync request of a table all of whose rows have come again."""
 
 from typing import TextIO
 
@@ -9,15 +9,15 @@ from shared.contracts.errors import MisconfiguredError
 
 async def synced(store: ResyncStore, out: TextIO) -> int:
     """Take away what is found by now, and say what it was; return 0."""
-    mark = await store.read()
-    if mark is None:
+    request = await store.read()
+    if request is None:
         raise MisconfiguredError(
             "bigtable-table-not-marked",
-            "the table is not marked: `python -m services.bigtable_reader status` says when it is",
+            "the table is not pending resync: `python -m services.bigtable_reader status` says when it is",
         )
-    await store.synced(mark)
+    await store.synced(request)
     out.writelines(
-        f"{mark.table}: taken away: {finding.kind.replace('_', ' ')}, found at {shown(finding.found_at)}\n"
-        for finding in mark.findings
+        f"{request.table}: taken away: {finding.kind.replace('_', ' ')}, found at {shown(finding.found_at)}\n"
+        for finding in request.findings
     )
     return 0

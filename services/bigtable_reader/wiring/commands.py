@@ -58,7 +58,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             case BigtableSnapshotCommand() as parsed:
                 return asyncio.run(snapshots_of(parsed, command_settings(Settings, environ), sys.stdout))
             case BigtableSyncedCommand():
-                return asyncio.run(marked(command_settings(Settings, environ), sys.stdout))
+                return asyncio.run(resync_done(command_settings(Settings, environ), sys.stdout))
             case DoctorCommand(json=as_json):
                 return doctor(environ, sys.stdout, as_json=as_json)
             case RowsCommand():
@@ -128,8 +128,8 @@ async def paused(parsed: BigtablePauseCommand | BigtableResumeCommand, settings:
         await channels.close()
 
 
-async def marked(settings: Settings, out: TextIO) -> int:
-    """Take the mark of a table away whose rows came again."""
+async def resync_done(settings: Settings, out: TextIO) -> int:
+    """Remove the resync request of a table whose rows came again."""
     channels = BigtableChannels(settings.bigtable_emulator_host)
     try:
         with _partition_table():

@@ -84,8 +84,8 @@ async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, 
                 "`python -m services.bigtable_reader resume`, before what the stream keeps is over: see `status`",
             )
         )
-    if found is not None and (mark := found.mark) is not None:
-        kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in mark.findings}))
-        said = f"needs re-sync since {shown(mark.since)}: {kinds}"
-        findings.append(Finding(Level.WARNING, f"table {mark.table}", said, fix_of(mark)))
+    if found is not None and (request := found.resync_request) is not None:
+        kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in request.findings}))
+        said = f"needs re-sync since {shown(request.since)}: {kinds}"
+        findings.append(Finding(Level.WARNING, f"table {request.table}", said, fix_of(request)))
     return findings

@@ -98,7 +98,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         try:
             subscriptions.check_now(stop)
         except MessagesLostError:
-            asyncio.run(mark_lost_messages(settings, stop, health))
+            asyncio.run(request_resync_of_lost_messages(settings, stop, health))
             raise
         asyncio.run(read(settings, stop, health, metrics, subscriptions))
 
@@ -120,8 +120,8 @@ async def read(
         prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
         outputs, store = await until_stopped(stop, prepared)
         options = file.options(settings.bigtable_table).bigtable
-        marks = marks_of(settings, channels, file)
-        watching = marks.watching.digest
+        resync_requests = resync_requests_of(settings, channels, file)
+        watching = resync_requests.watching.digest
         calls = settings.publish_requests
         async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
             dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
@@ -187,7 +187,7 @@ async def read(
                     catalog=BigtableCatalog(channels, table),
                     clock=MicrosecondClock(),
                 ),
-                BigtableStores(partitions=store, marks=marks),
+                BigtableStores(partitions=store, resync_requests=resync_requests),
                 BigtableOutput(publisher=publisher, letters=letters, subscriptions=subscriptions, outputs=outputs),
                 Monitoring(metrics, health),
                 BigtableReaderOptions(
@@ -256,14 +256,14 @@ async def prepare(
     catalog = BigtableCatalog(channels, table)
     outputs = make_outputs(settings, file, await _families(catalog))
     options = file.options(settings.bigtable_table).bigtable
-    marks = marks_of(settings, channels, file)
+    resync_requests = resync_requests_of(settings, channels, file)
     inspected = inspect(channels, table, rows.table, options, reads_rows=outputs.images is not None, retried=True)
     findings = [found async for found in inspected]
     try:
         require_no_error(findings)
     except MisconfiguredError as error:
         known = partition_store(settings, rows, owner, timedelta(0))
-        await inspect_before_the_end(error, catalog, known, marks, stop)
+        await inspect_before_the_end(error, catalog, known, resync_requests, stop)
         raise
     for found in findings:
         if found.level is Level.WARNING:
@@ -286,7 +286,7 @@ async def prepare(
         before=lambda: request_initial_snapshot(
             settings.bigtable_table,
             options,
-            snapshot_store(settings, channels, owner, marks.watching.digest),
+            snapshot_store(settings, channels, owner, resync_requests.watching.digest),
             MicrosecondClock().now(),
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
@@ -297,22 +297,27 @@ async def prepare(
     return outputs, store
 
 
-async def mark_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
+async def request_resync_of_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
     """Mark the table of a topic that lost messages, if changes were read into it before."""
     _text, file = load_tables_file(settings.tables_file)
     channels = BigtableChannels(settings.bigtable_emulator_host)
     rows = partition_rows(settings, channels)
-    store, marks = partition_store(settings, rows, "start", timedelta(0)), marks_of(settings, channels, file)
+    store, resync_requests = (
+        partition_store(settings, rows, "start", timedelta(0)),
+        resync_requests_of(settings, channels, file),
+    )
     topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
     try:
-        attempt = health.attempting(lambda: request_resync_if_resumed(store, lambda: check_topic(rows, topic), marks))
+        attempt = health.attempting(
+            lambda: request_resync_if_resumed(store, lambda: check_topic(rows, topic), resync_requests)
+        )
         await until_stopped(stop, retried(stop, attempt))
     finally:
         await channels.close()
 
 
-def marks_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> ResyncRequests:
-    """Return what marks the table, where there is a mirror, and remembers what is watched."""
+def resync_requests_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> ResyncRequests:
+    """Return the resync requests of the table, where there is a mirror; they remember what is watched."""
     options = file.options(settings.bigtable_table)
     return ResyncRequests(
         resync_store(settings, channels),

@@ -17,7 +17,7 @@ from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapsh
 from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
 from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, mark_of
+from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, resync_request_of
 from services.bigtable_reader.core.schema.watching import Watching, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, SnapshotPart, watched_ranges
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
@@ -121,18 +121,18 @@ class SnapshotWorld(World):
         self.catalog.found = replace(self.catalog.found, families=self.catalog.found.families - {family})
 
     @property
-    def mark(self) -> BigtableResyncRequest | None:
+    def resync_request(self) -> BigtableResyncRequest | None:
         """Return what was found, and is not mended."""
-        return mark_of("weather", self.partitions.resync)
+        return resync_request_of("weather", self.partitions.resync)
 
     def is_marked(self) -> bool:
         """Return whether anything was found that is not mended."""
-        return self.mark is not None
+        return self.resync_request is not None
 
     async def wait_until_healed(self) -> None:
         """Wait until no family is missing of which nobody knows, and no mark is left."""
         async with asyncio.timeout(3_600):
-            while self.mark is not None or self.is_missed:
+            while self.resync_request is not None or self.is_missed:
                 for reader in self.readers:
                     if reader.task.done():
                         await reader.task

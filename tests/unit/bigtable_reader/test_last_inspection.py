@@ -46,9 +46,9 @@ def test_a_stream_whose_reading_is_refused_because_it_is_disabled_marks_the_tabl
         world.table.write(b"a")
         with pytest.raises(StreamGoneError):
             await reader.task
-        mark = world.mark
-        assert mark is not None
-        assert [one.kind for one in mark.findings] == [BigtableResyncKind.STREAM_DISABLED]
+        resync_request = world.resync_request
+        assert resync_request is not None
+        assert [one.kind for one in resync_request.findings] == [BigtableResyncKind.STREAM_DISABLED]
 
     run_in_virtual_time(scenario())
 
@@ -64,8 +64,8 @@ def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lost: bo
         world.subscriptions.error = kind("made-up", "topic t would lose messages")
         with pytest.raises(MisconfiguredError, match="would lose messages"):
             await reader.task
-        mark = world.mark
-        assert ([] if mark is None else [one.kind for one in mark.findings]) == (
+        resync_request = world.resync_request
+        assert ([] if resync_request is None else [one.kind for one in resync_request.findings]) == (
             [BigtableResyncKind.TOPIC_LOST] if lost else []
         )
 
@@ -88,8 +88,8 @@ def test_a_profile_that_comes_to_allow_no_condition_marks_the_table_once_it_rout
         world.catalog.found, world.partitions.unconditional = there, False
         world.start()
         await asyncio.sleep(60)
-        assert world.mark is not None
-        assert [one.kind for one in world.mark.findings] == [BigtableResyncKind.ROUTED_ELSEWHERE]
+        assert world.resync_request is not None
+        assert [one.kind for one in world.resync_request.findings] == [BigtableResyncKind.ROUTED_ELSEWHERE]
         await world.end()
 
     run_in_virtual_time(scenario())
@@ -111,10 +111,10 @@ def refused(
             await store.begin([ALL_KEYS], EPOCH)
             await store.remember(await FakeCatalog("f").seen())
         asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
-        marks = ResyncRequests(
+        resync_requests = ResyncRequests(
             FakeResyncStore(table, step=step), asked, lambda _family: True, VirtualClock(), Watching()
         )
-        await inspect_before_the_end(MisconfiguredError("made-up", "refused"), catalog, store, marks, Stop())
+        await inspect_before_the_end(MisconfiguredError("made-up", "refused"), catalog, store, resync_requests, Stop())
 
     run_in_virtual_time(scenario())
 
@@ -159,11 +159,11 @@ def test_what_a_topic_has_lost_marks_no_table_of_which_only_a_change_log_is_kept
         await store.begin([ALL_KEYS], EPOCH)
         asked = FakeSnapshotStore(SnapshotTable(), "", LEASE, clock)
         watching = Watching(mirrored=mirrored)
-        marks = ResyncRequests(FakeResyncStore(table), asked, lambda _family: True, VirtualClock(), watching)
+        resync_requests = ResyncRequests(FakeResyncStore(table), asked, lambda _family: True, VirtualClock(), watching)
 
         async def same_topic() -> None: ...
 
-        await request_resync_if_resumed(store, same_topic, marks)
+        await request_resync_if_resumed(store, same_topic, resync_requests)
         return kinds(table)
 
     assert run_in_virtual_time(scenario(mirrored=True)) == [BigtableResyncKind.TOPIC_LOST]

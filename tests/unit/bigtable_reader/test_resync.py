@@ -17,7 +17,7 @@ from services.bigtable_reader.core.schema.resync import (
     BigtableResyncRequest,
     Resync,
     fix_of,
-    mark_of,
+    resync_request_of,
 )
 from services.bigtable_reader.core.schema.watching import Watching
 from services.bigtable_reader.core.snapshot.snapshot import (
@@ -50,7 +50,7 @@ class Shown:
     """A mark as somebody has read it at a moment."""
 
     at: int
-    mark: BigtableResyncRequest
+    resync_request: BigtableResyncRequest
 
 
 class Marking(RuleBasedStateMachine):
@@ -86,7 +86,7 @@ class Marking(RuleBasedStateMachine):
     @rule(one=seen)
     def it_is_stored(self, one: Found) -> None:
         self.moment += 1
-        self.keep(core.marked(self.kept, one.kind, Microseconds(EPOCH + self.moment), one.run))
+        self.keep(core.with_finding(self.kept, one.kind, Microseconds(EPOCH + self.moment), one.run))
         self.stored.append((one, self.moment))
 
     @rule(whole=st.booleans())
@@ -97,8 +97,8 @@ class Marking(RuleBasedStateMachine):
     @rule(one=shown)
     def they_are_asked_for_by_themselves(self, one: Shown) -> None:
         before = self.snapshot
-        after = requested_unless_after(before, [ALL_KEYS], EPOCH, one.mark.run)
-        asked_since = any(run > one.mark.run for run in self.asked_at)
+        after = requested_unless_after(before, [ALL_KEYS], EPOCH, one.resync_request.run)
+        asked_since = any(run > one.resync_request.run for run in self.asked_at)
         assert (after is None) is asked_since, "once, and not where somebody has given up what would heal"
         self.ask(after)
 
@@ -139,12 +139,12 @@ class Marking(RuleBasedStateMachine):
     @rule(target=shown)
     def the_mark_is_shown(self) -> object:
         self.moment += 1
-        mark = mark_of("weather", self.kept)
-        return multiple() if mark is None else Shown(self.moment, mark)
+        resync_request = resync_request_of("weather", self.kept)
+        return multiple() if resync_request is None else Shown(self.moment, resync_request)
 
     @rule(one=shown)
     def it_is_taken_away_by_hand(self, one: Shown) -> None:
-        self.keep(core.synced(self.kept, one.mark))
+        self.keep(core.synced(self.kept, one.resync_request))
         self.taken_away.append(one)
 
     @invariant()
@@ -162,7 +162,7 @@ class Marking(RuleBasedStateMachine):
         assert self.snapshot is not None
         assert self.snapshot.complete_since is not None
         self.keep(core.healed(self.kept, self.snapshot.run, WATCHING.digest))
-        assert mark_of("weather", self.kept) is None
+        assert resync_request_of("weather", self.kept) is None
 
 
 TestMarking = Marking.TestCase
@@ -170,10 +170,10 @@ TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=
 
 
 def test_the_fix_is_commands_to_copy_and_names_the_sweep() -> None:
-    kept = core.marked(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
-    mark = mark_of("projects/p/instances/i/tables/weather", kept)
-    assert mark is not None
-    text = fix_of(mark)
+    kept = core.with_finding(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
+    resync_request = resync_request_of("projects/p/instances/i/tables/weather", kept)
+    assert resync_request is not None
+    text = fix_of(resync_request)
     assert text.startswith("`python -m services.bigtable_reader snapshot` brings all rows as they are now")
     assert "`python -m services.cdc_consumer sweep weather --source 'python -m services.bigtable_reader rows' " in text
     assert text.endswith("`python -m services.bigtable_reader synced`")
@@ -184,19 +184,19 @@ def test_of_a_newer_version_a_kind_is_shown_as_it_is() -> None:
     assert core.healed(kept, 2, WATCHING.digest) is None
     healed = core.healed(kept, 3, WATCHING.digest)
     assert healed is not None
-    assert mark_of("weather", healed) is None
+    assert resync_request_of("weather", healed) is None
 
 
 def test_what_was_found_after_a_request_was_read_stays_when_that_request_is_taken_away_by_hand() -> None:
-    kept = core.marked(None, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
-    request = mark_of("weather", kept)
+    kept = core.with_finding(None, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
+    request = resync_request_of("weather", kept)
     assert request is not None
 
-    left = core.synced(core.marked(kept, BigtableResyncKind.STREAM_DISABLED, EPOCH, 1), request)
+    left = core.synced(core.with_finding(kept, BigtableResyncKind.STREAM_DISABLED, EPOCH, 1), request)
 
     assert left is not None
     assert [finding.kind for finding in left.findings] == [BigtableResyncKind.STREAM_DISABLED]
-    again = core.marked(kept, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
+    again = core.with_finding(kept, BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 1)
     assert core.synced(again, request) is None, "the same, found once more"
 
 

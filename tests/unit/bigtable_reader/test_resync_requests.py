@@ -107,7 +107,7 @@ def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_by_han
         assert world.run == 1
         assert world.is_marked()
         assert world.metrics.survey is not None
-        assert world.metrics.survey.mark is not None
+        assert world.metrics.survey.resync_request is not None
         await world.request()
         await world.wait_until_snapshots_are_over()
         assert not world.is_marked()
@@ -211,9 +211,9 @@ def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_
         world = SnapshotWorld(Random(0))
         world.partitions.elsewhere = True
         await a_filled_world(world, KEYS)
-        mark = world.mark
-        assert mark is not None
-        assert [one.kind for one in mark.findings] == [BigtableResyncKind.BEGUN_ANEW]
+        resync_request = world.resync_request
+        assert resync_request is not None
+        assert [one.kind for one in resync_request.findings] == [BigtableResyncKind.BEGUN_ANEW]
         world.start()
         await world.wait_until_snapshots_are_over()
         assert not world.is_marked()
@@ -230,7 +230,9 @@ def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> 
         await store.request(BigtableResyncKind.STREAM_DISABLED, EPOCH, 0)
         assert await synced(store, out) == 0
         assert not world.is_marked()
-        with pytest.raises(MisconfiguredError, match=r"not marked: `python -m services.bigtable_reader status` says"):
+        with pytest.raises(
+            MisconfiguredError, match=r"not pending resync: `python -m services.bigtable_reader status` says"
+        ):
             await synced(store, out)
         return out.getvalue()
 

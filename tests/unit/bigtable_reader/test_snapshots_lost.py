@@ -53,7 +53,7 @@ def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_h
             assert not reader.task.done()
             await world.end()
             world.readers.clear()
-        assert (world.complete_since is not None, world.mark is None) == (automatic, automatic)
+        assert (world.complete_since is not None, world.resync_request is None) == (automatic, automatic)
         assert world.run == 1 + automatic
         assert (world.mirrored(swept=False) == world.source()) is automatic
 
@@ -103,7 +103,7 @@ def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> No
         assert (await Command(world)("--watch"))[0] == 0  # another one
         await asyncio.sleep(60)
         one = await shown(world)
-        assert (one["told"], one["never_told"], world.mark) == (True, None, None)
+        assert (one["told"], one["never_told"], world.resync_request) == (True, None, None)
         assert one["complete_since"] is not None
         await world.end()
 

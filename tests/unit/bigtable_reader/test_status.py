@@ -141,7 +141,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     )
     survey = a_survey(a_stream_range("a", KeyRange(b"", b"")), readers="one", a=running("one"))
     well = document("s", survey, DAY, NOON)
-    shown = document("s", replace(survey, mark=BigtableResyncRequest("weather", findings)), DAY, NOON)
+    shown = document("s", replace(survey, resync_request=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
     assert (well["needs_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
     told = list(lines(shown))
@@ -153,8 +153,8 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     assert "`python -m services.bigtable_reader snapshot`" in told[at + 4]
     registry = CollectorRegistry()
     metrics = BigtablePrometheusMetrics(registry, MicrosecondClock())
-    for mark, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
-        metrics.surveyed(replace(survey, mark=mark), NOON, timedelta(0))
+    for resync_request, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
+        metrics.surveyed(replace(survey, resync_request=resync_request), NOON, timedelta(0))
         name = "millrace_reader_tables_needing_resync"
         assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value
         assert registry.get_sample_value(name, {"kind": "change_stream_disabled"}) == 0

@@ -72,14 +72,14 @@ def watched(
         clock = asyncio.get_running_loop().time
         asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10), clock)
         watches = Watching(excluded_families=("unwatched",), mirrored=mirrored)
-        marks = ResyncRequests(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
+        resync_requests = ResyncRequests(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
         watch = TableWatch(
             catalog,
             store,
             FakeMetrics(),
             learn,
             lambda retention: age.report(next(ages, timedelta()), retention, paused=paused),
-            marks,
+            resync_requests,
         )
         task = asyncio.create_task(watch.keep_inspecting(timedelta(milliseconds=1)))
         over = asyncio.create_task(catalog.over.wait())

@@ -127,8 +127,8 @@ def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_what_is
         world.watches, world.mode = ALL, "mirror"
         reader = a_reader(world)
         await asyncio.sleep(30)
-        assert world.mark is not None
-        assert [(one.kind, one.options) for one in world.mark.findings] == [
+        assert world.resync_request is not None
+        assert [(one.kind, one.options) for one in world.resync_request.findings] == [
             (BigtableResyncKind.WATCHED_MORE, (option,))
         ]
         await world.request()

@@ -137,7 +137,7 @@ class World:
                 partitions=FakePartitionStore(
                     self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step
                 ),
-                marks=self.marking(step),
+                resync_requests=self.marking(step),
             ),
             BigtableOutput(
                 publisher=publisher, letters=self.letters, subscriptions=self.subscriptions, outputs=self._outputs()

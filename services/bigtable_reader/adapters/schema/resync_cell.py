@@ -34,7 +34,7 @@ class BigtableResyncStore:
     async def read(self) -> BigtableResyncRequest | None:
         """Return what was found; None where nothing is to be fixed."""
         found = await self._rows.topology()
-        return None if found is None else found.mark
+        return None if found is None else found.resync_request
 
     async def compare(
         self,
@@ -52,9 +52,9 @@ class BigtableResyncStore:
         )
 
     async def request(self, kind: BigtableResyncKind, now: Microseconds, run: int) -> None:
-        """Mark the table, or note that it is to be marked."""
+        """Request a resync of the table, or note that it is to be requested."""
         try:
-            await self._change(lambda before, _notes: core.marked(before, kind, now, run))
+            await self._change(lambda before, _notes: core.with_finding(before, kind, now, run))
         except MisconfiguredError as error:
             if error.__cause__ is None or status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
@@ -70,9 +70,9 @@ class BigtableResyncStore:
         """Take away what a snapshot has fixed; return whether anything was."""
         return await self._change(lambda before, _notes: core.healed(before, run, watching))
 
-    async def synced(self, mark: BigtableResyncRequest) -> bool:
-        """Take away what a mark has shown; return whether anything of it was left."""
-        return await self._change(lambda before, _notes: core.synced(before, mark))
+    async def synced(self, request: BigtableResyncRequest) -> bool:
+        """Remove what a resync request has shown; return whether anything of it was left."""
+        return await self._change(lambda before, _notes: core.synced(before, request))
 
     async def _change(
         self, decide: Callable[[Resync | None, Collection[str]], Resync | None], *, with_notes: bool = False
@@ -94,4 +94,4 @@ class BigtableResyncStore:
                 written = True
             if written:
                 return True
-        raise TransientError(f"the mark of {self._rows.stream} was changed by others, again and again")
+        raise TransientError(f"the resync request of {self._rows.stream} was changed by others, again and again")

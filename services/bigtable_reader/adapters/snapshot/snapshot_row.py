@@ -115,15 +115,15 @@ class BigtableSnapshotStore:
             after = decide(before)
             if after is None:
                 return before, None
-            mark = uuid.uuid4().hex
+            nonce = uuid.uuid4().hex
             number = 0 if version is None else int(version.split()[0])
             try:
                 written = await self._rows.write_snapshot(
-                    version, f"{number + 1:08d} {mark}".encode(), _changes(before, after)
+                    version, f"{number + 1:08d} {nonce}".encode(), _changes(before, after)
                 )
             except TransientError:
                 found, _snapshot = await self._look()
-                if found is None or not found.endswith(mark.encode()):
+                if found is None or not found.endswith(nonce.encode()):
                     raise
                 written = True
             if written:

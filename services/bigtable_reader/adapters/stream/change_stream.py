@@ -199,7 +199,7 @@ _POSITION_LOST: Final = (
     "longer be read. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
     "enabling of the stream and not in the future; (2) where the partition table holds the position: "
     f"{RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the "
-    "table is marked as one that needs re-sync."
+    "table needs re-sync."
 )
 
 

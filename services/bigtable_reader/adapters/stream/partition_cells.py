@@ -26,7 +26,7 @@ from typing import Final, Literal
 import msgspec
 
 from services.bigtable_reader.adapters.bigtable.row_chunks import Cell
-from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, mark_of
+from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, Resync, resync_request_of
 from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import Microseconds, Position
 from services.bigtable_reader.core.stream.topology import Ending, KeyRangeTopology
@@ -118,16 +118,16 @@ class TopologyRow:
     notes: Mapping[str, Microseconds] = field(default_factory=dict)
 
     @property
-    def mark(self) -> BigtableResyncRequest | None:
+    def resync_request(self) -> BigtableResyncRequest | None:
         """Return what needs all rows to be read again; None where nothing does."""
-        return None if self.resync is None else mark_of(self.table, self.resync[1])
+        return None if self.resync is None else resync_request_of(self.table, self.resync[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
     """What a reader's row says: something new at each survey, and when that was, by Bigtable's clock."""
 
-    mark: bytes
+    nonce: bytes
     at: Microseconds
 
 

@@ -159,7 +159,7 @@ class PartitionRows:
         before: TopologyRow | None,
         topology: KeyRangeTopology,
         table: str,
-        mark: str,
+        nonce: str,
         resync: Resync | None = None,
     ) -> bool:
         """Write key ranges in the place of others, if those are still what is there; return whether they were.
@@ -172,7 +172,7 @@ class PartitionRows:
         new = {stream_range.id: stream_range for stream_range in topology.stream_ranges}
         about = About(FORMAT, table, topology.life, topology.start)
         mutations = [
-            _set(VERSION, f"{topology.version:08d} {mark}".encode()),
+            _set(VERSION, f"{topology.version:08d} {nonce}".encode()),
             *([] if before else [_set(ABOUT, msgspec.json.encode(about))]),
             *([] if resync is None else [_set(RESYNC, msgspec.json.encode(resync))]),
             *(_delete(("piece", name.encode())) for name in old.keys() - new.keys()),
@@ -253,18 +253,18 @@ class PartitionRows:
         """Delete a partition's row, if its lease is still as it was; return whether it was."""
         return await self._write(self._partition + name.encode(), LEASE, before.encoded(), [_delete_row()])
 
-    async def attend(self, owner: str, mark: str) -> None:
+    async def attend(self, owner: str, nonce: str) -> None:
         """Record that a reader is there. No other reader writes that row; others delete it, on condition."""
-        mutations = [_delete(PRESENT), _set(PRESENT, mark.encode(), _BIGTABLES_CLOCK)]
+        mutations = [_delete(PRESENT), _set(PRESENT, nonce.encode(), _BIGTABLES_CLOCK)]
         await self._mutate(self._reader + owner.encode(), mutations)
 
     async def leave(self, owner: str) -> None:
         """Say that it is no longer there."""
         await self._mutate(self._reader + owner.encode(), [_delete_row()])
 
-    async def forget_reader(self, owner: str, mark: bytes) -> bool:
+    async def forget_reader(self, owner: str, nonce: bytes) -> bool:
         """Delete what another reader left behind, if it has not come back."""
-        return await self._write(self._reader + owner.encode(), PRESENT, mark, [_delete_row()])
+        return await self._write(self._reader + owner.encode(), PRESENT, nonce, [_delete_row()])
 
     async def snapshot(self) -> Sequence[Cell]:
         """Read the row of the stream's snapshot; no cells where there is none."""

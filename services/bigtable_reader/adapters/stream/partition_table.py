@@ -27,7 +27,7 @@ from services.bigtable_reader.adapters.stream.partition_cells import (
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.stream_range_row import StreamRangeRow
 from services.bigtable_reader.adapters.stream.unchanged import Unchanged
-from services.bigtable_reader.core.schema.resync import BigtableResyncKind, marked
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, with_finding
 from services.bigtable_reader.core.schema.seen import InspectedTable
 from services.bigtable_reader.core.stream import topology as shape
 from services.bigtable_reader.core.stream.partitions import (
@@ -100,7 +100,7 @@ class BigtablePartitionStore:
             return False
         await self._look()
         former = await self._require_nobody_elsewhere()
-        resync = marked(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
+        resync = with_finding(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
         begun = await self._stream_ranges.begin(ranges, start, self._now, resync)
         await self._stream_ranges.known()  # if another was first, it may be another table's
         return begun
@@ -114,7 +114,7 @@ class BigtablePartitionStore:
             frozenset(owner for owner in scan.readers if self._present.stood(owner) < self._lease),
             self._now,
             None if scan.topology is None else scan.topology.paused_since,
-            None if scan.topology is None else scan.topology.mark,
+            None if scan.topology is None else scan.topology.resync_request,
         )
 
     async def view(self, at: Microseconds) -> BigtablePartitionSurvey:
@@ -135,7 +135,7 @@ class BigtablePartitionStore:
             readers,
             at,
             None if scan.topology is None else scan.topology.paused_since,
-            None if scan.topology is None else scan.topology.mark,
+            None if scan.topology is None else scan.topology.resync_request,
         )
 
     async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
@@ -271,7 +271,7 @@ class BigtablePartitionStore:
         if scan.topology is not None:
             self._stream_ranges.check(scan.topology)
         self._leases.observe({name: row.lease.encoded() for name, row in scan.partitions.items()})
-        self._present.observe({owner: one.mark for owner, one in scan.readers.items()})
+        self._present.observe({owner: one.nonce for owner, one in scan.readers.items()})
         self._now = max((one.at for one in scan.readers.values()), default=self._now)
         self._scan = scan
         return scan
@@ -369,7 +369,7 @@ class BigtablePartitionStore:
                 await self._rows.delete_partition(name, row.lease)
         for owner, presence in scan.readers.items():
             if self._present.stood(owner) >= _GONE * self._lease:
-                await self._rows.forget_reader(owner, presence.mark)
+                await self._rows.forget_reader(owner, presence.nonce)
 
     def _reconciled(self, found: TopologyRow) -> Reshaped | None:
         waited = {name: (self._now - born) * _MICROSECOND for name, born in found.born.items()}

@@ -77,11 +77,11 @@ class StreamRangeRow:
             reshaped = decide(before)
             if reshaped is None:
                 return before
-            mark = uuid.uuid4().hex
+            nonce = uuid.uuid4().hex
             try:
-                written = await self._rows.write_topology(before, reshaped.topology, self.source, mark)
+                written = await self._rows.write_topology(before, reshaped.topology, self.source, nonce)
             except TransientError:
-                if not (await self.known()).version.endswith(mark.encode()):
+                if not (await self.known()).version.endswith(nonce.encode()):
                     raise
                 written = True
             if written:

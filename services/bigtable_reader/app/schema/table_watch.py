@@ -125,8 +125,8 @@ class TableWatch:
                 "families_dropped",
                 families=watched,
                 why="no record tells that their cells are gone: a row that does not change keeps them in its image, "
-                "and one that had no others is gone without a delete. The table is marked as one that needs re-sync",
-                fix="`python -m services.bigtable_reader status` says what takes the mark away; with RESYNC=automatic "
+                "and one that had no others is gone without a delete. The table needs re-sync",
+                fix="`python -m services.bigtable_reader status` says what ends that; with RESYNC=automatic "
                 "nothing is to be done, but for the sweep",
             )
 

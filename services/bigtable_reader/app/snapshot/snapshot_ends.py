@@ -1,8 +1,8 @@
 """Announces the end of a snapshot in the topic: every row of the table is published, under a number or a higher one.
 
-It removes the mark that the table may have; where one is left, another snapshot is requested if that is automatic. Of
-a snapshot of which the topic may have lost rows nothing is announced, however many were confirmed: they are not read
-again.
+It removes the resync request that the table may have; where one is left, another snapshot is requested if that is
+automatic. Of a snapshot of which the topic may have lost rows nothing is announced, however many were confirmed: they
+are not read again.
 """
 
 import asyncio
@@ -52,41 +52,41 @@ class BigtableSnapshotEnds:
         self._log = structlog.get_logger().bind(table=rows.table)
 
     def learn(self, survey: SurveyedSnapshot) -> None:
-        """Remember the latest snapshot and the mark, unless the stream is paused."""
+        """Remember the latest snapshot and the resync request, unless the stream is paused."""
         if survey.running is not None:
             self._latest = survey
             self.news.set()
 
     def all_announced(self, survey: SurveyedSnapshot) -> bool:
         """Return whether the end of the latest snapshot is announced, or never will be."""
-        mark = None if survey.stream_ranges is None else survey.stream_ranges.mark
-        return survey.snapshot is None or not self.is_to_be_announced(survey.snapshot, mark)
+        resync_request = None if survey.stream_ranges is None else survey.stream_ranges.resync_request
+        return survey.snapshot is None or not self.is_to_be_announced(survey.snapshot, resync_request)
 
-    def is_to_be_announced(self, snapshot: Snapshot, mark: BigtableResyncRequest | None) -> bool:
+    def is_to_be_announced(self, snapshot: Snapshot, resync_request: BigtableResyncRequest | None) -> bool:
         """Return whether all rows were read and confirmed, the topic has lost none, and no reader announced it."""
-        lost = mark is not None and snapshot.run <= mark.lost_run
+        lost = resync_request is not None and snapshot.run <= resync_request.lost_run
         return snapshot.unannounced and not lost and self._brings_all(snapshot)
 
     async def announce(self, *, trusted: bool) -> None:
-        """Do what there is to do about the latest snapshot and the mark. TransientError, MisconfiguredError."""
+        """Act on the latest snapshot and the resync request. TransientError, MisconfiguredError."""
         latest, self._latest = self._latest, None
         if latest is None or (stream_ranges := latest.running) is None:
             return
         snapshot = latest.snapshot
         if not self._taken_over and await self._take_over(stream_ranges):
             return  # the snapshot is another one now
-        if snapshot is not None and self.is_to_be_announced(snapshot, stream_ranges.mark) and trusted:
+        if snapshot is not None and self.is_to_be_announced(snapshot, stream_ranges.resync_request) and trusted:
             if self.is_to_be_announced(snapshot, await self._resync.read()):  # the survey was a moment ago
                 await self._announce(snapshot)
-        elif stream_ranges.mark is not None:
-            self._log_if_lost(snapshot, stream_ranges.mark)
+        elif stream_ranges.resync_request is not None:
+            self._log_if_lost(snapshot, stream_ranges.resync_request)
             if snapshot is not None and snapshot.announced and snapshot.complete_since and self._brings_all(snapshot):
-                await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader without marks
+                await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader that knows none
             if self._automatic:
                 await self._request(snapshot, stream_ranges)
 
     async def _announce(self, snapshot: Snapshot) -> None:
-        """Publish the end, remove the mark that it heals, remember that it was announced, in this order."""
+        """Publish the end, remove the resync request that it heals, remember that it was announced, in this order."""
         since = snapshot.complete_since
         if since is None:
             return
@@ -101,9 +101,9 @@ class BigtableSnapshotEnds:
         await self._store.remember_announced(snapshot.run)
         self._log.info("snapshot_complete", complete_since=header.complete_since)
 
-    def _log_if_lost(self, snapshot: Snapshot | None, mark: BigtableResyncRequest) -> None:
+    def _log_if_lost(self, snapshot: Snapshot | None, resync_request: BigtableResyncRequest) -> None:
         """Log once of a snapshot that is complete why that is not announced."""
-        if snapshot is not None and snapshot.unannounced and self._lost_run < snapshot.run <= mark.lost_run:
+        if snapshot is not None and snapshot.unannounced and self._lost_run < snapshot.run <= resync_request.lost_run:
             self._lost_run = snapshot.run
             self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
 
@@ -120,8 +120,12 @@ class BigtableSnapshotEnds:
 
     async def _request(self, snapshot: Snapshot | None, stream_ranges: BigtablePartitionSurvey) -> None:
         """Request what heals; where readers differ, which each survey finds, only once the latest one is read."""
-        mark = await self._resync.read()  # the survey was a moment ago
-        ours = [] if mark is None else [one for one in mark.findings if heals(one, self._rows.watching)]
+        resync_request = await self._resync.read()  # the survey was a moment ago
+        ours = (
+            []
+            if resync_request is None
+            else [one for one in resync_request.findings if heals(one, self._rows.watching)]
+        )
         if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_SURVEY):
             return
         if await self._store.request_unless_after(self._rows.keys, stream_ranges.now, max(one.run for one in ours)):

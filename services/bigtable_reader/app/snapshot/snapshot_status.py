@@ -74,7 +74,7 @@ def summaries(
     cancelled = any(part.state is PartState.CANCELLED for part in found.parts)
     min_versions = [part.min_version for part in found.parts if part.min_version is not None]
     waits = hindrance(found, survey, end)
-    lost = survey.mark is not None and found.run <= survey.mark.lost_run
+    lost = survey.resync_request is not None and found.run <= survey.resync_request.lost_run
     never = lost and found.whole and not (found.announced or cancelled)
     complete = None if never or found.complete_since is None else _time(Microseconds(found.complete_since))
     return [

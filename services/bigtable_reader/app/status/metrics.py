@@ -163,7 +163,7 @@ class BigtablePrometheusMetrics:
         self._lag.set(lag)
         self._stalled.set(stalled_for.total_seconds())
         self._paused.set(survey.paused_since is not None)
-        found = set() if survey.mark is None else {finding.kind for finding in survey.mark.findings}
+        found = set() if survey.resync_request is None else {finding.kind for finding in survey.resync_request.findings}
         self._kinds |= found
         for kind in self._kinds:
             self._resync.labels(kind).set(kind in found)

@@ -76,7 +76,7 @@ def document(
 
 def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]:
     """Return the table if rows of its mirror may be wrong: since when, why, and what fixes it."""
-    if (mark := survey.mark) is None:
+    if (request := survey.resync_request) is None:
         return []
     why = [
         {
@@ -85,9 +85,16 @@ def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]
             "options": list(one.options),
             "found_at": _shown(one.found_at),
         }
-        for one in mark.findings
+        for one in request.findings
     ]
-    return [{"table": mark.table, "since": _shown(mark.since), "why": why, "fix": fix_of(mark)}]
+    return [
+        {
+            "table": request.table,
+            "since": _shown(request.since),
+            "why": why,
+            "fix": fix_of(request),
+        }
+    ]
 
 
 def _shown(time: Microseconds) -> str:

@@ -64,10 +64,10 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BigtableStores:
-    """What the readers of one table share; ``marks``: None where there is no mirror that could be wrong."""
+    """What the readers of one table share; ``resync_requests``: None where there is no mirror that could be wrong."""
 
     partitions: KeyRangePartitionStore
-    marks: ResyncRequests | None = None
+    resync_requests: ResyncRequests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class BigtableReader:
         It is given what raises the minimum versions of owned partitions, and what returns whether published
         messages are kept.
         """
-        metrics, clock, marks = monitoring.metrics, table.clock, stores.marks
+        metrics, clock, resync_requests = monitoring.metrics, table.clock, stores.resync_requests
         self._store = stores.partitions
         self._outputs = output.outputs
         self._metrics = metrics
@@ -123,9 +123,11 @@ class BigtableReader:
             )
         self._stalls = StallWatch(options.stalls, clock)
         self._pause = StreamPause()
-        self._mark = ResyncWatch()
+        self._resync_watch = ResyncWatch()
         self._age = PositionAge(metrics, LENGTHEN_RETENTION)
-        self._table = TableWatch(table.catalog, self._store, metrics, self._learn, self._report_retention, marks)
+        self._table = TableWatch(
+            table.catalog, self._store, metrics, self._learn, self._report_retention, resync_requests
+        )
         self._topic = TopicWatch(
             output.subscriptions.check,
             options.recheck,
@@ -133,8 +135,8 @@ class BigtableReader:
             metrics.topic_loses,
             new_start="CHANGE_STREAM_NAME",
             lost=None
-            if marks is None
-            else lambda: retried(self._stop, lambda: marks.request(BigtableResyncKind.TOPIC_LOST)),
+            if resync_requests is None
+            else lambda: retried(self._stop, lambda: resync_requests.request(BigtableResyncKind.TOPIC_LOST)),
         )
         self._heartbeats = TopicHeartbeats(
             self._publishing, options.topic_heartbeat, lambda: self._outputs.headers[0], self._stalls.reached
@@ -270,6 +272,6 @@ class BigtableReader:
         )
         paused = survey.paused_since is not None
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
-        self._mark.observe(survey.mark)
+        self._resync_watch.observe(survey.resync_request)
         now = asyncio.get_running_loop().time()
         self._metrics.surveyed(survey, low, self._stalls.observe(low, now, paused=paused))

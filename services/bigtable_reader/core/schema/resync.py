@@ -96,8 +96,8 @@ class BigtableResyncRequest(msgspec.Struct, frozen=True):
         )
 
 
-def mark_of(table: str, kept: Resync | None) -> BigtableResyncRequest | None:
-    """Return the mark of a table, by its full name; None where nothing is to be fixed."""
+def resync_request_of(table: str, kept: Resync | None) -> BigtableResyncRequest | None:
+    """Return the resync request of a table, by its full name; None where nothing is to be fixed."""
     return (
         BigtableResyncRequest(table.rpartition("/")[2], kept.findings) if kept is not None and kept.findings else None
     )
@@ -137,7 +137,7 @@ def compared(
     return None if after == before else after
 
 
-def marked(before: Resync | None, kind: BigtableResyncKind, now: Microseconds, run: int) -> Resync:
+def with_finding(before: Resync | None, kind: BigtableResyncKind, now: Microseconds, run: int) -> Resync:
     """Keep a finding; the same again moves on the snapshot after which all rows have to come."""
     return _with(before or Resync(), BigtableResyncCause(kind=kind, found_at=now, run=run))
 
@@ -155,11 +155,11 @@ def healed(before: Resync | None, run: int, watching: str) -> Resync | None:
     return None if left == before.findings else replace(before, findings=left)
 
 
-def synced(before: Resync | None, mark: BigtableResyncRequest) -> Resync | None:
-    """Take away what a mark has shown, and nothing that was found since."""
+def synced(before: Resync | None, request: BigtableResyncRequest) -> Resync | None:
+    """Remove what a resync request has shown, and nothing that was found since."""
     if before is None:
         return None
-    left = tuple(finding for finding in before.findings if finding not in mark.findings)
+    left = tuple(finding for finding in before.findings if finding not in request.findings)
     return None if left == before.findings else replace(before, findings=left)
 
 
@@ -205,18 +205,18 @@ def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> Bigtabl
     )
 
 
-def fix_of(mark: BigtableResyncRequest) -> str:
+def fix_of(request: BigtableResyncRequest) -> str:
     """Return what fixes a table that needs re-sync."""
     command = "python -m services.bigtable_reader"
     first = ""
-    if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in mark.findings):
+    if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in request.findings):
         first = (
             "readers have had different tables files: let all of them have the one that is meant; a snapshot heals "
             "what its own file watches, and what only another file watched goes by `synced`. Then "
         )
     return first + (
-        f"`{command} snapshot` brings all rows as they are now, and the mark goes once that is complete; rows may be "
+        f"`{command} snapshot` brings all rows as they are now, and ends this once it is complete; rows may be "
         f"gone, too, of which no record tells: then `{command} snapshot --status` says what the table is complete "
-        f"since, and `python -m services.cdc_consumer sweep {mark.table} --source '{command} rows' --before` that time "
-        f"says which go, and takes them away with --execute. If all rows came again in another way: `{command} synced`"
+        f"since, and `python -m services.cdc_consumer sweep {request.table} --source '{command} rows' --before` that "
+        f"time says which go, and deletes them with --execute; if all rows came again otherwise: `{command} synced`"
     )

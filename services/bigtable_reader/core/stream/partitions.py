@@ -110,7 +110,7 @@ class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
     """Bigtable's clock, when it was looked."""
     paused_since: Microseconds | None = None
     """By Bigtable's clock; None: it is not paused."""
-    mark: BigtableResyncRequest | None = None
+    resync_request: BigtableResyncRequest | None = None
     """What needs all rows to be read again; None: nothing does."""
 
 
