@@ -9,7 +9,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
-from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules, Tell
+from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules, ReportProgress
 from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.documents import Document
@@ -56,13 +56,13 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
         return Answer({**run_replay(tools, order, stop, lambda _judged, _so_far: None), "matched": matched})
 
 
-def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, tell: Tell) -> Document:
+def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress: ReportProgress) -> Document:
     """Run a replay to its end, or until asked to stop, and return how it went."""
     report, began = ReplayReport(), time.monotonic()
 
     def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
         report.add(judged)
-        tell(judged, so_far)
+        report_progress(judged, so_far)
 
     with (
         tools.mirrors() as mirrors,

@@ -9,14 +9,14 @@ from typing import Final
 
 import structlog
 
-from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, Tell
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
 from services.dead_letter.core.documents import Document
 from services.dead_letter.core.plan import PlannedReplay
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 
 _KEPT: Final = 50
-RunReplay = Callable[[ReplayOrder, Stop, Tell], Document]
+RunReplay = Callable[[ReplayOrder, Stop, ReportProgress], Document]
 
 
 @dataclass(slots=True)
