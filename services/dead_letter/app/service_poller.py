@@ -66,7 +66,7 @@ class ServicePoller:
         except (TransientError, ValueError) as error:
             after = unanswered(before, str(error), self._clock.now())
         if bool(after.error) != bool(before.error):
-            structlog.get_logger().info("service_polled", service=name, error=after.error)
+            structlog.get_logger().info("service_polled", polled=name, error=after.error)
         with self._condition:
             self._seen[name] = after
             self._condition.notify_all()

@@ -124,7 +124,7 @@ def test_what_writes_takes_post_alone(api: Api, path: str) -> None:
 
 
 def test_what_is_not_there_says_where_to_look(api: Api) -> None:
-    for path in ("/", "/v1", "/v1/letters/", "/v2/letters", "/docs", "/openapi.json"):
+    for path in ("/v1", "/v1/letters/", "/v2/letters", "/docs", "/openapi.json"):
         answered = api.get(path)
         assert (answered.status, "/v1/openapi.json" in answered.message) == (404, True)
     assert "deadbeef" in api.get("letters/deadbeef").message

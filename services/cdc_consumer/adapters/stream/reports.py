@@ -114,7 +114,7 @@ class DriverPoisonLimit:
         except OSError as error:
             raise TransientError(f"the consumer, which counts dead letters, does not answer: {error}") from error
         if refusal:
-            raise MisconfiguredError.from_text(refusal, "dead-letter-limit")
+            raise MisconfiguredError.from_text(refusal, "driver-refused")
 
     def remember(self, seen: TaskTotals) -> None:
         """Count this in place of what was judged last; where the driver does not hear it, it counts the latter."""
