@@ -154,4 +154,4 @@ def test_what_spanner_refuses_is_said_and_is_no_failure() -> None:
     async def ask() -> str:
         return await cost_of_completing(Refusing(Script({})), NOW)
 
-    assert run_in_virtual_time(ask()) == "what that costs is not known: the role may not"
+    assert run_in_virtual_time(ask()) == "what that costs is not known: the role may not [made-up]"

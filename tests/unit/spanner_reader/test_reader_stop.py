@@ -182,7 +182,7 @@ def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_e
         with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
             await task
         assert [line["error"] for line in logs if line["event"] == "watermarks_not_saved"] == [
-            "permission denied on the partition table"
+            "permission denied on the partition table [made-up]"
         ]
         assert [line["partitions"] for line in logs if line["event"] == "reader_stopped"] == [4]
 
