@@ -286,13 +286,16 @@ class TestLetterQueries:
             by_state={State.OPEN: 4, State.DISCARDED: 1, State.SUPERSEDED: 1},
             by_reason={Reason.VALUE_DOES_NOT_FIT: 3, Reason.UNDECODABLE: 1},
             by_table={"planes": 2, "pilots": 1, "": 1},
-            oldest_open=Nanoseconds(FAILED + SECOND),
+            oldest_by_reason={
+                Reason.VALUE_DOES_NOT_FIT: Nanoseconds(FAILED + SECOND),
+                Reason.UNDECODABLE: Nanoseconds(FAILED + 5 * SECOND),
+            },
             payload_bytes=sum(len(letter.data) for letter in letters),
         )
 
     def test_numbers_of_nothing(self, store: DeadLetterStore) -> None:
         assert store.stats() == DeadLetterStats(
-            by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0
+            by_state={}, by_reason={}, by_table={}, oldest_by_reason={}, payload_bytes=0
         )
         assert list(store.find(Selection(), limit=5).letters) == []
         assert store.groups(Selection(), limit=5) == []

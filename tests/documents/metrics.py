@@ -41,6 +41,7 @@ LABELS: Final[Mapping[str, str]] = {
     "code": "gRPC's status codes, and `OTHER`",
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
+    "result": "`sent`, or why a dead letter was not sent again: a closed list",
     "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
     "service": "the four services",
     "source": f"a source, as messages name it; {MOST_SOURCES} at most",

@@ -222,16 +222,18 @@ class FakeDeadLetterStore:
         by_state: dict[State, int] = {}
         by_reason: dict[Reason, int] = {}
         by_table: dict[str, int] = {}
+        oldest: dict[Reason, Nanoseconds] = {}
         for one in letters:
             by_state[one.state] = by_state.get(one.state, 0) + 1
         for one in still_open:
             by_reason[one.letter.reason] = by_reason.get(one.letter.reason, 0) + 1
             by_table[one.letter.table] = by_table.get(one.letter.table, 0) + 1
+            oldest[one.letter.reason] = min(oldest.get(one.letter.reason, one.first_failed_at), one.first_failed_at)
         return DeadLetterStats(
             by_state=by_state,
             by_reason=by_reason,
             by_table=by_table,
-            oldest_open=min((one.first_failed_at for one in still_open), default=None),
+            oldest_by_reason=oldest,
             payload_bytes=sum(len(one.letter.data) for one in letters),
         )
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.dead_letter.app.replay.replay_report import REPLAY_RESULTS
 from services.dead_letter.core.dead_letters import Arrival, DeadLetterStats, State
 from services.dead_letter.ports import Kept
 from shared.contracts.reasons import Reason
@@ -46,9 +47,12 @@ class CollectorMetrics:
         self._open = {reason: open_letters.labels(reason.value) for reason in Reason}
         self._bytes = gauge("millrace_dead_letter_payload_bytes", "Bytes of the payloads of all dead letters.")
         oldest = gauge(
-            "millrace_dead_letter_oldest_open_age_seconds", "Time since the oldest open dead letter failed, or 0."
+            "millrace_dead_letter_oldest_open_age_seconds",
+            "Time since the oldest open dead letter failed, or 0, by reason.",
+            ["reason"],
         )
-        oldest.set_function(self._oldest_age)
+        for reason in Reason:
+            oldest.labels(reason.value).set_function(partial(self._oldest_age, reason))
 
     def kept(self, arrivals: Sequence[Arrival], kept: Kept) -> None:
         """Count dead letters that are durable now."""
@@ -89,10 +93,10 @@ class CollectorMetrics:
             }
         return document
 
-    def _oldest_age(self) -> float:
-        if self._stats is None or self._stats.oldest_open is None:
+    def _oldest_age(self, reason: Reason) -> float:
+        if self._stats is None or (oldest := self._stats.oldest_by_reason.get(reason)) is None:
             return 0.0
-        return max(0.0, (self._clock.now() - self._stats.oldest_open) / _SECOND)
+        return max(0.0, (self._clock.now() - oldest) / _SECOND)
 
 
 class ApiMetrics:
@@ -112,6 +116,17 @@ class ApiMetrics:
             buckets=_API_SECONDS,
             registry=registry,
         )
+        replayed = counter(
+            "millrace_dead_letter_replayed",
+            "Dead letters that executed replays of the API and the console went through, by result.",
+            ["result"],
+        )
+        self._replayed = {result: replayed.labels(result) for result in REPLAY_RESULTS}
+
+    def replayed(self, results: Mapping[str, int]) -> None:
+        """Count what a replay has come to since it was counted last."""
+        for result, letters in results.items():
+            self._replayed[result].inc(letters)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request; ``route`` is a template such as ``/v1/letters/{letter}``, or ``none``."""

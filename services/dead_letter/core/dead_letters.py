@@ -193,5 +193,11 @@ class DeadLetterStats:
     """Open dead letters only."""
     by_table: Mapping[str, int]
     """Open dead letters only."""
-    oldest_open: Nanoseconds | None
+    oldest_by_reason: Mapping[Reason, Nanoseconds]
+    """When the oldest open dead letter failed first."""
     payload_bytes: int
+
+    @property
+    def oldest_open(self) -> Nanoseconds | None:
+        """Return when the oldest of all open dead letters failed first."""
+        return min(self.oldest_by_reason.values(), default=None)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -10,7 +11,7 @@ from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules, ReportProgress
-from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
+from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document, results_of
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.documents import Document
 from services.dead_letter.core.plan import PlannedReplay
@@ -59,9 +60,17 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
 def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress: ReportProgress) -> Document:
     """Run a replay to its end, or until asked to stop, and return how it went."""
     report, began = ReplayReport(), time.monotonic()
+    counted: Counter[str] = Counter()
+
+    def count(so_far: Outcome) -> None:
+        if order.execute:
+            new = results_of(so_far) - counted
+            counted.update(new)
+            tools.replayed(new)
 
     def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
         report.add(judged)
+        count(so_far)
         report_progress(judged, so_far)
 
     with (
@@ -70,6 +79,7 @@ def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress:
     ):
         rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
         outcome = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules).run(order, both)
+    count(outcome)
     return replay_document(outcome, report, order.execute, time.monotonic() - began, asked=mirrors is not None)
 
 

@@ -1,7 +1,7 @@
 """What the API acts through: the service's store, and for a replay what is opened when it is needed."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,6 +35,8 @@ class WebTools:
     """That the service is to stop: what takes long ends then."""
     answered: Answered = lambda _route, _status, _seconds: None
     """Is called for each answer, for the metrics."""
+    replayed: Callable[[Mapping[str, int]], None] = lambda _results: None
+    """Is called as a replay goes on, for the metrics, with how many more dead letters have come to which result."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
     poller: ServicePoller

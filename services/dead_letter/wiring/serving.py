@@ -30,6 +30,7 @@ def serving_api(
     if settings.api_port is None:
         yield None
         return
+    metrics = ApiMetrics(registry)
     tools = WebTools(
         store=store,
         publisher=partial(replay_topic, settings),
@@ -38,7 +39,8 @@ def serving_api(
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,
-        answered=ApiMetrics(registry).answered,
+        answered=metrics.answered,
+        replayed=metrics.replayed,
         poller=ServicePoller(watched_services(settings.console_services), HttpStatusPages(), SystemClock()),
         max_replays=settings.max_replays,
     )

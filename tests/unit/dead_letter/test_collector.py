@@ -322,7 +322,14 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
     assert metric(world, "millrace_dead_letter_kept_total", what="again") == 1
     assert metric(world, "millrace_dead_letter_open", reason="value_does_not_fit") == 2
     assert metric(world, "millrace_dead_letter_stored", state="open") == 3
-    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == pytest.approx(60, abs=1)
+    world.clock.time = Nanoseconds(NOON + 90_000_000_000)
+    ages = {
+        reason: metric(world, "millrace_dead_letter_oldest_open_age_seconds", reason=reason.value) for reason in Reason
+    }
+    assert {reason: age for reason, age in ages.items() if age} == {
+        Reason.VALUE_DOES_NOT_FIT: pytest.approx(90, abs=1),
+        Reason.UNEXPLAINED: pytest.approx(90, abs=1),
+    }
     document = world.metrics.document()
     assert document["kept"] == {"new": 3, "again": 1, "seen": 0}
     assert document["open_by_reason"] == {"value_does_not_fit": 2, "unexplained": 1}
@@ -330,7 +337,7 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
 
 def test_before_anything_is_known_nothing_is_old() -> None:
     world = World()
-    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
-    world.metrics.show(DeadLetterStats(by_state={}, by_reason={}, by_table={}, oldest_open=None, payload_bytes=0))
-    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds") == 0
+    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds", reason="undecodable") == 0
+    world.metrics.show(DeadLetterStats(by_state={}, by_reason={}, by_table={}, oldest_by_reason={}, payload_bytes=0))
+    assert metric(world, "millrace_dead_letter_oldest_open_age_seconds", reason="undecodable") == 0
     assert world.metrics.document()["oldest_open"] is None

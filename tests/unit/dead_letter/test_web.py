@@ -5,8 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from services.dead_letter.app.metrics import ApiMetrics
 from services.dead_letter.core.dead_letters import DeadLetterId, State
+from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import ASSERTION, Callers
 from shared.contracts.change_batch import decode_batch
@@ -168,6 +171,26 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
     assert (rest["sent"], rest["mirrors_asked"], rest["stopped"]) == (2, True, False)
     assert api.world.states() == {State.REPLAYED: 3}
     assert api.actions(TWO.identity)[1:] == [("replayed", "ada")]
+
+
+def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -> None:
+    registry = CollectorRegistry()
+    api = with_letters(Api(replayed=ApiMetrics(registry).replayed))
+
+    def counted() -> dict[str, float]:
+        results = (verdict.value for verdict in Verdict if verdict is not Verdict.SEND)
+        found = {
+            result: registry.get_sample_value("millrace_dead_letter_replayed_total", {"result": result}) or 0
+            for result in ("sent", *results)
+        }
+        return {result: letters for result, letters in found.items() if letters}
+
+    api.post("replays", EVERYTHING)
+    assert counted() == {}
+    api.post("replays", EVERYTHING | {"execute": True, "limit": 1})
+    assert counted() == {"sent": 1}
+    api.post("replays", {"letters": {"everything": True, "state": ["any"]}, "execute": True})
+    assert counted() == {"sent": 3, "not_open": 1}
 
 
 def test_a_replay_that_takes_too_long_ends_where_it_is_and_goes_on_when_asked_again() -> None:

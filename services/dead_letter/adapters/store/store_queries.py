@@ -169,7 +169,7 @@ def stats(connection: Connection) -> DeadLetterStats:
     by_state: dict[State, int] = {}
     by_reason: dict[Reason, int] = {}
     by_table: dict[str, int] = {}
-    oldest: list[int] = []
+    oldest: dict[Reason, Nanoseconds] = {}
     payload_bytes = 0
     rows = connection.execute(
         select(
@@ -189,12 +189,12 @@ def stats(connection: Connection) -> DeadLetterStats:
             reason = Reason(row.reason)
             by_reason[reason] = by_reason.get(reason, 0) + row.letters
             by_table[row.table_name] = by_table.get(row.table_name, 0) + row.letters
-            oldest.append(row.oldest)
+            oldest[reason] = Nanoseconds(min(oldest.get(reason, row.oldest), row.oldest))
     return DeadLetterStats(
         by_state=by_state,
         by_reason=by_reason,
         by_table=by_table,
-        oldest_open=Nanoseconds(min(oldest)) if oldest else None,
+        oldest_by_reason=oldest,
         payload_bytes=payload_bytes,
     )
 

@@ -1,5 +1,6 @@
 """The report of a replay that is over: the document that the command prints and the API answers with."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,15 @@ from shared.contracts.dead_letter import DeadLetter
 DEFAULT_RATE: Final = 500.0
 """Dead letters a second: a replay in bulk leaves room for new changes."""
 _LISTED: Final = 1_000
+_SENT: Final = "sent"
+REPLAY_RESULTS: Final = (_SENT, *(verdict.value for verdict in Verdict if verdict is not Verdict.SEND))
+"""What a replay that is executed makes of a dead letter: Pub/Sub has confirmed it, or why it was not sent."""
+
+
+def results_of(outcome: Outcome) -> Counter[str]:
+    """Return how many dead letters have come to each result so far; no number falls later."""
+    results = {verdict.value: count for verdict, count in outcome.verdicts.items() if verdict is not Verdict.SEND}
+    return Counter({_SENT: outcome.sent, **results})
 
 
 @dataclass(slots=True)
