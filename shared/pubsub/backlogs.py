@@ -24,6 +24,7 @@ from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import retentions
 from shared.runtime.backlog import DEAD_LETTER_SUBSCRIPTION, SUBSCRIPTION, SubscriptionBacklog
 from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.findings import Finding, Level
 from shared.runtime.stop import Stop
 
 MONITORING: Final = "https://monitoring.googleapis.com"
@@ -129,6 +130,26 @@ def monitored_backlogs(
 ) -> MonitoredBacklogs | None:
     """Return what reads them; None beside an emulator of Pub/Sub, unless ``url`` says who answers in its place."""
     return None if emulator_host and not url else MonitoredBacklogs(emulator_host, url, (topic, dead_letter_topic))
+
+
+def inspect_backlogs(backlogs: MonitoredBacklogs | None) -> Finding:
+    """Look whether a reader can export the backlogs. It runs without them, so that nothing here is an error."""
+    what = "backlogs"
+    if backlogs is None:
+        return Finding(Level.OK, what, "not known here: an emulator of Pub/Sub has no Cloud Monitoring")
+    try:
+        found = asyncio.run(backlogs.read())
+    except MisconfiguredError as error:
+        fix = "do what is named there: without it nothing warns before a subscription's retention is over"
+        return Finding(Level.WARNING, what, str(error), fix)
+    except TransientError as error:
+        return Finding(Level.WARNING, what, str(error), "check the network and MONITORING_URL; then ask again")
+    return Finding(Level.OK, what, "\n".join(map(_counted, found)) or "no subscription has any")
+
+
+def _counted(backlog: SubscriptionBacklog) -> str:
+    messages = "no sample yet" if backlog.messages is None else f"{backlog.messages} messages"
+    return f"{short_name(backlog.name)}: {messages}"
 
 
 def _session(url: str) -> AuthorizedSession:

@@ -9,11 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.pubsub.backlogs import MonitoredBacklogs, monitored_backlogs
+from shared.pubsub.backlogs import MonitoredBacklogs, inspect_backlogs, monitored_backlogs
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology, create_topology
 from shared.runtime.backlog import BacklogMetrics, SubscriptionBacklog
+from shared.runtime.findings import Finding, Level
 from tests.integration.monitoring_server import MonitoringServer, monitoring_server
 from tests.integration.pubsub_topics import a_topology, subscribe
 
@@ -133,3 +134,27 @@ def test_a_server_that_does_not_answer_is_a_failure_of_the_moment(
 def test_beside_an_emulator_nothing_is_asked_unless_a_server_is_named(pubsub_emulator: str) -> None:
     assert monitored_backlogs(pubsub_emulator, None, "projects/p/topics/t", "projects/p/topics/d") is None
     assert monitored_backlogs(None, None, "projects/p/topics/t", "projects/p/topics/d") is not None
+
+
+def test_a_doctor_says_whether_they_can_be_read_and_the_role_that_is_missing(
+    backlogs: MonitoredBacklogs, topology: PubsubTopology, monitoring: MonitoringServer
+) -> None:
+    monitoring.states(short_name(topology.subscription), age=10, messages=1_234)
+    read = inspect_backlogs(backlogs)
+    assert read.level is Level.OK
+    assert set(read.detail.splitlines()) == {
+        f"{short_name(topology.subscription)}: 1234 messages",
+        f"{short_name(topology.dead_letter_subscription)}: no sample yet",
+    }
+
+    monitoring.error = 403
+    forbidden = inspect_backlogs(backlogs)
+    assert forbidden.level is Level.WARNING, "a reader runs without it"
+    assert "roles/monitoring.viewer" in forbidden.detail
+    assert forbidden.detail.endswith("[backlog-forbidden]")
+
+    monitoring.error = 503
+    assert "HTTP 503" in inspect_backlogs(backlogs).detail
+    assert inspect_backlogs(None) == Finding(
+        Level.OK, "backlogs", "not known here: an emulator of Pub/Sub has no Cloud Monitoring"
+    )

@@ -24,6 +24,7 @@ from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
+from tests.integration.monitoring_server import monitoring_server
 from tests.integration.pubsub_topics import a_topology
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
@@ -90,9 +91,20 @@ def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Pati
     assert {
         "settings", "tables file", "stream Everything", "stream Everything: capture type", "table Planes",
         "stream Everything: exclusions", "stream Everything: partition mode", "stream Everything: retention",
-        "stream Everything: query", "partition table", "progress", "clock", f"topic {patient.environment['TOPIC']}",
-        f"database {patient.database.name}", f"rights on {patient.partitions.name}",
+        "stream Everything: query", "partition table", "progress", "clock", "backlogs",
+        f"topic {patient.environment['TOPIC']}", f"database {patient.database.name}",
+        f"rights on {patient.partitions.name}",
     } <= looked_at  # fmt: skip
+
+
+def test_a_right_to_read_the_backlogs_that_is_missing_is_a_warning(patient: Patient) -> None:
+    with monitoring_server() as monitoring:
+        monitoring.error = 403
+        patient.variables["MONITORING_URL"] = monitoring.url
+        code, findings = patient.examine()
+    (found,) = (one for one in findings if one["check"] == "backlogs")
+    assert (code, found["level"]) == (0, "warning")
+    assert "roles/monitoring.viewer" in found["detail"]
 
 
 def test_a_stream_that_is_not_there_stops_no_other_check(patient: Patient) -> None:

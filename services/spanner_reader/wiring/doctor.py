@@ -40,6 +40,7 @@ from services.spanner_reader.wiring.stores import databases, open_channels, topi
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import format_timestamp
+from shared.pubsub.backlogs import inspect_backlogs, monitored_backlogs
 from shared.pubsub.inspection import inspect_topics
 from shared.pubsub.names import topic_path
 from shared.runtime.clock import SystemClock
@@ -63,8 +64,9 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is read")
     yield from asyncio.run(_spanner(settings, file))
-    topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
+    topics = topic_path(settings.project, settings.topic), topic_path(settings.project, settings.dead_letter_topic)
     yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
+    yield inspect_backlogs(monitored_backlogs(settings.pubsub_emulator_host, settings.monitoring_url, *topics))
 
 
 async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
