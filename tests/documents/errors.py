@@ -34,9 +34,56 @@ _HEAD: Final = f"""# Error messages
 <!-- Made from the code by `make docs`; a test fails where they differ. Change the messages, not this file. -->
 
 Every message of a service or a command that ends with exit code 2. It ends with its code, in brackets: search this page
-for that. `{_VARIES}` stands for a name, a number or the words of a library. Each message names its fix.
+for that. `{_VARIES}` stands for a name, a number or the words of a library. A message names its fix, or this page does.
 [Errors](errors.md) explains the most frequent ones. The codes of dead letters are [their reasons](dead-letters.md).
 """
+
+EXPLAINED: Final[Mapping[str, str]] = {
+    "change-stream-altered-to-leave-out": "Someone has altered the stream, so that it leaves changes out. Run "
+    "the `ALTER CHANGE STREAM` in the message. What was left out until then needs a [resync](../how-to/resync.md).",
+    "change-stream-leaves-out": "An option of the stream keeps changes out of it. Run the `ALTER CHANGE STREAM` "
+    "in the message, and start after it.",
+    "key-not-a-source-key": "A command asks the source for a row whose key is none of this table's. Give the "
+    "consumer's command and the reader the same database and tables file.",
+    "rows-time-malformed": "The command `rows` was asked for a time that is none. Write it as `2026-01-02T03:04:05Z`.",
+    "spanner-refused": "Spanner does not find what a setting names. Correct the setting that the message names.",
+    "spanner-request-invalid": "Spanner refuses the call for the reason in its words: mostly a missing role, "
+    "which the reader's `doctor` names.",
+    "bigtable-refused": "Bigtable refuses the call for the reason in its words: mostly a missing role or a wrong "
+    "name, which the reader's `doctor` names.",
+    "bigtable-stream-not-enabled": "The table has no change stream. Run the `gcloud` line in the message.",
+    "bigtable-stream-refused": "Bigtable does not let this identity or app profile read the change stream. The "
+    "message ends with the fix.",
+    "bigtable-table-unfit": "The table, its stream, an app profile or a right is unfit. Each line that begins "
+    "with `->` is a fix.",
+    "append-refused": "BigQuery refuses to take rows, for the reason in its words. The consumer's `doctor` looks "
+    "at what it needs.",
+    "before-not-a-time": "`--before` of `sweep` takes a time such as `2026-01-02T03:04:05Z`.",
+    "bigquery-query-refused": "BigQuery refuses the query of a mirror, for the reason in its words. The "
+    "consumer's `doctor` checks dataset and roles.",
+    "driver-refused": "The consumer's driver stops its tasks. Do what its words say.",
+    "mirror-has-other-columns": "The mirror's columns do not fit the source's. The message names them, or the "
+    "statement that fixes the mirror.",
+    "source-refused": "The reader's command `rows` ended with an error that has no code of its own. Do what its "
+    "words say.",
+    "spark-task-refused": "A task of Spark ended with an error that has no code of its own. Do what its words say.",
+    "after-malformed": "`--after` takes the value that the page before has printed. Leave it out for the first page.",
+    "filter-time-invalid": "`--since` and `--until` take a time such as `2026-01-02T03:04:05Z`, or an age such "
+    "as `30m`.",
+    "mirrors-refused": "BigQuery refuses the query that looks for newer rows, for the reason in its words. The "
+    "service's `doctor` checks the dataset and the roles.",
+    "history-kept-too-short": "`keep` of a history is shorter than its change stream retains. Let it keep as "
+    "much, or leave `keep` out.",
+    "lock-file-in-use": "Another process uses the same file or directory; the message names it. Stop that "
+    "process, or give this one a place of its own.",
+    "pubsub-refused": "Pub/Sub refuses the call for the reason in its words. `doctor` of the service names what "
+    "is missing, and the command that fixes it.",
+    "emulators-missing": "A program of the local platform is not installed. The message says how to get it.",
+    "programs-missing": "Programs of the local platform are not installed. The message lists them, each with how "
+    "to get it.",
+}
+"""What a code means and what to do, where its message is made elsewhere or of another program's words."""
+_WORDLESS: Final = re.compile(r"(?:[^\w]|_|\b(?:table|the source|missing|before|after)\b)*")
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Held = Mapping[str, list[ast.expr | None]]
@@ -67,8 +114,19 @@ def text() -> str:
             messages.setdefault(raised.code, []).extend(raised.messages)
         parts.append(f"## {title}\n")
         for code in sorted(messages):
-            parts += [f"### `{code}`\n", *(f"- `` {message} ``" for message in dict.fromkeys(messages[code])), ""]
+            parts.append(f"### `{code}`\n")
+            if code in EXPLAINED:
+                parts.append(f"{EXPLAINED[code]}\n")
+            parts += [*(f"- `` {message} ``" for message in dict.fromkeys(messages[code])), ""]
     return "\n".join(parts)
+
+
+def wordless_codes() -> frozenset[str]:
+    """Return the codes whose messages the page cannot show: there is nothing in them but names and others' words."""
+    by_code: dict[str, list[str]] = {}
+    for raised in raised_errors():
+        by_code.setdefault(raised.code, []).extend(raised.messages)
+    return frozenset(code for code, messages in by_code.items() if code and all(map(_WORDLESS.fullmatch, messages)))
 
 
 @cache

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.contracts.reasons import Reason
-from tests.documents.errors import CODE, FILE, RaisedError, codes_quoted, raised_errors
+from tests.documents.errors import CODE, EXPLAINED, FILE, RaisedError, codes_quoted, raised_errors, wordless_codes
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 HEADING: Final = re.compile(r"^### `([^`]+)`$", re.MULTILINE)
@@ -41,6 +41,10 @@ def test_every_code_has_a_heading_on_the_page_of_error_messages() -> None:
     headings = HEADING.findall((DOCS / FILE).read_text(encoding="utf-8"))
 
     assert {one.code for one in raised_errors()} - {""} <= set(headings)
+
+
+def test_a_code_whose_message_has_no_words_of_its_own_is_explained_and_no_other() -> None:
+    assert wordless_codes() == set(EXPLAINED)
 
 
 def test_every_reason_of_a_dead_letter_has_a_heading_on_the_page_of_dead_letters() -> None:
