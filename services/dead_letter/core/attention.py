@@ -81,7 +81,8 @@ def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[A
             what="does not answer",
             where=service.name,
             why=service.error,
-            todo="see that it runs, that its HOST lets this service in, and that CONSOLE_SERVICES has its address",
+            todo="see that it runs; if it has ended, its log ends with the cause and a code. "
+            "Otherwise its HOST must let this service in, and CONSOLE_SERVICES have its address",
             command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
         )
         return
