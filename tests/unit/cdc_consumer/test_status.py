@@ -11,7 +11,7 @@ from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
 from tests.unit.cdc_consumer.world import NOW
@@ -204,7 +204,11 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
     last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
     states = world.look(Mirror("planes", MICROS + 1), last)
     assert states == {"planes": "needs re-sync", "quiet": "needs re-sync"}
-    assert world.document()["labels"] == {"read_at": format_timestamp(world.clock.now()), "error": "503"}
+    assert world.document()["labels"] == {
+        "read_at": format_timestamp(world.clock.now()),
+        "error": "503",
+        "error_code": None,
+    }
     world.mirrors = [Mirror("planes", MICROS + 1)]
     world.clock.pass_time(timedelta(seconds=11))
     assert world.states() == {"planes": "needs re-sync", "quiet": "dropped"}
@@ -281,6 +285,11 @@ def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_
     world.clock.pass_time(timedelta(seconds=11))
     document = world.document()
     assert world.looks == 2
-    assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503"}
+    assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503", "error_code": None}
     assert world.states() == {"planes": "needs re-sync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
+
+    world.mirrors = MisconfiguredError("made-up", "grant a role")
+    world.clock.pass_time(timedelta(seconds=11))
+    labels = world.document()["labels"]
+    assert (labels["error"], labels["error_code"]) == ("grant a role [made-up]", "made-up")

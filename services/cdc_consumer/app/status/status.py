@@ -14,7 +14,7 @@ import structlog
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, newest_heartbeats, stages
 from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError, code_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
 
@@ -174,6 +174,7 @@ class ConsumerStatus:
                 "labels": {
                     "read_at": _time(None if labels.read_at is None else labels.read_at // 1000),
                     "error": labels.error,
+                    "error_code": code_of(labels.error),
                 },
                 "changes": {
                     "seen": self._counted["changes"],
