@@ -12,7 +12,7 @@ PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope
 export PYTHONPATH := $(CURDIR)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: .venv/.installed ## make .venv from requirements/development.txt
 .venv/.installed: requirements/development.txt
@@ -45,7 +45,7 @@ quick: install ## what a commit must pass: minutes, without Java or emulators
 test: needs quick archive contract pipeline ## everything that a change must pass
 
 test-all: export SEEDS = 100
-test-all: tools clients alerts test browser ## `make test` with every seed, replicas that come and go, the benchmarks at a tiny size, `make clients`, `make alerts`, `make browser`
+test-all: tools clients alerts deploy-checks test browser ## `make test` with every seed, replicas that come and go, the benchmarks at a tiny size, `make clients`, `make alerts`, `make deploy-checks`, `make browser`
 	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format
@@ -90,6 +90,12 @@ alerts: ## the case of each alert rule; needs promtool
 	@promtool check rules deploy/alerts/*.yaml
 	@promtool test rules deploy/alerts/cases/*.yaml
 
+deploy-checks: install build/deploy/.installed ## the Terraform module and the chart (tests/deploy); needs terraform, and go or helm
+	@$(PYTEST) tests/deploy
+build/deploy/.installed: requirements/deploy.txt tests/deploy/tools.sh
+	@tests/deploy/tools.sh
+	@touch $@
+
 tools: # every tool that `make test-all` needs, named at once
 	@tests/tools.sh
 
@@ -105,4 +111,4 @@ site: docs ## the documentation as a web site, in build/site; a warning is an er
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts tools bench docs site lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts deploy-checks tools bench docs site lock

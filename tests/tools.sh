@@ -11,12 +11,13 @@ declare -A from=(
     [node]="18 or newer: https://nodejs.org/en/download, or apt-get install nodejs"
     [npm]="comes with node, or apt-get install npm"
     [chromium]="apt-get install chromium"
+    [terraform]="1.5 or newer: https://developer.hashicorp.com/terraform/install"
     [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
     [prometheus]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
 )
 who=${1:-make test-all}
 tools=("${@:2}")
-[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus)
+[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus terraform)
 
 missing=()
 for tool in "${tools[@]}"; do

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.documents import commands, configuration, errors, log_events, metrics, wire_messages
+from tests.documents import commands, configuration, errors, log_events, metrics, roles, wire_messages
 from tests.documents.drawings import DRAWINGS
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -15,6 +15,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     commands.FILE: commands.text,
     errors.FILE: errors.text,
     log_events.FILE: log_events.text,
+    roles.FILE: roles.text,
     **DRAWINGS,
     **wire_messages.FILES,
 }
