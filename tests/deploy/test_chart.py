@@ -1,0 +1,226 @@
+"""The chart, rendered by helm with each example, against the schemas of three versions of Kubernetes."""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from services.bigtable_reader.settings import Settings as BigtableReaderSettings
+from services.cdc_consumer.settings import Settings as ConsumerSettings
+from services.dead_letter.settings import Settings as DeadLetterSettings
+from services.spanner_reader.settings import Settings as SpannerReaderSettings
+from shared.runtime.settings import read_settings, variable_name
+from tests.deploy.terraform_module import MODULE, ROOT, TOOLS
+
+CHART: Final = ROOT / "deploy/helm/millrace"
+EXAMPLES: Final = sorted((ROOT / "deploy/helm/examples").glob("*.yaml"))
+NAMES: Final = [file.stem for file in EXAMPLES]
+VERSIONS: Final = ("1.29", "1.33", "1.37")
+SETTINGS: Final[Mapping[str, type[Any]]] = {
+    "spanner_reader": SpannerReaderSettings,
+    "bigtable_reader": BigtableReaderSettings,
+    "cdc_consumer": ConsumerSettings,
+    "dead_letter": DeadLetterSettings,
+}
+FILES: Final = {"TABLES_FILE", "API_TOKEN_FILE"}
+KEDA: Final = "keda.sh/v1alpha1"
+
+
+def helm(*words: str, version: str = VERSIONS[-1]) -> subprocess.CompletedProcess[str]:
+    """Run helm on the chart."""
+    command = [str(TOOLS / "bin/helm"), *words, "--kube-version", f"{version}.0", "--namespace", "millrace"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def template(example: str, *words: str, version: str = VERSIONS[-1]) -> subprocess.CompletedProcess[str]:
+    """Render the chart with an example."""
+    values = ROOT / f"deploy/helm/examples/{example}.yaml"
+    return helm("template", "millrace", str(CHART), "--values", str(values), *words, version=version)
+
+
+@cache
+def rendered(example: str, *words: str) -> Sequence[Mapping[str, Any]]:
+    """Return the objects that the chart makes."""
+    ran = template(example, *words)
+    assert ran.returncode == 0, ran.stderr
+    return [one for one in yaml.safe_load_all(ran.stdout) if one]
+
+
+def of_kind(example: str, *kinds: str) -> Sequence[Mapping[str, Any]]:
+    """Return those of some kinds."""
+    return [one for one in rendered(example) if one["kind"] in kinds]
+
+
+def pods(example: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the templates of all pods, Spark's executors too."""
+    for one in of_kind(example, "Deployment", "StatefulSet"):
+        yield one["spec"]["template"]
+    for one in of_kind(example, "ConfigMap"):
+        if "executor.yaml" in one["data"]:
+            yield yaml.safe_load(one["data"]["executor.yaml"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("example", NAMES)
+def test_every_object_fits_the_schema_of_its_version_of_kubernetes(tmp_path: Path, example: str, version: str) -> None:
+    ran = template(example, version=version)
+    assert ran.returncode == 0, ran.stderr
+    objects = [one for one in yaml.safe_load_all(ran.stdout) if one and one["apiVersion"] != KEDA]
+    assert len(objects) > len(SETTINGS)
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+
+    command = [str(TOOLS / "bin/kubernetes-validate"), "--strict", "-k", version, str(file)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "WARN" not in checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_helm_finds_nothing_to_complain_about(example: str) -> None:
+    ran = helm("lint", "--strict", str(CHART), "--values", str(ROOT / f"deploy/helm/examples/{example}.yaml"))
+
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong", ["unheardOf=1", "keda.unheardOf=1", "consumer.settings.SUBSCRIPTON=x", "spannerReaders.shop.image=x"]
+)
+def test_an_unknown_value_is_refused(wrong: str) -> None:
+    ran = template("spanner", "--set", wrong)
+
+    assert ran.returncode != 0
+    assert re.search(rf"additional properties '{wrong.partition('=')[0].rpartition('.')[2]}' not allowed", ran.stderr)
+
+
+def test_a_driver_of_executors_is_alone() -> None:
+    ran = template("cluster", "--set", "consumer.replicas=2")
+
+    assert "consumer.replicas has to be 1" in ran.stderr
+
+
+def test_dead_letters_are_never_kept_in_the_pod_alone() -> None:
+    assert "databaseSecret" in template("spanner", "--set", "deadLetter.storage=").stderr
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(tmp_path: Path, example: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    found = set()
+    for one in of_kind(example, "Deployment", "StatefulSet"):
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        service = container["image"].rpartition("/")[2].partition(":")[0]
+        told = {each["name"]: each.get("value", "postgresql://db/letters") for each in container["env"]}
+        known = {variable_name(field) for field in SETTINGS[service].__dataclass_fields__.values()}
+        assert told.keys() - known <= {"SPARK_CONF_DIR", "SPARK_LOCAL_HOSTNAME"}
+        read_settings(SETTINGS[service], told | {name: str(file) for name in FILES & told.keys()})
+        found.add(service)
+
+    assert found >= {"cdc_consumer", "dead_letter"}
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_pods_meet_the_restricted_standard(example: str) -> None:
+    for pod in pods(example):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec.keys() & {"hostNetwork", "hostPID", "hostIPC"} == set()
+        assert {key for volume in spec["volumes"] for key in volume} <= {"name", "emptyDir", "configMap", "secret"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["readOnlyRootFilesystem"] is True
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_a_restart_comes_from_healthz_alone(example: str) -> None:
+    for one in of_kind(example, "Deployment", "StatefulSet"):
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        paths = {probe: container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")}
+
+        assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+        assert one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 10
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_what_selects_pods_selects_some(example: str) -> None:
+    labels = [pod["metadata"]["labels"] for pod in pods(example)]
+    selectors = [one["spec"]["selector"] for one in of_kind(example, "Service")]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in of_kind(example, "PodDisruptionBudget")]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in of_kind(example, "NetworkPolicy")]
+
+    assert len(selectors) > len(labels)
+    for selector in selectors:
+        assert [one for one in labels if selector.items() <= one.items()]
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_a_service_account_is_one_that_terraform_lets_act(example: str) -> None:
+    accounts = {one["metadata"]["name"] for one in of_kind(example, "ServiceAccount")}
+    used = {pod["spec"]["serviceAccountName"] for pod in pods(example) if "serviceAccountName" in pod["spec"]}
+    member = '[${var.kubernetes_namespace}/${replace(each.value, "_", "-")}]'
+
+    assert used <= accounts == {service.replace("_", "-") for service in SETTINGS}
+    assert member in (MODULE / "identities.tf").read_text()
+
+
+def test_only_a_driver_of_executors_may_ask_kubernetes() -> None:
+    for example in NAMES:
+        asking = [pod for pod in pods(example) if pod["spec"]["automountServiceAccountToken"]]
+        assert bool(asking) == bool(of_kind(example, "Role")) == (example == "cluster")
+
+
+def test_a_token_is_random_unless_there_is_a_secret() -> None:
+    (first,), (second,) = (
+        [one["data"]["token"] for one in yaml.safe_load_all(template("spanner").stdout) if one["kind"] == "Secret"]
+        for _ in range(2)
+    )
+
+    assert first != second
+    assert of_kind("bigtable", "Secret") == []
+
+
+def test_executors_reach_the_driver() -> None:
+    (conf,) = (
+        one["data"]["spark-defaults.conf"]
+        for one in of_kind("cluster", "ConfigMap")
+        if "spark-defaults.conf" in one["data"]
+    )
+    options = dict(line.split(maxsplit=1) for line in conf.splitlines())
+    (consumer,) = (one for one in of_kind("cluster", "StatefulSet") if "consumer" in one["metadata"]["name"])
+    (container,) = consumer["spec"]["template"]["spec"]["containers"]
+
+    assert options["spark.kubernetes.driver.pod.name"] == f"{consumer['metadata']['name']}-0"
+    assert options["spark.kubernetes.container.image"] == container["image"]
+    assert options["spark.kubernetes.executor.podTemplateFile"] == "/etc/spark/executor.yaml"
+    assert {"name": "spark", "mountPath": "/etc/spark", "readOnly": True} in container["volumeMounts"]
+    assert any(one["metadata"]["name"] == "millrace-spark" for one in of_kind("cluster", "NetworkPolicy"))
+
+
+def test_keda_scales_what_there_is() -> None:
+    there = {(one["kind"], one["metadata"]["name"]) for one in rendered("bigtable")}
+    scaled = of_kind("bigtable", "ScaledObject")
+
+    assert {one["scaleTargetRef"].get("kind", "Deployment") for one in (each["spec"] for each in scaled)} == {
+        "Deployment",
+        "StatefulSet",
+    }
+    for one in scaled:
+        target = one["spec"]["scaleTargetRef"]
+        assert (target.get("kind", "Deployment"), target["name"]) in there
+        assert 1 <= one["spec"]["minReplicaCount"] <= one["spec"]["maxReplicaCount"]
+        for trigger in one["spec"]["triggers"]:
+            assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    for one in of_kind("bigtable", "Deployment"):
+        assert "replicas" not in one["spec"], "KEDA and the chart would take turns"
