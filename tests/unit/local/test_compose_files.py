@@ -103,8 +103,13 @@ def test_every_port_is_published_on_the_loopback_address_alone_and_can_be_chosen
     assert len({port.split(":")[1] for port in published}) == len(published)
 
 
-def test_every_container_has_a_memory_limit() -> None:
+def test_every_container_has_limits_of_memory_and_of_cores() -> None:
     assert [name for name, told in services().items() if "mem_limit" not in told] == []
+    # plain numbers, which compose 1.29 needs; a machine has to have as many cores
+    assert {name for name, told in services().items() if told.get("cpus") not in (1, 2)} == set()
+    assert all(
+        isinstance(one["cpus"], int) for one in yaml.safe_load((ROOT / compose.FILE).read_text())["services"].values()
+    )
 
 
 def test_the_token_of_the_api_is_made_on_this_machine_and_stays(tmp_path: Path) -> None:
