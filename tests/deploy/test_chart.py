@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -206,6 +207,16 @@ def test_executors_reach_the_driver() -> None:
     assert options["spark.kubernetes.executor.podTemplateFile"] == "/etc/spark/executor.yaml"
     assert {"name": "spark", "mountPath": "/etc/spark", "readOnly": True} in container["volumeMounts"]
     assert any(one["metadata"]["name"] == "millrace-spark" for one in of_kind("cluster", "NetworkPolicy"))
+
+
+def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
+    (tables,) = (one["data"]["tables.toml"] for one in of_kind("cluster", "ConfigMap") if "tables.toml" in one["data"])
+    mount = {"name": "mask", "mountPath": str(Path(tomllib.loads(tables)["mask_key_file"]).parent), "readOnly": True}
+    named = {container["name"]: container for pod in pods("cluster") for container in pod["spec"]["containers"]}
+
+    for name in ("consumer", "executor"):
+        assert mount in named[name]["volumeMounts"]
+    assert mount not in named["reader"]["volumeMounts"]
 
 
 def test_keda_scales_what_there_is() -> None:

@@ -78,6 +78,7 @@ def _values() -> Mapping[str, Any]:
                         "replicas": _COUNT,
                         "settings": _settings(ConsumerSettings),
                         "checkpointStorage": _NAME,
+                        "maskKeySecret": _TEXT,
                         "storageClass": _TEXT,
                         "resources": resources,
                         "executors": {"type": "integer", "minimum": 0},

@@ -86,3 +86,16 @@ annotations:
 {{- end }}
 {{- toJson $readers }}
 {{- end }}
+
+{{/* The key of masks by sha256, which the consumer reads and its executors too. */}}
+{{- define "millrace.maskMount" -}}
+{{- if .Values.consumer.maskKeySecret }}
+- {name: mask, mountPath: /etc/millrace/mask, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "millrace.maskVolume" -}}
+{{- if .Values.consumer.maskKeySecret }}
+- {name: mask, secret: {secretName: {{ .Values.consumer.maskKeySecret }}, defaultMode: 0440}}
+{{- end }}
+{{- end }}
