@@ -219,6 +219,15 @@ def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
     assert mount not in named["reader"]["volumeMounts"]
 
 
+def test_what_the_page_tells_kubectl_to_reach_is_there() -> None:
+    page = (ROOT / "docs/how-to/deploy-on-google-cloud.md").read_text()
+    told = {(kind, name) for kind, name in re.findall(r"\b(deployment|statefulset|service)/([a-z-]+)", page)}
+    there = {(one["kind"].lower(), one["metadata"]["name"]) for one in rendered("spanner")}
+
+    assert {kind for kind, _name in told} == {"deployment", "statefulset", "service"}
+    assert told <= there
+
+
 def test_keda_scales_what_there_is() -> None:
     there = {(one["kind"], one["metadata"]["name"]) for one in rendered("bigtable")}
     scaled = of_kind("bigtable", "ScaledObject")
