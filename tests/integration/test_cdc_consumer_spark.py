@@ -27,6 +27,7 @@ from tests.worlds.consumer import ON_SPARK, STOP_WITHIN, TIMEOUT, World, acks, c
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 CLUSTER = {"SPARK_MASTER": "local-cluster[2,1,1024]", "TASKS": "2", "MICRO_BATCH_MESSAGES": "60"}
+WORKER_DAEMONS = {"pyspark.daemon", "services.cdc_consumer.wiring.worker_daemon"}
 TABLES = ("crews", "pilots", "routes")
 MESSAGES = 150
 """Of each table: many times as many as there are tasks, in several micro-batches."""
@@ -154,7 +155,7 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     )
     for one in psutil.Process(first.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # workers end by themselves as well
-            if any("pyspark.daemon" in parent.cmdline() for parent in one.parents()[:1]):
+            if any(WORKER_DAEMONS & {*parent.cmdline()} for parent in one.parents()[:1]):
                 one.kill()
 
     assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
