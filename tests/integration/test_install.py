@@ -148,7 +148,13 @@ def test_a_target_that_starts_emulators_names_what_is_missing_before_it_installs
     python.write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
     python.chmod(0o755)
     ran = subprocess.run(
-        ["make", target, f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        ["make", target, f"PYTHON={python}"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},  # without the flags of a make that runs this
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
     assert ran.returncode != 0

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -109,6 +110,7 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
             statement = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", text)
             assert statement is not None
             before = watched.changes("t")
+            await watched.until(lambda: time.time_ns() > mark.sync_after)  # the fix names this time
             if watched.postgresql:  # whose quotes the emulator does not know in partitioned DML
                 assert watched.database.execute(statement[1])[0] == 3
             else:
