@@ -246,6 +246,7 @@ PICTURES: dict[str, tuple[int, str, tuple[Callable[[Browser, Shown], None], ...]
     "phone": (390, "dark", (_pipeline,), 844),
     "groups": (1280, "dark", (_groups,), 590),
     "letter": (1280, "light", (_groups, _group, _letter), 800),
+    "letter-phone": (390, "light", (_groups, _group, _letter), 844),
 }
 
 
