@@ -63,11 +63,6 @@ class Project:
         self._files = [FILE, FILE_OF_SDK]
         return sdk
 
-    @property
-    def is_of_sdk(self) -> bool:
-        """Return whether the emulators are stood in."""
-        return FILE_OF_SDK in self._files
-
     def compose(self, *arguments: str, timeout: timedelta = _SHORT) -> str:
         """Run a compose command; return its output, or raise ProcessDiedError with the end of it."""
         return self._run(self._compose_command(*arguments), timeout)
