@@ -147,7 +147,7 @@ class DatabaseCatalog(Protocol):
     ) -> tuple[Nanoseconds, Sequence[WatchedTable]]:
         """Return those of some tables that the stream watches, as they are now or were at a time, and the time of that.
 
-        One query, whatever the number of tables. NotReadableError where Spanner does not remember the time any more.
+        One query, whatever the number of tables. NotReadableError where Spanner no longer keeps that version.
         """
 
 

@@ -112,7 +112,7 @@ class BatchPublisher:
         self._next_request = 0.0
         """By the event loop's clock, where messages have no ordering keys."""
         self._is_pump_timed = False
-        """Whether a timer is set for the next request: there is one at most, whoever waits for it."""
+        """Whether a timer is set for the next request: there is one at most for all that wait."""
         self._futures: dict[Receipt, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._oversized: deque[Oversized] = deque()
@@ -200,7 +200,7 @@ class BatchPublisher:
         await self.close()
 
     async def _share(self, keys: Collection[str]) -> None:
-        """Wait while one of the keys has more than its share of the room, and nobody else for it.
+        """Wait while one of the keys has more than its share of the room; other keys do not wait for it.
 
         A key may take as much as is free. So one whose requests are slow takes half of the room at most, two a third
         each, and what is of other keys goes on.

@@ -57,13 +57,13 @@ class SubscriptionMistake:
     setting: str
     what: str
     fix: str
-    anew: bool = False
-    """Whether it cannot be fixed in place."""
+    needs_another: bool = False
+    """Whether another subscription or name is needed, since this one cannot be changed."""
 
     @property
     def text(self) -> str:
         """Return both in one line."""
-        return f"{self.what}: {self.fix}" if self.anew else f"{self.what}; fix it with `{self.fix}`"
+        return f"{self.what}: {self.fix}" if self.needs_another else f"{self.what}; fix it with `{self.fix}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,9 @@ def check_letters_subscription(
     if topic_of_changes is not None and found.topic == topic_of_changes:
         fix = "name the dead-letter topic's with DEAD_LETTER_SUBSCRIPTION"
         mistakes.append(
-            SubscriptionMistake("topic", f"it is of the topic of change batches, {topic_of_changes}", fix, anew=True)
+            SubscriptionMistake(
+                "topic", f"it is of the topic of change batches, {topic_of_changes}", fix, needs_another=True
+            )
         )
     if found.dead_letter_policy.dead_letter_topic:
         what = "it has a dead-letter policy of its own, which would take letters away that the store cannot take yet"
@@ -249,7 +251,9 @@ def mistakes_of(
     """
     if found.topic == dead_letter_topic:
         what = f"it is a subscription of the dead-letter topic, {dead_letter_topic}"
-        return [SubscriptionMistake("topic", what, "name that of the change batches with SUBSCRIPTION", anew=True)]
+        return [
+            SubscriptionMistake("topic", what, "name that of the change batches with SUBSCRIPTION", needs_another=True)
+        ]
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
     policy = found.dead_letter_policy
@@ -331,7 +335,7 @@ def _fixed(subscription: Any, topic: str | None) -> list[SubscriptionMistake]:
         f"make another with `{SETUP}` under a new SUBSCRIPTION; what this one still holds is in it alone, so keep it "
         "until a reader has been started from before its oldest message (START_TIMESTAMP, another PARTITION_TABLE)"
     )
-    return [SubscriptionMistake(setting, what, fix, anew=True) for setting, what in mistakes.items()]
+    return [SubscriptionMistake(setting, what, fix, needs_another=True) for setting, what in mistakes.items()]
 
 
 class _Pubsub:

@@ -2,7 +2,8 @@
 
 Each share may have as many bytes as are free. So one partition that is not served has half of the budget at most, two
 have a third each, and what is of others goes on. A share that has nothing may always take one record, whatever its
-size: it waits for nobody, so all go on. Together the shares have less than the budget and a record for each.
+size, without waiting for another share, so all go on. Together the shares have less than the budget and a record for
+each.
 """
 
 import threading

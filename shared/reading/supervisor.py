@@ -202,7 +202,7 @@ class Supervisor(Generic[DueT, OwnedT]):
     def _until_next_survey(self) -> float:
         """Return how long the reader waits, in seconds: many readers together survey no more often than a few do.
 
-        One that is to get more does not wait longer: what others release for it is read by nobody meanwhile.
+        A reader with too few partitions does not wait longer: no reader reads what others release for it meanwhile.
         """
         poll, shares = self._options.poll.total_seconds(), self._found.shares
         if self._found.paused or shares.is_short(owned.key for owned in self._reading()):

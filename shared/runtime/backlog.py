@@ -27,7 +27,7 @@ class SubscriptionBacklog:
 
 
 class BacklogMetrics:
-    """Shows backlogs and retentions. What is not known any more is not shown."""
+    """Shows backlogs and retentions. What is no longer known is not shown."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)

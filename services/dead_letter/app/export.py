@@ -33,7 +33,7 @@ def exported(
     """
     for some in _bunches(store.in_replay_order(selection)):
         if values:
-            assert who is not None, "nobody sees values without a name"
+            assert who is not None, "values need a name"
             store.note([one.id for one in some], Action.EXPORTED, who, clock.now(), "with values")
         text = b"".join(msgspec.json.encode(export_document(one, values=values)) + b"\n" for one in some)
         yield Lines(len(some), text)

@@ -1,4 +1,4 @@
-"""Polls the other services, so that no page waits for one: often while somebody looks, else now and then."""
+"""Polls the other services, so that no page waits for one: often while a page was asked for lately, else rarely."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -107,5 +107,5 @@ def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: Stat
 
 
 def _named(who: str | None) -> str:
-    assert who is not None, "nobody writes without a name"
+    assert who is not None, "a change needs a name"
     return who

@@ -35,7 +35,7 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
         It ends when `limit` dead letters are sent, or after a minute with `stopped`: ask again, and it goes on. What is
         not sent stays open, and nothing is sent twice at once.
         """
-        assert who is not None, "nobody writes without a name"
+        assert who is not None, "a change needs a name"
         if not tools.replays.acquire(blocking=False):
             told = f"{REPLAYS_AT_ONCE} replays are under way here already: try again in a moment"
             raise RefusedError(429, told, headers={"Retry-After": "5"})

@@ -29,7 +29,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 60.0  # seconds
-_NO_RETRY: Final[Any] = None  # who typed the command is the retry
+_NO_RETRY: Final[Any] = None  # the command is typed again
 _AT_ONCE: Final = 8
 
 T = TypeVar("T")

@@ -166,7 +166,7 @@ def masked_anew(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str
 
 
 def mask_label(labels: Mapping[str, str], masks: str) -> dict[str, str | None]:
-    """Return the label for masks; where there are none any more, what takes it off."""
+    """Return the label for masks; without masks, what removes it."""
     return {MASKS: masks} if masks else dict.fromkeys({MASKS} & labels.keys())
 
 

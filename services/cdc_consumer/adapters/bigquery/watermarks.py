@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from google.cloud import bigquery
 
-_NO_RETRY: Final[Any] = None  # whoever asks asks again
+_NO_RETRY: Final[Any] = None  # retries are not nested: the next reading is the retry
 
 
 def read_watermarks(client: bigquery.Client, dataset: str, timeout: float) -> Mapping[str, datetime]:

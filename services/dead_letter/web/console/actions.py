@@ -182,7 +182,7 @@ def _back(selection: Selection) -> str:
 
 def _who(request: Request) -> str:
     who = request.state.visitor.who
-    assert isinstance(who, str), "nobody writes without a name"
+    assert isinstance(who, str), "a change needs a name"
     return who
 
 

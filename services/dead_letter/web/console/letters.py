@@ -104,7 +104,7 @@ def shown(
 def note_values(request: Request, tools: WebTools, stored: StoredDeadLetter) -> None:
     """Write into the trail who sees the values of a dead letter, before they are shown."""
     who = request.state.visitor.who
-    assert who is not None, "nobody sees values without a name"
+    assert who is not None, "values need a name"
     tools.store.note([stored.id], Action.VALUES_SHOWN, who, tools.clock.now())
 
 
