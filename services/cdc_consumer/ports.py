@@ -22,6 +22,9 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.source_rows import Done, Key
 
+GRANT: Final = "grant this identity roles/bigquery.dataEditor on the dataset"
+"""The fix where BigQuery says that a right is missing."""
+
 
 class TableTroubleError(TransientError):
     """One table cannot be written for now, others can: its column is not visible yet, it was just made, no permission.
@@ -40,8 +43,8 @@ class TableTroubleError(TransientError):
 
     @property
     def shown(self) -> str:
-        """Return what a log may say of it."""
-        return self.code or str(self)
+        """Return what a log and a status may say of it: of a denial, which quotes no row, all of it and the fix."""
+        return f"{str(self).rstrip('.')}; {GRANT}" if self.denied else self.code or str(self)
 
 
 class NotLabelledError(TableTroubleError):

@@ -355,6 +355,29 @@ def test_a_storage_error_tells_more_than_the_status() -> None:
     assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
 
 
+def test_a_denial_is_shown_in_bigquerys_words_with_the_fix_and_nothing_else_that_may_quote_a_row() -> None:
+    denied = Status(code=grpc.StatusCode.PERMISSION_DENIED.value[0], message="Permission TABLES_UPDATE_DATA denied.")
+    of_key = Status(code=denied.code, message="key 'secret'")
+    of_key.details.add().Pack(StorageError.pb()(code="KMS_PERMISSION_DENIED"))
+    gone = Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="value 'secret'")
+    forbidden: Any = exceptions.Forbidden  # untyped
+    with pytest.raises(TableTroubleError) as rest, rest_errors("table planes"):
+        raise forbidden("Access Denied: Table p:d.planes", errors=[{"reason": "accessDenied"}])
+    fix = "; grant this identity roles/bigquery.dataEditor on the dataset"
+
+    assert [shown_of(append_error("planes", one)) for one in (denied, of_key, gone)] == [
+        f"table planes: append refused, PERMISSION_DENIED: Permission TABLES_UPDATE_DATA denied{fix}",
+        "PERMISSION_DENIED KMS_PERMISSION_DENIED",
+        "NOT_FOUND",
+    ]
+    assert shown_of(rest.value) == f"table planes: Access Denied: Table p:d.planes{fix}"
+
+
+def shown_of(error: Exception | None) -> str:
+    assert isinstance(error, TableTroubleError)
+    return error.shown
+
+
 @dataclass
 class Job:
     """A query job of `QueryJobs`; each result is waited for with an error, until none is left."""

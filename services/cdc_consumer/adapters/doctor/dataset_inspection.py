@@ -27,7 +27,7 @@ from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
 from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
-from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD
+from services.cdc_consumer.ports import GRANT, LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 
@@ -35,7 +35,6 @@ _TIMEOUT: Final = 10.0  # seconds
 _NO_RETRY: Final[Any] = None
 _PROBE: Final = "millrace_doctor_"
 _RIGHTS: Final = ("bigquery.tables.get", "bigquery.tables.update", "bigquery.tables.updateData")
-_GRANT: Final = "grant this identity roles/bigquery.dataEditor on the dataset"
 _OURS: Final = {SEQUENCE_COLUMN: "STRING", COMMIT_TIMESTAMP_COLUMN: "TIMESTAMP"}
 _HISTORY_COLUMN: Final = "_metadata_spanner_mod_type"
 _GET_WRITE_STREAM: Final = "/google.cloud.bigquery.storage.v1.BigQueryWrite/GetWriteStream"
@@ -169,7 +168,7 @@ def _rights(client: bigquery.Client, table: str, what: str) -> Finding:
         return _unanswered(check, error)
     missing = [one for one in _RIGHTS if one not in answer.get("permissions", ())]
     if missing:
-        return Finding(Level.ERROR, check, f"this identity lacks {', '.join(missing)}", _GRANT)
+        return Finding(Level.ERROR, check, f"this identity lacks {', '.join(missing)}", GRANT)
     return Finding(Level.OK, check, ", ".join(_RIGHTS))
 
 
@@ -193,7 +192,7 @@ def _write_api(storage: grpc.Channel, project: str, dataset: str, table: str) ->
         case grpc.StatusCode.OK | grpc.StatusCode.NOT_FOUND:  # of a table just made it need not know yet
             yield Finding(Level.OK, check, "the Storage Write API answers")
         case grpc.StatusCode.PERMISSION_DENIED:
-            yield Finding(Level.ERROR, check, "this identity may not write", _GRANT)
+            yield Finding(Level.ERROR, check, "this identity may not write", GRANT)
         case grpc.StatusCode.UNAUTHENTICATED:
             yield Finding(
                 Level.ERROR, check, "these credentials are not taken", "gcloud auth application-default login"
@@ -329,7 +328,7 @@ def _unanswered(check: str, error: Exception, what: str = "") -> Finding:
     if isinstance(error, exceptions.GoogleAPICallError) and beyond_limits(error):
         return Finding(Level.ERROR, check, f"BigQuery takes no more calls for now: {words}", "ask again in a minute")
     if isinstance(error, exceptions.Forbidden):
-        return Finding(Level.ERROR, check, what + words, _GRANT)
+        return Finding(Level.ERROR, check, what + words, GRANT)
     if isinstance(error, exceptions.Unauthorized | auth_exceptions.GoogleAuthError):
         return Finding(Level.ERROR, check, words, "gcloud auth application-default login")
     return Finding(
