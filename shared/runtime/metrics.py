@@ -34,11 +34,14 @@ _OF_HTTP: Final = {
 
 
 def retry_code(error: BaseException | None) -> str:
-    """Return which of `CODES` a client's error has, or that by which one of ours was caused."""
+    """Return which of `CODES` a client's error has, or that by which one of ours was caused.
+
+    The code of one of ours may be a text that begins with it.
+    """
     for one in (error, None if error is None else error.__cause__):
         found: Any = getattr(one, "grpc_status_code", None) or getattr(one, "code", None)
         found = found() if callable(found) else found
-        name = getattr(found, "name", None)
+        name = found.partition(" ")[0] if isinstance(found, str) else getattr(found, "name", None)
         if name in CODES:
             return str(name)
         if found in _OF_HTTP:

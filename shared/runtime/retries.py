@@ -26,12 +26,14 @@ from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_base
 
 from shared.contracts.errors import TransientError
-from shared.runtime.metrics import RETRIED, retry_code
+from shared.runtime.metrics import OTHER_CODE, RETRIED, retry_code
 from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
 _LASTING = 5
 """The attempt whose log entry names what to check: fewer are ordinary."""
+_UNANSWERED = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", OTHER_CODE})
+"""The codes of what may be the network's fault: any other is an answer of the service."""
 _emulators: dict[str, str] = {}
 
 T = TypeVar("T")
@@ -155,9 +157,11 @@ def _plain(name: str) -> str:
 
 def _log(name: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    RETRIED.add(retry_code(error))
-    more = {"fix": _reach()} if state.attempt_number == _LASTING else {}
-    structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=str(error), **more)
+    code = retry_code(error)
+    RETRIED.add(code)
+    more = {"fix": _reach()} if state.attempt_number == _LASTING and code in _UNANSWERED else {}
+    said = getattr(error, "shown", str(error))  # the words of some may quote a row
+    structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=said, **more)
 
 
 def _reach() -> str:

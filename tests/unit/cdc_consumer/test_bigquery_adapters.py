@@ -36,6 +36,7 @@ from services.cdc_consumer.wiring.bigquery_cdc import SinkOptions
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
+from shared.runtime.metrics import retry_code
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.unit.cdc_consumer.listening import listening
@@ -344,6 +345,7 @@ def test_every_status_of_an_append_means_something(code: grpc.StatusCode) -> Non
         assert getattr(error, "denied", False) is (code is grpc.StatusCode.PERMISSION_DENIED)
         transient = isinstance(error, TransientError) and not isinstance(error, TableTroubleError)
         assert ("words" in str(error)) is not transient  # what is logged at each retry quotes nothing
+        assert retry_code(error) == (code.name if isinstance(error, TransientError) else "OTHER")
 
 
 def test_a_storage_error_tells_more_than_the_status() -> None:

@@ -155,6 +155,39 @@ def test_a_retry_names_its_call_in_the_log() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "fixes"),
+    [
+        ("PERMISSION_DENIED", "PERMISSION_DENIED", 0),
+        ("NOT_FOUND TABLE_NOT_FOUND", "NOT_FOUND", 0),
+        ("UNAVAILABLE", "UNAVAILABLE", 1),
+        ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", 1),
+        ("of-our-own", "OTHER", 1),
+        ("", "OTHER", 1),
+    ],
+)
+def test_a_refusal_is_counted_by_its_code_and_does_not_send_anyone_to_the_network(
+    error: str, code: str, fixes: int
+) -> None:
+    before = RETRIED.made()
+    with capture_logs() as logs:
+        retrying(Stop(), longest_wait=SOON)(failing(6, _RefusedError(error)))
+
+    assert RETRIED.since(before) == {code: 6}
+    assert [one["error"] for one in logs] == ["what may be shown"] * 6
+    assert sum("fix" in one for one in logs) == fixes
+
+
+class _RefusedError(TransientError):
+    """An error of ours that has its code as a text, and whose words may quote a row."""
+
+    shown = "what may be shown"
+
+    def __init__(self, code: str) -> None:
+        super().__init__("value 'secret'")
+        self.code = code
+
+
 def test_a_service_that_does_not_answer_for_long_is_logged_once_with_the_addresses_to_check() -> None:
     name_emulators({"SPANNER_EMULATOR_HOST": "127.0.0.1:1", "PATH": "/bin"})
     attempts = 0

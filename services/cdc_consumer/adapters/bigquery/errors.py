@@ -44,6 +44,14 @@ _storage_error: Final = StorageError.pb()
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
+class AppendFailedError(TransientError):
+    """An append that may succeed later, and the code that retries are counted by."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def append_error(table: str, status: Status) -> Exception | None:
     """Return what a refused append is; None where it must be the rows themselves (an invalid argument, no row named).
 
@@ -66,7 +74,7 @@ def append_error(table: str, status: Status) -> Exception | None:
             | grpc.StatusCode.RESOURCE_EXHAUSTED
             | grpc.StatusCode.UNKNOWN  # how an idle connection's end has been seen from Python
         ):
-            return TransientError(named)
+            return AppendFailedError(named, code=code.name)
         case grpc.StatusCode.PERMISSION_DENIED:
             return TableTroubleError(told, code=code_name(status), denied=True)
         case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.FAILED_PRECONDITION:
