@@ -45,10 +45,10 @@ def consumer_figures(address: str, dataset: str, at: datetime) -> ConsumerFigure
         connections=round(metrics["append_connections"]) if "append_connections" in metrics else None,
         bytes_per_second=size,
         changes_per_second=changes,
-        appended={
-            one["table"] if "." in one["table"] else f"{dataset}.{one['table']}": datetime.fromisoformat(one["applied"])
+        unapplied={
+            one["table"] if "." in one["table"] else f"{dataset}.{one['table']}": datetime.fromisoformat(since)
             for one in document["tables"]
-            if one["applied"]
+            if (since := one.get("unapplied_since"))  # an older consumer may answer
         },
     )
 

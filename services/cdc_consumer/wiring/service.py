@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -137,10 +137,13 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     )
 
     metrics.show_refused(told.refused)
-    watermarks = ApplyWatermarks(
-        registry,
-        lambda: mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors()),
-    )
+
+    def read_watermarks() -> Mapping[str, datetime]:
+        found = mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors())
+        told.applied_up_to(found)
+        return found
+
+    watermarks = ApplyWatermarks(registry, read_watermarks)
     deferrals = Deferrals(state_file(settings, DEFERRALS_FILE), SystemClock())
     limit = DeadLetterLimit(settings.poison_limit, state_file(settings, DEAD_LETTERS_FILE))
 

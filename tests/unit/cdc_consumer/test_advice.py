@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
+from services.cdc_consumer.app.status.metrics import ConsumerMetrics
+from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.commands.advise import consumer_figures, lines
 from services.cdc_consumer.core.advice.advice import Advice, Question, advise
 from services.cdc_consumer.core.advice.capacity import ReservationNames, slot_use, statements
@@ -22,9 +24,13 @@ from services.cdc_consumer.core.advice.figures import (
 from services.cdc_consumer.core.advice.mirrors import JobKind, delete_is_applied, kind_of_query, recommended
 from services.cdc_consumer.core.advice.pipeline import advise_on_pipeline, outage, quotas, stream_storage
 from services.cdc_consumer.core.advice.prices import GIB, TIB, Prices
+from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
+from services.cdc_consumer.ports import Mirror
 from shared.contracts.errors import MisconfiguredError
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health, serving_health
 from shared.runtime.stop import Stop
+from tests.unit.cdc_consumer.world import SetClock
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 TEN_MINUTES = timedelta(minutes=10)
@@ -145,17 +151,26 @@ def test_a_max_staleness_that_applies_cannot_keep_up_with_is_to_be_raised() -> N
 
 
 def test_changes_that_wait_behind_a_watermark_that_stands_are_named() -> None:
-    consumer = ConsumerFigures(appended={"d.Orders": t(22)})
+    consumer = ConsumerFigures(unapplied={"d.Orders": t(22)})
 
-    assert not problems(advice_on(a_region(), consumer=consumer, at=t(40)))
-    found = problems(advice_on(a_region(), consumer=consumer, at=t(41)))
+    assert not problems(advice_on(a_region(), consumer=consumer, at=t(42)))
+    found = problems(advice_on(a_region(), consumer=consumer, at=t(43)))
     assert list(found) == ["d.Orders: changes are not applied"]
-    assert "deletes among them have not removed their data" in found["d.Orders: changes are not applied"].detail
-    idle = ConsumerFigures(appended={"d.Orders": t(19)})
-    assert not problems(advice_on(a_region(), consumer=idle, at=t(500))), "nothing waits"
+    assert "a change was written 21m ago" in found["d.Orders: changes are not applied"].detail
+    applied = ConsumerFigures(unapplied={"d.Orders": t(19)})
+    assert not problems(advice_on(a_region(), consumer=applied, at=t(500))), "nothing waits"
     unset = a_region(a_mirror(max_staleness=timedelta()))
-    assert not problems(advice_on(unset, consumer=consumer, at=t(20) + DAY))
-    assert problems(advice_on(unset, consumer=consumer, at=t(21) + DAY))
+    assert not problems(advice_on(unset, consumer=consumer, at=t(22) + DAY))
+    assert problems(advice_on(unset, consumer=consumer, at=t(23) + DAY))
+
+
+def test_the_first_change_after_idle_days_has_to_wait_for_as_long_as_any_other() -> None:
+    first = ConsumerFigures(unapplied={"d.Orders": t(20) + 3 * DAY})
+
+    for staleness, limit in ((TEN_MINUTES, 2 * TEN_MINUTES), (timedelta(), DAY)):
+        region = a_region(a_mirror(max_staleness=staleness))
+        assert not problems(advice_on(region, consumer=first, at=t(20) + 3 * DAY + limit))
+        assert problems(advice_on(region, consumer=first, at=t(21) + 3 * DAY + limit))
 
 
 def test_applies_that_failed_and_partitions_are_named() -> None:
@@ -326,20 +341,33 @@ def test_change_records_of_bigtable_take_one_and_a_half_times_what_is_written_in
 
 
 def test_a_running_consumer_is_asked_for_its_throughput() -> None:
-    registry = CollectorRegistry()
-    for name, value in (("appended_bytes", 6_000), ("changes", 60)):
-        Counter(f"millrace_consumer_{name}", "x", registry=registry).inc(value)
-    Gauge("millrace_consumer_append_connections", "x", registry=registry).set(3)
-    tables = [{"table": "Orders", "applied": "2026-11-22T10:00:01.123456Z"}, {"table": "e.T", "applied": None}]
-    document = {"service": "cdc_consumer", "since": "2026-11-22T10:00:00.123456789Z", "tables": tables}
+    registry, clock = CollectorRegistry(), SetClock()
+    clock.time = Nanoseconds(round(T0.timestamp()) * 10**9 + 123_456_789)
+    mirrors = [Mirror("Orders", 1), Mirror("e.T", 1), Mirror("idle", 1)]
+    status = ConsumerStatus(clock, lambda _datasets: mirrors, lambda _mirror: None)
+    committed, applied = (clock.now() // 1000 + 1_000_000 * seconds for seconds in (0, 1))
+    note = TableNote(latest=Applied(committed, committed, applied))
+    report = Report(
+        counts=Counts(messages=1, changes=60, tables={"Orders": note, "e.T": note}),
+        process="a",
+        appends=Appends.of_one(6_000, 0.1),
+        connections=3,
+    )
+    metrics = ConsumerMetrics(registry, clock)
+    metrics.take(report)
+    status.take(report)
+    status.applied_up_to({"e.T": T0 + HOUR})
 
-    with serving_health(Health(), registry, Stop(), "127.0.0.1", 0, lambda: document) as port:
+    def document() -> Mapping[str, object]:
+        return status.document(ready=True, alive=True)
+
+    with serving_health(Health(), registry, Stop(), "127.0.0.1", 0, document) as port:
         found = consumer_figures(f"127.0.0.1:{port}", "d", T0 + timedelta(seconds=60, microseconds=123_456))
 
     assert found.connections == 3
     assert found.bytes_per_second == pytest.approx(100)
     assert found.changes_per_second == pytest.approx(1)
-    assert found.appended == {"d.Orders": T0 + timedelta(seconds=1, microseconds=123_456)}
+    assert found.unapplied == {"d.Orders": T0 + timedelta(seconds=1, microseconds=123_456)}
     assert consumer_figures(f"127.0.0.1:{port}", "d", T0) == ConsumerFigures(), "none runs there"
 
 

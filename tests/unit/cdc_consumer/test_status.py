@@ -1,7 +1,7 @@
 """What the consumer says of its tables, and what `status` makes of it."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +12,7 @@ from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
 from tests.unit.cdc_consumer.world import NOW
 
@@ -73,6 +73,33 @@ def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
     }
     assert exit_code(world.document()) == 0
     assert "waits: rows older than 2026-11-21T12:00:04Z may wait to be swept" in list(lines(world.document()))
+
+
+def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it(world: World) -> None:
+    def written(second: int) -> None:
+        at = MICROS + 1_000_000 * second
+        world.take(Counts(tables={"planes": TableNote(latest=Applied(at, at, at))}))
+
+    def after(watermark: int | None = None) -> str | None:
+        if watermark is not None:
+            world.status.applied_up_to({"planes": datetime.fromtimestamp(MICROS / 1e6 + watermark, UTC)})
+        since: str | None = world.table("planes")["unapplied_since"]
+        return since
+
+    def moment(second: int) -> str:
+        return format_timestamp(Nanoseconds(NOW + 1_000_000_000 * second))
+
+    world.mirrors = [Mirror("planes", MICROS)]
+    assert after() is None
+    written(1)
+    written(2)
+    written(3)
+    assert after() == moment(1)
+    assert after(watermark=0) == moment(1), "an old watermark"
+    assert after(watermark=2) == moment(3), "of those that wait the last is known"
+    assert after(watermark=4) is None
+    written(9)
+    assert after(watermark=5) == moment(9), "the first change after a rest"
 
 
 def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:

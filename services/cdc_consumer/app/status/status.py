@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -50,6 +50,8 @@ class _Table:
     again_at: int = 0
     """When the last of what was deferred comes again, whatever the table has been since."""
     latest: Applied | None = None
+    unapplied_since: int = 0
+    """When a change was written that BigQuery was not known to have applied since; others may have waited longer."""
 
     def refusal(self, now: int, refused_after: timedelta, *, mirrored: bool) -> tuple[str, int] | None:
         """Return why its changes become dead letters, and since when; None: they do not.
@@ -133,6 +135,16 @@ class ConsumerStatus:
             self._heartbeats = newest_heartbeats(self._heartbeats, counts.heartbeats)
             for name, note in counts.tables.items():
                 _note(self._tables.setdefault(name, _Table()), note, now)
+
+    def applied_up_to(self, watermarks: Mapping[str, datetime]) -> None:
+        """Take note of what BigQuery has applied. What was written between its watermark and the last write is not
+        known: such a change is taken to be as young as that write."""
+        with self._lock:
+            for name, at in watermarks.items():
+                table, until = self._tables.get(name), round(at.timestamp() * 1e6)
+                if table is not None and table.unapplied_since <= until:
+                    last = table.latest.applied or 0 if table.latest is not None else 0
+                    table.unapplied_since = last if last > until else 0
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -325,6 +337,7 @@ def _note(table: _Table, note: TableNote, now: int) -> None:
             table.stuck, table.stuck_until = note.stuck, max(table.stuck_until, again_at)
     if note.latest is not None and (table.latest is None or note.latest.committed >= table.latest.committed):
         table.latest = note.latest
+        table.unapplied_since = table.unapplied_since or note.latest.applied or 0
 
 
 def _restored(kept: DurableBytes | None) -> dict[str, int]:
@@ -360,6 +373,7 @@ def _shown(
         "to_sweep": _time(mirror.to_sweep or None if mirror is not None else None),
         "committed": _time(table.latest.committed if table.latest is not None else None),
         "applied": _time(table.latest.applied if table.latest is not None else None),
+        "unapplied_since": _time(table.unapplied_since or None if mirror is not None else None),
         "lag_seconds": stages(table.latest),
     }
 

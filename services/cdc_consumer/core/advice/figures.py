@@ -81,9 +81,9 @@ class RegionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFigures:
-    """What the running consumer answers. ``appended``: when it last wrote to each mirror."""
+    """What the running consumer answers. ``unapplied``: since when a change of each mirror waits, at least."""
 
     connections: int | None = None
     bytes_per_second: float | None = None
     changes_per_second: float | None = None
-    appended: Mapping[str, datetime] = field(default_factory=dict)
+    unapplied: Mapping[str, datetime] = field(default_factory=dict)

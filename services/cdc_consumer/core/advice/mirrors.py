@@ -150,14 +150,13 @@ def problems_of(advice: MirrorAdvice, consumer: ConsumerFigures, at: datetime) -
             "up, and queries then merge at run time as if it were unset",
             f'set max_staleness = "{format_duration(best)}" in TABLES_FILE, or {_RESERVE}',
         )
-    appended = consumer.appended.get(mirror.name)
-    waits_since = mirror.watermark
+    waits_since = consumer.unapplied.get(mirror.name)
     limit = 2 * current if current else _DAY
-    if waits_since is not None and appended is not None and appended > waits_since and at - waits_since > limit:
+    if mirror.watermark and waits_since and waits_since > mirror.watermark and at - waits_since > limit:
         yield AdviceProblem(
             f"{mirror.name}: changes are not applied",
-            f"the watermark has stood for {_rounded(at - waits_since)}, and changes were written since: deletes among "
-            "them have not removed their data yet",
+            f"a change was written {_rounded(at - waits_since)} ago, and the watermark has not passed it: deletes "
+            "among such changes have not removed their data yet",
             f"look for failed jobs of bigquery-adminbot@system.gserviceaccount.com, and {_RESERVE}",
         )
     if jobs is not None and jobs.failed:
