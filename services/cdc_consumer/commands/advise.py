@@ -21,7 +21,12 @@ from shared.contracts.sizes import format_size
 from shared.runtime.findings import wrapped
 
 _TIMEOUT: Final = 5.0  # seconds
-_PLURAL: Final = {JobKind.APPLY: "background applies", JobKind.QUERY: "queries", JobKind.MERGE: "runtime merges"}
+_PLURAL: Final = {
+    JobKind.APPLY: "background applies",
+    JobKind.QUERY: "queries",
+    JobKind.MERGE: "runtime merges",
+    JobKind.QUERY_OR_MERGE: "queries and merges",
+}
 _METRIC: Final = re.compile(
     r"^millrace_consumer_(append_connections|appended_bytes_total|changes_total) (\S+)$", re.MULTILINE
 )

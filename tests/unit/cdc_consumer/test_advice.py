@@ -120,7 +120,7 @@ def test_jobs_of_each_kind_are_priced_on_demand_and_by_capacity() -> None:
 
     assert [(cost.kind, cost.jobs, cost.on_demand, cost.capacity) for cost in one.costs] == [
         (JobKind.APPLY, 7, 20.0, 0.5),
-        (JobKind.QUERY, 3, None, 0.05),
+        (JobKind.QUERY_OR_MERGE, 3, None, 0.05),
     ]
 
 
@@ -392,7 +392,7 @@ def test_the_text_names_every_figure_and_every_rule() -> None:
         "applied up to 2026-11-22T10:20:00Z, 5.0m ago",
         "deletes written by --deleted-at: applied",
         "background applies 7 1.1 TB $6.25 1.00 $0.06",
-        "queries 3 1.1 TB $6.25 1.00 $0.06",
+        "queries and merges 3 1.1 TB $6.25 1.00 $0.06",
         "$80.36 if each of these queries were a runtime merge; $4,500.00 at most for a background apply every 1h",
         "used 90.0 in the busiest second, 0.000 on average (slots_used 1.500)",
         "2 of 10,000 connections, 1.0 MB/s of 3.0 GB/s",

@@ -38,6 +38,8 @@ class JobKind(StrEnum):
     """Is within max_staleness, and reads what is applied."""
     MERGE = "runtime merge"
     """A query that is not, or of a table without max_staleness: reads the whole table, and merges what waits."""
+    QUERY_OR_MERGE = "query or runtime merge"
+    """Of a table with max_staleness: the history of jobs does not say which of the two a query was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def advise_on(
     best = recommended(applies, tolerable)
     queries = region.query_jobs.get(mirror.name)
     apply_jobs = region.apply_jobs.get(mirror.name)
-    of_queries = JobKind.QUERY if mirror.max_staleness else JobKind.MERGE
+    of_queries = JobKind.QUERY_OR_MERGE if mirror.max_staleness else JobKind.MERGE
     return MirrorAdvice(
         mirror,
         best,
