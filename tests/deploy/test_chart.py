@@ -14,6 +14,7 @@ import yaml
 from services.bigtable_reader.settings import Settings as BigtableReaderSettings
 from services.cdc_consumer.settings import Settings as ConsumerSettings
 from services.dead_letter.settings import Settings as DeadLetterSettings
+from services.dead_letter.settings import watched_services
 from services.spanner_reader.settings import Settings as SpannerReaderSettings
 from shared.runtime.settings import read_settings, variable_name
 from tests.deploy.terraform_module import MODULE, ROOT, TOOLS
@@ -30,6 +31,7 @@ SETTINGS: Final[Mapping[str, type[Any]]] = {
 }
 FILES: Final = {"TABLES_FILE", "API_TOKEN_FILE"}
 KEDA: Final = "keda.sh/v1alpha1"
+DEAD_LETTER: Final = "millrace-dead-letter"
 
 
 def helm(*words: str, version: str = VERSIONS[-1]) -> subprocess.CompletedProcess[str]:
@@ -127,6 +129,28 @@ def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(t
     assert found >= {"cdc_consumer", "dead_letter"}
 
 
+def test_the_console_polls_each_service_by_its_component_and_also_while_it_is_not_ready(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    readers = {}
+    for kind in ("spanner", "bigtable"):
+        (reader, *_) = yaml.safe_load((ROOT / f"deploy/helm/examples/{kind}.yaml").read_text())[
+            f"{kind}Readers"
+        ].values()
+        readers[f"{kind}Readers"] = {"twice": reader, "consumer": reader}
+    file.write_text(yaml.safe_dump(readers))
+    objects = rendered("spanner", "--values", str(file))
+    services = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "Service"}
+    (dead_letter,) = (one for one in objects if (one["kind"], one["metadata"]["name"]) == ("StatefulSet", DEAD_LETTER))
+    (container,) = dead_letter["spec"]["template"]["spec"]["containers"]
+    (text,) = (one["value"] for one in container["env"] if one["name"] == "CONSOLE_SERVICES")
+
+    watched = watched_services(text)
+
+    assert watched["bigtable-reader-consumer"] == "http://millrace-bigtable-reader-consumer:8080"
+    assert set(watched.values()) == {f"http://{name}:8080" for name in services.keys() - {DEAD_LETTER}}
+    assert all(spec["publishNotReadyAddresses"] is True for spec in services.values())
+
+
 @pytest.mark.parametrize("example", NAMES)
 def test_pods_meet_the_restricted_standard(example: str) -> None:
     for pod in pods(example):
@@ -142,6 +166,13 @@ def test_pods_meet_the_restricted_standard(example: str) -> None:
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert security["readOnlyRootFilesystem"] is True
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_kubernetes_keeps_the_end_of_a_failed_containers_log(example: str) -> None:
+    for pod in pods(example):
+        for container in pod["spec"]["containers"]:
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize("example", NAMES)
