@@ -1,15 +1,11 @@
 """Whether the topics keep what is published to them: asked at the start, and again while a service runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
-from shared.pubsub.channels import open_async_channel, stoppable_channel
-from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
-from shared.pubsub.packer import PackerLimits
-from shared.pubsub.publisher import BatchPublisher, PublisherOptions
+from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.topology import check_topic
 from shared.runtime.stop import Stop
 
@@ -47,24 +43,3 @@ class TopicSubscriptions:
                     if topic == self._topics[0]:
                         raise
                     raise MisconfiguredError(error.code, error.message) from error
-
-
-@asynccontextmanager
-async def checked_publisher(
-    emulator_host: str | None,
-    topic: str,
-    dead_letter_topic: str,
-    stop: Stop,
-    *,
-    keep_messages_for: timedelta,
-    limits: PackerLimits,
-    failed_in: str,
-) -> AsyncIterator[BatchPublisher]:
-    """Open one; MisconfiguredError where either topic would lose what is published, or keep it for too short a time."""
-    await TopicSubscriptions(emulator_host, [topic, dead_letter_topic], keep_messages_for).check()
-    async with open_async_channel(emulator_host) as channel:
-        letters = AsyncDeadLetterPublisher(channel, dead_letter_topic, stop)
-        async with BatchPublisher(
-            channel, topic, letters, stop, PublisherOptions(failed_in=failed_in, limits=limits)
-        ) as publisher:
-            yield publisher

@@ -177,7 +177,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
             _database, partitions = databases(settings, channels)
             await partitions.learn_dialect()
             await partition_store(settings, partitions, owner="killed").create_table()
-            await SpannerTopicStore(partitions, settings.partition_table).keep(topic_of(settings))
+            await SpannerTopicStore(partitions, settings.partition_table).keep(topic_of(settings).identity)
         finally:
             await channels.close()
 

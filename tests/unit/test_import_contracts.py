@@ -22,7 +22,7 @@ LEAKS: Final = {
         ("shared.runtime.health", "google.cloud.monitoring_v3"),
         ("shared.runtime.stop", "shared.pubsub.names"),
     ],
-    "shared.pubsub knows contracts, runtime and Pub/Sub, and no service": [
+    "shared.pubsub knows contracts, runtime, reading and Pub/Sub, and no service": [
         ("shared.pubsub.names", "google.cloud.bigquery"),
         ("shared.pubsub.packer", "services.spanner_reader.ports"),
     ],

@@ -15,11 +15,9 @@ from services.bigtable_reader.adapters.stream.partition_schema import partition_
 from services.bigtable_reader.app.stall_watch import shown
 from services.bigtable_reader.core.schema.resync import fix_of
 from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.wiring.stores import topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.pubsub.backlogs import inspect_backlogs, monitored_backlogs
-from shared.pubsub.inspection import inspect_topics
-from shared.pubsub.names import topic_path
 from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
 
@@ -42,9 +40,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
             "fix include and exclude, or BIGTABLE_TABLE",
         )
     yield from asyncio.run(_bigtable(settings, file))
-    topics = topic_path(settings.project, settings.topic), topic_path(settings.project, settings.dead_letter_topic)
-    yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
-    yield inspect_backlogs(monitored_backlogs(settings.pubsub_emulator_host, settings.monitoring_url, *topics))
+    yield from topic_of(settings).inspect()
 
 
 async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:

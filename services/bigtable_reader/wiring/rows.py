@@ -30,13 +30,11 @@ from services.bigtable_reader.wiring.stores import (
     resync_store,
     snapshot_store,
     table_scan,
+    topic_of,
     watched_table,
 )
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.names import published_to, topic_path
-from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
-from shared.pubsub.subscriptions import checked_publisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
@@ -76,16 +74,8 @@ async def rows(settings: Settings) -> int:
         @asynccontextmanager
         async def publisher() -> AsyncIterator[BatchPublisher]:
             check_the_same_is_watched(watching, await resyncs.watching())  # now, for readers may have come since
-            await check_topic(partitions, published_to(settings.project, settings.topic, settings.pubsub_emulator_host))
-            async with checked_publisher(
-                settings.pubsub_emulator_host,
-                topic_path(settings.project, settings.topic),
-                topic_path(settings.project, settings.dead_letter_topic),
-                stop,
-                keep_messages_for=settings.keep_messages_for,
-                limits=PackerLimits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                failed_in="bigtable_reader",
-            ) as opened:
+            await check_topic(partitions, topic_of(settings).identity)
+            async with topic_of(settings).checked_publisher(stop) as opened:
                 yield opened
 
         images = ImageMaker(

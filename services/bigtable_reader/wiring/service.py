@@ -45,18 +45,12 @@ from services.bigtable_reader.wiring.stores import (
     resync_store,
     snapshot_store,
     table_scan,
+    topic_of,
     watched_table,
 )
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
-from shared.pubsub.backlogs import monitored_backlogs
-from shared.pubsub.channels import open_async_channels
-from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
-from shared.pubsub.names import published_to, topic_path
-from shared.pubsub.packer import PackerLimits
-from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
-from shared.reading.backlog_watch import BacklogWatch
 from shared.reading.byte_budget import ByteBudget
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions
@@ -71,7 +65,6 @@ from shared.runtime.tables_file import load_tables_file
 
 _COLLECT: Final = (50_000, 20, 50)  # seldom: hardly anything here is a cycle, and thousands of records live for a while
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
-_LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
 def service() -> int:
@@ -93,8 +86,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
     ):
-        topics = [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)]
-        subscriptions = TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for)
+        subscriptions = topic_of(settings).subscriptions()
         try:
             subscriptions.check_now(stop)
         except MessagesLostError:
@@ -112,6 +104,7 @@ async def read(
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
+    topic = topic_of(settings)
     budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
     channels = BigtableChannels(settings.bigtable_emulator_host, budget)
     table = watched_table(settings)
@@ -122,31 +115,8 @@ async def read(
         options = file.options(settings.bigtable_table).bigtable
         resync_requests = resync_requests_of(settings, channels, file)
         watching = resync_requests.watching.digest
-        calls = settings.publish_requests
-        async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
-            dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
-            letters = AsyncDeadLetterPublisher(
-                channels_to_topic[0], dead_letter_topic, stop, kept=metrics.publishing.kept
-            )
-            publisher = BatchPublisher(
-                channels_to_topic,
-                topic_path(settings.project, settings.topic),
-                letters,
-                stop,
-                PublisherOptions(
-                    failed_in="bigtable_reader",
-                    limits=PackerLimits(
-                        changes_per_message=settings.batch_changes,
-                        bytes_per_message=settings.batch_bytes,
-                        requests=settings.publish_requests,
-                    ),
-                    outstanding_bytes=budget.most,
-                    ordered=settings.ordering == "key",
-                    last_chance=_LAST_CHANCE,
-                ),
-                PublisherHooks(confirmed=metrics.publishing.confirmed, took=metrics.publishing.took),
-            )
-            health.not_ready_while(publisher.why_not_ready)
+        opened = topic.publisher(budget.most, metrics.publishing, health, stop)
+        async with opened as (publisher, letters):
 
             def reading_snapshots(
                 dead_letters: DeadLettering,
@@ -203,14 +173,7 @@ async def read(
             )
             gc.set_threshold(*_COLLECT)
             gc.freeze()  # what is imported and set up stays: no collection need look through it again
-            backlogs = monitored_backlogs(
-                settings.pubsub_emulator_host,
-                settings.monitoring_url,
-                topic_path(settings.project, settings.topic),
-                dead_letter_topic,
-            )
-            watch = BacklogWatch(backlogs, metrics.backlog, settings.check_subscriptions_every)
-            async with watch.watching():
+            async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
     finally:
         await channels.close()
@@ -291,7 +254,7 @@ async def prepare(
             wanted=settings.snapshot == "initial",
             mirrored=outputs.images is not None,
         ),
-        after=lambda: keep_topic(rows, published_to(settings.project, settings.topic, settings.pubsub_emulator_host)),
+        after=lambda: keep_topic(rows, topic_of(settings).identity),
         mirrored=outputs.images is not None,
     )
     return outputs, store
@@ -306,7 +269,7 @@ async def request_resync_of_lost_messages(settings: Settings, stop: Stop, health
         partition_store(settings, rows, "start", timedelta(0)),
         resync_requests_of(settings, channels, file),
     )
-    topic = published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
+    topic = topic_of(settings).identity
     try:
         attempt = health.attempting(
             lambda: request_resync_if_resumed(store, lambda: check_topic(rows, topic), resync_requests)

@@ -14,6 +14,7 @@ from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.settings import Settings
 from shared.contracts.timestamps import Nanoseconds
+from shared.pubsub.reader_topic import ReaderTopic
 from shared.runtime.clock import SystemClock
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
@@ -75,3 +76,8 @@ def resync_store(settings: Settings, channels: BigtableChannels) -> BigtableResy
 def table_scan(channels: BigtableChannels, table: Table, watched: Watched) -> BigtableScan:
     """Return the watched families of the table's rows, in key order."""
     return BigtableScan(channels, table, watched)
+
+
+def topic_of(settings: Settings) -> ReaderTopic:
+    """Return where this reader publishes."""
+    return ReaderTopic(settings, "bigtable_reader")

@@ -40,9 +40,6 @@ from services.spanner_reader.wiring.stores import databases, open_channels, topi
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.backlogs import inspect_backlogs, monitored_backlogs
-from shared.pubsub.inspection import inspect_topics
-from shared.pubsub.names import topic_path
 from shared.runtime.clock import SystemClock
 from shared.runtime.doctor import LOGIN, inspect_keep, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
@@ -64,9 +61,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is read")
     yield from asyncio.run(_spanner(settings, file))
-    topics = topic_path(settings.project, settings.topic), topic_path(settings.project, settings.dead_letter_topic)
-    yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
-    yield inspect_backlogs(monitored_backlogs(settings.pubsub_emulator_host, settings.monitoring_url, *topics))
+    yield from topic_of(settings).inspect()
 
 
 async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
@@ -222,7 +217,7 @@ class _Looking:
             yield failed
         topics = SpannerTopicStore(self._partitions, settings.partition_table)
         _same, failed = await _asked(
-            "progress: topic", lambda: topics.check(topic_of(settings)), "set TOPIC to the readers' topic"
+            "progress: topic", lambda: topics.check(topic_of(settings).identity), "set TOPIC to the readers' topic"
         )
         if failed is not None:
             yield failed

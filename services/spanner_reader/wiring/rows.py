@@ -15,10 +15,7 @@ from services.spanner_reader.app.source_rows import SpannerSourceRows
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, learn_dialects, open_channels, partition_store, topic_of
-from shared.pubsub.names import topic_path
-from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher
-from shared.pubsub.subscriptions import checked_publisher
 from shared.reading.source_rows import answer_requests
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
@@ -38,16 +35,8 @@ async def rows(settings: Settings) -> int:
             await learn_dialects(partitions)
             store = partition_store(settings, partitions, owner="command")
             if await store.exists() and not await store.is_empty():  # nor is it another change stream's
-                await SpannerTopicStore(partitions, settings.partition_table).check(topic_of(settings))
-            async with checked_publisher(
-                settings.pubsub_emulator_host,
-                topic_path(settings.project, settings.topic),
-                topic_path(settings.project, settings.dead_letter_topic),
-                stop,
-                keep_messages_for=settings.keep_messages_for,
-                limits=PackerLimits(changes_per_message=settings.batch_changes, bytes_per_message=settings.batch_bytes),
-                failed_in="spanner_reader",
-            ) as opened:
+                await SpannerTopicStore(partitions, settings.partition_table).check(topic_of(settings).identity)
+            async with topic_of(settings).checked_publisher(stop) as opened:
                 yield opened
 
         catalog = SpannerCatalog(database, settings.change_stream)

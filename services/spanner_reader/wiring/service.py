@@ -50,14 +50,7 @@ from services.spanner_reader.wiring.topics import mark_if_resumed
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.backlogs import monitored_backlogs
-from shared.pubsub.channels import open_async_channels
-from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
-from shared.pubsub.names import topic_path
-from shared.pubsub.packer import PackerLimits
-from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
-from shared.reading.backlog_watch import BacklogWatch
 from shared.reading.byte_budget import ByteBudget
 from shared.reading.settings import owner_name
 from shared.reading.snapshots import SnapshotOptions, Snapshots
@@ -71,7 +64,6 @@ from shared.runtime.tables_file import load_tables_file
 
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
 _LONGEST_IDLE: Final = timedelta(seconds=10)  # until a snapshot that is asked for begins
-_LAST_CHANCE: Final = timedelta(seconds=5)  # for what is published at a stop, of ten seconds for all of it
 
 
 def service() -> int:
@@ -93,11 +85,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
     ):
-        subscriptions = TopicSubscriptions(
-            settings.pubsub_emulator_host,
-            [topic_path(settings.project, name) for name in (settings.topic, settings.dead_letter_topic)],
-            settings.keep_messages_for,
-        )
+        subscriptions = topic_of(settings).subscriptions()
         try:
             subscriptions.check_now(stop)
         except MessagesLostError:
@@ -111,6 +99,7 @@ async def read(
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
+    topic = topic_of(settings)
     channels = open_channels(settings)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
@@ -128,32 +117,8 @@ async def read(
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
-        calls = settings.publish_requests
-        async with open_async_channels(settings.pubsub_emulator_host, calls) as channels_to_topic:
-            dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
-            letters = AsyncDeadLetterPublisher(
-                channels_to_topic[0], dead_letter_topic, stop, kept=metrics.publishing.kept
-            )
-            publisher = BatchPublisher(
-                channels_to_topic,
-                topic_path(settings.project, settings.topic),
-                letters,
-                stop,
-                PublisherOptions(
-                    failed_in="spanner_reader",
-                    limits=PackerLimits(
-                        changes_per_message=settings.batch_changes,
-                        bytes_per_message=settings.batch_bytes,
-                        requests=settings.publish_requests,
-                    ),
-                    outstanding_bytes=budget.most,
-                    ordered=settings.ordering == "key",
-                    last_chance=_LAST_CHANCE,
-                ),
-                PublisherHooks(confirmed=metrics.publishing.confirmed, took=metrics.publishing.took),
-            )
-            health.not_ready_while(publisher.why_not_ready)
-
+        opened = topic.publisher(budget.most, metrics.publishing, health, stop)
+        async with opened as (publisher, _letters):
             rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
 
             def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:
@@ -201,14 +166,7 @@ async def read(
                 ),
                 snapshots=reading_snapshots,
             )
-            backlogs = monitored_backlogs(
-                settings.pubsub_emulator_host,
-                settings.monitoring_url,
-                topic_path(settings.project, settings.topic),
-                dead_letter_topic,
-            )
-            watch = BacklogWatch(backlogs, metrics.backlog, settings.check_subscriptions_every)
-            async with watch.watching():
+            async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
     finally:
         await channels.close()
@@ -256,7 +214,7 @@ async def prepare(
             check_times(definition, start=start, end=end, now=now)
             heartbeat = int(settings.heartbeat_interval / timedelta(milliseconds=1))
             await check_start(stream, SpannerStreamQuery(ROOT, start, end, heartbeat))
-            await topics.keep(topic_of(settings))
+            await topics.keep(topic_of(settings).identity)
 
         await first_start(
             catalog=catalog,
@@ -270,7 +228,7 @@ async def prepare(
             check=check,
         )
     else:
-        await topics.keep(topic_of(settings))
+        await topics.keep(topic_of(settings).identity)
         log.info("resumed", start_timestamp_ignored=settings.start_timestamp is not None)
     alter = whole_rows(settings.change_stream, definition)
     if alter is not None:

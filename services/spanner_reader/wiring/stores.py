@@ -11,7 +11,7 @@ from services.spanner_reader.adapters.spanner.connection import (
 )
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.settings import Settings, replicas
-from shared.pubsub.names import published_to
+from shared.pubsub.reader_topic import ReaderTopic
 
 
 def open_channels(settings: Settings) -> SpannerChannels:
@@ -52,6 +52,6 @@ def snapshot_store(settings: Settings, partitions: SpannerDatabaseClient, owner:
     return SpannerSnapshotStore(partitions, settings.partition_table, owner=owner, lease=settings.lease_duration)
 
 
-def topic_of(settings: Settings) -> str:
-    """Return what the readers of a partition table have in common."""
-    return published_to(settings.project, settings.topic, settings.pubsub_emulator_host)
+def topic_of(settings: Settings) -> ReaderTopic:
+    """Return where this reader publishes."""
+    return ReaderTopic(settings, "spanner_reader")

@@ -26,7 +26,7 @@ async def change_topic(settings: Settings) -> int:
         before = None
         if await store.exists():
             await store.is_empty()  # refuses another stream's; a first start that was killed may have left it empty
-            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings))
+            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings).identity)
         if before is None:
             raise MisconfiguredError(
                 "no-topic-remembered",
@@ -34,7 +34,7 @@ async def change_topic(settings: Settings) -> int:
             )
     finally:
         await channels.close()
-    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings))
+    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings).identity)
     return 0
 
 
@@ -50,7 +50,7 @@ async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> Non
         async def mark() -> None:
             await partitions.learn_dialect()
             if await store.exists() and not await store.is_empty():
-                await topics.check(topic_of(settings))
+                await topics.check(topic_of(settings).identity)
                 kept, recheck = settings.keep_messages_for, settings.check_subscriptions_every
                 await mark_lost(store, shapes, kept=kept, recheck=recheck)
 
