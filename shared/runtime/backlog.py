@@ -1,6 +1,6 @@
 """What waits in a subscription, and how long each store still keeps what waits in it: as metrics of the readers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -56,7 +56,7 @@ class BacklogMetrics:
             "Reads of the backlogs from Cloud Monitoring that failed.",
             registry=registry,
         )
-        self._shown: set[str] = set()
+        self._backlogs: Sequence[SubscriptionBacklog] = ()
 
     def stream_keeps(self, left: timedelta) -> None:
         """Show how long the change stream still keeps what is not read."""
@@ -68,10 +68,10 @@ class BacklogMetrics:
 
     def show(self, backlogs: Sequence[SubscriptionBacklog]) -> None:
         """Show these, and no others; none at all: nothing is known."""
-        for name in self._shown - {one.name for one in backlogs}:
+        for name in {one.name for one in self._backlogs} - {one.name for one in backlogs}:
             for gauge in (self._messages, self._age, self._retention):
                 gauge.remove(name)
-        self._shown = {one.name for one in backlogs}
+        self._backlogs = tuple(backlogs)
         for one in backlogs:
             self._retention.labels(one.name).set(one.retention.total_seconds())
             _show(self._messages, one.name, one.messages)
@@ -79,6 +79,18 @@ class BacklogMetrics:
         for store in (SUBSCRIPTION, DEAD_LETTER_SUBSCRIPTION):
             known = [one.retention - one.oldest for one in backlogs if one.store == store and one.oldest is not None]
             _show(self._left, store, min(known).total_seconds() if known else None)
+
+    def document(self) -> Sequence[Mapping[str, object]]:
+        """Return what is shown, for `/status`. Any thread may ask."""
+        return [
+            {
+                "subscription": one.name,
+                "retention_seconds": one.retention.total_seconds(),
+                "oldest_seconds": None if one.oldest is None else one.oldest.total_seconds(),
+                "messages": one.messages,
+            }
+            for one in self._backlogs
+        ]
 
 
 def _show(gauge: Gauge, label: str, value: float | None) -> None:

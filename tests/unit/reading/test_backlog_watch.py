@@ -69,6 +69,9 @@ def test_the_newest_answer_is_shown() -> None:
     run_in_virtual_time(watching(Answers(10, 130, 250), shown, minutes=5))
 
     assert (shown.age, shown.failed) == (250, 0)
+    assert shown.metrics.document() == [
+        {"subscription": NAME, "retention_seconds": 7 * 86_400, "oldest_seconds": 250, "messages": 3}
+    ]
 
 
 @pytest.mark.parametrize("error", [TransientError("HTTP 503"), MisconfiguredError("backlog-forbidden", "HTTP 403")])
@@ -84,7 +87,7 @@ def test_failures_are_counted_and_logged_once_and_the_last_answer_stays_for_some
 def test_an_answer_of_long_ago_is_no_longer_shown_until_there_is_another_one() -> None:
     away, shown, later = [TransientError("HTTP 503")] * 7, Shown(), Shown()
     run_in_virtual_time(watching(Answers(10, *away), shown, minutes=13))
-    assert shown.age is None
+    assert (shown.age, shown.metrics.document()) == (None, [])
 
     with capture_logs() as logs:
         run_in_virtual_time(watching(Answers(10, *away, 20), later, minutes=20))

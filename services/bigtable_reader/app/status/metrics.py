@@ -178,4 +178,9 @@ class BigtablePrometheusMetrics:
 
     def document(self) -> Mapping[str, object]:
         """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
-        return {"service": "bigtable_reader", "state": "starting", **self._surveyed}
+        return {
+            "service": "bigtable_reader",
+            "state": "starting",
+            **self._surveyed,
+            "backlogs": self.backlog.document(),
+        }

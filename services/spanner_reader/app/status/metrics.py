@@ -182,4 +182,10 @@ class SpannerPrometheusMetrics:
 
     def document(self) -> Mapping[str, object]:
         """Return what was shown last, for `/status`: this reader's view, where `status` asks the partition table."""
-        return {"service": "spanner_reader", "state": "starting", **self._surveyed, "needs_resync": self._marks}
+        return {
+            "service": "spanner_reader",
+            "state": "starting",
+            **self._surveyed,
+            "needs_resync": self._marks,
+            "backlogs": self.backlog.document(),
+        }
