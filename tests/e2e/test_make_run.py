@@ -61,7 +61,7 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
         for line in run.stdout:
             before.append(line)
             if "changing rows" in line:
-                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=timedelta(seconds=60))
+                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=timedelta(seconds=200))
                 break
         said = "".join(before) + run.stdout.read()
 
