@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.dead_letter.core.dead_letters import (
     Action,
@@ -234,11 +234,15 @@ class IdentityProxy(Protocol):
         """
 
 
+ANSWERS_WITHIN: Final = timedelta(seconds=2)
+"""A service that takes longer to answer for its status does not answer."""
+
+
 class StatusPages(Protocol):
     """What the other services answer at their health ports."""
 
     def ask(self, address: str) -> StatusAnswer:
-        """Return what a service answers; in bounded time. TransientError with the reason where it does not answer."""
+        """Return what a service answers within ANSWERS_WITHIN; TransientError with the reason where it does not."""
 
 
 class CollectorLock(Protocol):

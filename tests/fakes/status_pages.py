@@ -1,6 +1,7 @@
 """The StatusPages in memory: what each address answers, or why it does not."""
 
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,20 @@ from shared.contracts.errors import TransientError
 
 @dataclass
 class FakeStatusPages:
-    """Documents by address; ``obstacles`` are why a service is not ready. An address without a document is away."""
+    """Documents by address; ``obstacles`` are why a service is not ready. An address without a document is away.
+
+    One that is ``hanging`` answers nothing until ``given_up`` is set.
+    """
 
     documents: dict[str, Any] = field(default_factory=dict)
     obstacles: dict[str, str] = field(default_factory=dict)
+    hanging: set[str] = field(default_factory=set)
+    given_up: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, address: str) -> StatusAnswer:
+        if address in self.hanging:
+            assert self.given_up.wait(60)
+            raise TransientError(f"{address}/readyz does not answer in 2 s")
         document = self.documents.get(address)
         if document is None:
             raise TransientError(f"{address}/status cannot be asked: ConnectionRefusedError")

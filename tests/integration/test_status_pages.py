@@ -83,6 +83,15 @@ def test_whatever_else_answers_is_an_error_with_the_reason(answer: bytes, then: 
         PAGES.ask(address)
 
 
+def test_the_first_look_waits_until_asking_a_service_that_hangs_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, as a suspended process does
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        poller = ServicePoller({"hangs": address}, HttpStatusPages(), SystemClock())
+        with poller.polling(Stop()):
+            (hangs,) = poller.services()
+    assert "does not answer in 2 s" in hangs.error
+
+
 def test_a_page_never_waits_for_a_service_that_hangs_and_sees_one_that_comes_back() -> None:
     health, stop, port = Health(), Stop(), free_port()
     health.ready = True

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from services.dead_letter.core.statuses import StatusAnswer
+from services.dead_letter.ports import ANSWERS_WITHIN
 from shared.contracts.errors import TransientError
 
 _LARGEST: Final = 4_000_000  # bytes: ten thousand tables in trouble
@@ -20,7 +21,7 @@ _LONGEST_OBSTACLE: Final = 2_000  # bytes
 class HttpStatusPages:
     """The StatusPages of services at addresses such as http://host:8080."""
 
-    def __init__(self, timeout: timedelta = timedelta(seconds=2)) -> None:
+    def __init__(self, timeout: timedelta = ANSWERS_WITHIN) -> None:
         self._timeout = timeout.total_seconds()
 
     def ask(self, address: str) -> StatusAnswer:

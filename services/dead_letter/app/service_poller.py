@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from services.dead_letter.core.statuses import WatchedService, polled, unanswered
-from services.dead_letter.ports import StatusPages
+from services.dead_letter.ports import ANSWERS_WITHIN, StatusPages
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -19,16 +19,20 @@ EVERY: Final = timedelta(seconds=5)
 _LOOKED_AT: Final = timedelta(minutes=1)
 """For how long after a look it is polled often."""
 _ANYWAY: Final = timedelta(minutes=1)
-_FIRST: Final = 1.0  # seconds that a look waits for answers that are not there yet, or are old
+_FIRST: Final = ANSWERS_WITHIN + timedelta(seconds=1)
+"""A look waits so long for answers that are not there yet, or are old: for longer than it takes to give one up."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class ServicePoller:
     """The services of a setting, by name; each is polled on a thread of its own."""
 
-    def __init__(self, services: Mapping[str, str], pages: StatusPages, clock: Clock) -> None:
+    def __init__(
+        self, services: Mapping[str, str], pages: StatusPages, clock: Clock, first: timedelta = _FIRST
+    ) -> None:
         self._pages = pages
         self._clock = clock
+        self._first = first.total_seconds()
         self._condition = threading.Condition()
         self._seen = {name: WatchedService(name=name, address=address) for name, address in services.items()}
         self._looked_at: Nanoseconds | None = None
@@ -39,7 +43,7 @@ class ServicePoller:
         with self._condition:
             self._looked_at = self._clock.now()
             self._condition.notify_all()
-            self._condition.wait_for(lambda: self._ended or all(map(self._is_fresh, self._seen.values())), _FIRST)
+            self._condition.wait_for(lambda: self._ended or all(map(self._is_fresh, self._seen.values())), self._first)
             return list(self._seen.values())
 
     @contextmanager

@@ -74,6 +74,14 @@ def needs_attention(services: Sequence[WatchedService], letters: DeadLetterStats
 
 def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[Attention]:
     if service.polled_at is None:
+        yield Attention(
+            urgent=True,
+            what="has not answered yet",
+            where=service.name,
+            why=f"{service.address} was asked, and neither answers nor refuses",
+            todo="look again; what stays so hangs, or its name does not resolve from here",
+            command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
+        )
         return
     if service.error:
         yield Attention(

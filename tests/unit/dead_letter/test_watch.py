@@ -1,14 +1,32 @@
 """The command `watch`: what the console shows first, in a terminal."""
 
+from collections.abc import Sequence
+from datetime import timedelta
+
 import pytest
 
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.commands.app import NOT_DONE, WRONG
+from services.dead_letter.core.statuses import WatchedService
 from shared.contracts.errors import TransientError
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.letters import NOW, a_letter, at
 from tests.worlds.console import HOSTILE, SERVICES, TRAFFIC, statuses
 from tests.worlds.replaying import Shell
+
+
+class Impatient(ServicePoller):
+    """A poller whose services answer nothing before it is asked how they are."""
+
+    def __init__(self, pages: FakeStatusPages, shell: Shell) -> None:
+        super().__init__({"traffic": TRAFFIC}, pages, shell.world.clock, timedelta(0))
+        self._given_up = pages.given_up
+
+    def services(self) -> Sequence[WatchedService]:
+        try:
+            return super().services()
+        finally:
+            self._given_up.set()
 
 
 @pytest.fixture
@@ -39,6 +57,12 @@ def test_where_nothing_is_urgent_it_ends_well_without_the_store_too(shell: Shell
     assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
     assert "nothing needs attention\n" in shell.out
     assert "the store: not to be had" in shell.out
+
+
+def test_a_service_that_hangs_needs_attention_before_asking_it_is_given_up(shell: Shell) -> None:
+    shell.poller = Impatient(FakeStatusPages(hanging={TRAFFIC}), shell)
+    assert shell.run("watch") == NOT_DONE
+    assert "! traffic: has not answered yet" in shell.out
 
 
 def test_what_a_service_answers_does_not_steer_the_terminal(shell: Shell) -> None:
