@@ -1,4 +1,4 @@
-"""Polls the other services, so that no page waits for one: often while a page was asked for lately, else rarely."""
+"""Polls the other services every few seconds, so that no page waits for one."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +11,12 @@ import structlog
 from services.dead_letter.core.statuses import WatchedService, polled, unanswered
 from services.dead_letter.ports import ANSWERS_WITHIN, StatusPages
 from shared.contracts.errors import TransientError
-from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
 EVERY: Final = timedelta(seconds=5)
-_LOOKED_AT: Final = timedelta(minutes=1)
-"""For how long after a look it is polled often."""
-_ANYWAY: Final = timedelta(minutes=1)
 _FIRST: Final = ANSWERS_WITHIN + timedelta(seconds=1)
-"""A look waits so long for answers that are not there yet, or are old: for longer than it takes to give one up."""
-_MICROSECOND: Final = timedelta(microseconds=1)
+"""The first look waits so long for answers: for longer than it takes to give one up."""
 
 
 class ServicePoller:
@@ -35,15 +30,12 @@ class ServicePoller:
         self._first = first.total_seconds()
         self._condition = threading.Condition()
         self._seen = {name: WatchedService(name=name, address=address) for name, address in services.items()}
-        self._looked_at: Nanoseconds | None = None
         self._ended = False
 
     def services(self) -> Sequence[WatchedService]:
-        """Return each service as it was polled last; wait a moment, at most, where that was long ago or never."""
+        """Return each service as it was polled last; wait, for a bounded time, for one that never was."""
         with self._condition:
-            self._looked_at = self._clock.now()
-            self._condition.notify_all()
-            self._condition.wait_for(lambda: self._ended or all(map(self._is_fresh, self._seen.values())), self._first)
+            self._condition.wait_for(lambda: self._ended or self._all_polled(), self._first)
             return list(self._seen.values())
 
     @contextmanager
@@ -79,21 +71,12 @@ class ServicePoller:
         while not self._ended:
             self.poll(name)
             with self._condition:
-                waited = self._condition.wait_for(lambda: self._ended, EVERY.total_seconds())
-                if not waited and not self._looked_at_lately():
-                    self._condition.wait_for(lambda: self._ended or self._looked_at_lately(), _ANYWAY.total_seconds())
+                self._condition.wait_for(lambda: self._ended, EVERY.total_seconds())
 
     def _end(self) -> None:
         with self._condition:
             self._ended = True
             self._condition.notify_all()
 
-    def _looked_at_lately(self) -> bool:
-        return self._looked_at is not None and self._clock.now() - self._looked_at < _nanoseconds(_LOOKED_AT)
-
-    def _is_fresh(self, service: WatchedService) -> bool:
-        return service.polled_at is not None and self._clock.now() - service.polled_at < _nanoseconds(3 * EVERY)
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // _MICROSECOND * 1_000
+    def _all_polled(self) -> bool:
+        return all(one.polled_at is not None for one in self._seen.values())
