@@ -23,8 +23,9 @@ from services.dead_letter.core.dead_letters import (
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.rows import RowOf
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.core.statuses import StatusAnswer
+from services.dead_letter.core.statuses import Silence, StatusAnswer
 from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 
 
@@ -238,11 +239,19 @@ ANSWERS_WITHIN: Final = timedelta(seconds=2)
 """A service that takes longer to answer for its status does not answer."""
 
 
+class SilentError(TransientError):
+    """A service has not answered with its status."""
+
+    def __init__(self, silence: Silence, why: str) -> None:
+        super().__init__(why)
+        self.silence = silence
+
+
 class StatusPages(Protocol):
     """What the other services answer at their health ports."""
 
     def ask(self, address: str) -> StatusAnswer:
-        """Return what a service answers within ANSWERS_WITHIN; TransientError with the reason where it does not."""
+        """Return what a service answers within ANSWERS_WITHIN; SilentError with the reason where it does not."""
 
 
 class CollectorLock(Protocol):

@@ -55,7 +55,7 @@ def test_watch_the_pipeline_change_without_reloading(browser: Browser, shown: Sh
     documents = shown.pages.documents
     documents[CONSUMER]["tables"][2] |= {"state": "running", "troubles": []}
     del documents[TRAFFIC]
-    browser.wait_for("traffic: does not answer")
+    browser.wait_for("traffic: refuses connections")
     assert "flights is deferred" not in browser.text()
     assert browser.run("window.same") is True
 

@@ -5,8 +5,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.dead_letter.core.statuses import StatusAnswer
-from shared.contracts.errors import TransientError
+from services.dead_letter.core.statuses import Silence, StatusAnswer
+from services.dead_letter.ports import SilentError
 
 
 @dataclass
@@ -24,10 +24,10 @@ class FakeStatusPages:
     def ask(self, address: str) -> StatusAnswer:
         if address in self.hanging:
             assert self.given_up.wait(60)
-            raise TransientError(f"{address}/readyz does not answer in 2 s")
+            raise SilentError(Silence.HANGS, f"{address}/readyz does not answer in 2 s")
         document = self.documents.get(address)
         if document is None:
-            raise TransientError(f"{address}/status cannot be asked: ConnectionRefusedError")
+            raise SilentError(Silence.REFUSES, f"{address}/status cannot be asked: ConnectionRefusedError")
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
         why = self.obstacles.get(address)
         return StatusAnswer(ready=why is None, obstacles=why or "", status=data)

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from deploy.local.platform.emulators import free_port
 from services.dead_letter.adapters.status_pages import HttpStatusPages
 from services.dead_letter.app.service_poller import ServicePoller
-from services.dead_letter.core.statuses import BigtableReaderStatus
-from shared.contracts.errors import TransientError
+from services.dead_letter.core.statuses import BigtableReaderStatus, Silence
+from services.dead_letter.ports import SilentError
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.stop import Stop
@@ -68,19 +68,36 @@ def test_a_service_is_asked_for_its_status_and_whether_it_is_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "then", "why"),
+    ("answer", "then", "why", "silence"),
     [
-        (HEAD + b"\r\n", b" ", "does not answer in 2 s"),
-        (HEAD, b"X-Slow: x\r\n", "does not answer in 2 s|cannot be asked"),
-        (HEAD + b"\r\n", b"x" * 1_000_000, "more than"),
-        (b"HTTP/1.1 302 Found\r\nLocation: /metrics\r\nContent-Length: 0\r\n\r\n", b"", "HTTP status 302"),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"", "HTTP status 404"),
-        (b"no HTTP\r\n\r\n", b"", "cannot be asked"),
+        (HEAD + b"\r\n", b" ", "does not answer in 2 s", {Silence.HANGS}),
+        (HEAD, b"X-Slow: x\r\n", "does not answer in 2 s|cannot be asked", {Silence.HANGS, Silence.NO_STATUS}),
+        (HEAD + b"\r\n", b"x" * 1_000_000, "more than", {Silence.NO_STATUS}),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: /metrics\r\nContent-Length: 0\r\n\r\n",
+            b"",
+            "HTTP status 302",
+            {Silence.NO_STATUS},
+        ),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"", "HTTP status 404", {Silence.NO_STATUS}),
+        (b"no HTTP\r\n\r\n", b"", "cannot be asked", {Silence.NO_STATUS}),
     ],
 )
-def test_whatever_else_answers_is_an_error_with_the_reason(answer: bytes, then: bytes, why: str) -> None:
-    with answering(answer, then) as address, pytest.raises(TransientError, match=why):
+def test_whatever_else_answers_is_an_error_with_the_reason(
+    answer: bytes, then: bytes, why: str, silence: Collection[Silence]
+) -> None:
+    with answering(answer, then) as address, pytest.raises(SilentError, match=why) as raised:
         PAGES.ask(address)
+    assert raised.value.silence in silence
+
+
+@pytest.mark.parametrize(
+    ("host", "silence"), [("127.0.0.1", Silence.REFUSES), ("no-such-name.invalid", Silence.UNREACHABLE)]
+)
+def test_no_process_there_is_told_from_no_way_there(host: str, silence: Silence) -> None:
+    with pytest.raises(SilentError) as raised:
+        PAGES.ask(f"http://{host}:{free_port()}")
+    assert raised.value.silence is silence
 
 
 def test_the_first_look_waits_until_asking_a_service_that_hangs_is_given_up() -> None:
@@ -89,7 +106,7 @@ def test_the_first_look_waits_until_asking_a_service_that_hangs_is_given_up() ->
         poller = ServicePoller({"hangs": address}, HttpStatusPages(), SystemClock())
         with poller.polling(Stop()):
             (hangs,) = poller.services()
-    assert "does not answer in 2 s" in hangs.error
+    assert (hangs.silence, "does not answer in 2 s" in hangs.error) == (Silence.HANGS, True)
 
 
 def test_a_page_never_waits_for_a_service_that_hangs_and_sees_one_that_comes_back() -> None:

@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
-from services.dead_letter.core.statuses import StatusAnswer
-from services.dead_letter.ports import ANSWERS_WITHIN
-from shared.contracts.errors import TransientError
+from services.dead_letter.core.statuses import Silence, StatusAnswer
+from services.dead_letter.ports import ANSWERS_WITHIN, SilentError
 
 _LARGEST: Final = 4_000_000  # bytes: ten thousand tables in trouble
 _LONGEST_OBSTACLE: Final = 2_000  # bytes
@@ -30,7 +29,7 @@ class HttpStatusPages:
         ready, why = self._get(address, "/readyz", _LONGEST_OBSTACLE, until)
         code, status = self._get(address, "/status", _LARGEST, until)
         if code != 200:
-            raise TransientError(f"{address}/status answers with HTTP status {code}")
+            raise SilentError(Silence.NO_STATUS, f"{address}/status answers with HTTP status {code}")
         obstacles = "" if ready == 200 else why.decode(errors="replace").strip().partition(": ")[2]
         return StatusAnswer(ready=ready == 200, obstacles=obstacles, status=status)
 
@@ -38,23 +37,31 @@ class HttpStatusPages:
         parts = urlsplit(address)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=_left(until))
+        silence = Silence.UNREACHABLE
         try:
             connection.connect()
+            silence = Silence.NO_STATUS
             with _ended_at(connection.sock, until):
                 connection.request("GET", parts.path.rstrip("/") + path)
                 answer = connection.getresponse()
                 data = answer.read(largest + 1)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, TimeoutError) or time.monotonic() >= until:
-                raise TransientError(f"{address}{path} does not answer in {self._timeout:g} s") from None
-            raise TransientError(f"{address}{path} cannot be asked: {type(error).__name__}: {error}") from None
+                raise self._hangs(address, path) from None
+            if isinstance(error, ConnectionRefusedError):
+                silence = Silence.REFUSES
+            raise SilentError(silence, f"{address}{path} cannot be asked: {type(error).__name__}: {error}") from None
         finally:
             connection.close()
         if time.monotonic() >= until:
-            raise TransientError(f"{address}{path} does not answer in {self._timeout:g} s")
+            raise self._hangs(address, path)
         if len(data) > largest:
-            raise TransientError(f"{address}{path} answers with more than {largest} bytes")
+            raise SilentError(Silence.NO_STATUS, f"{address}{path} answers with more than {largest} bytes")
         return answer.status, data
+
+    def _hangs(self, address: str, path: str) -> SilentError:
+        """Return the error; a suspended process stops taking connections when those that wait for it are many."""
+        return SilentError(Silence.HANGS, f"{address}{path} does not answer in {self._timeout:g} s")
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import Final
 
 import structlog
 
-from services.dead_letter.core.statuses import WatchedService, polled, unanswered
-from services.dead_letter.ports import ANSWERS_WITHIN, StatusPages
-from shared.contracts.errors import TransientError
+from services.dead_letter.core.statuses import Silence, WatchedService, polled, unanswered
+from services.dead_letter.ports import ANSWERS_WITHIN, SilentError, StatusPages
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
@@ -59,9 +58,11 @@ class ServicePoller:
         before = self._seen[name]
         try:
             after = polled(before, self._pages.ask(before.address), self._clock.now())
-        except (TransientError, ValueError) as error:
-            after = unanswered(before, str(error), self._clock.now())
-        if bool(after.error) != bool(before.error):
+        except SilentError as error:
+            after = unanswered(before, error.silence, str(error), self._clock.now())
+        except ValueError as error:
+            after = unanswered(before, Silence.NO_STATUS, str(error), self._clock.now())
+        if after.silence is not before.silence:
             structlog.get_logger().info("service_polled", polled=name, error=after.error)
         with self._condition:
             self._seen[name] = after

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 
 from rich.live import Live
 from rich.text import Text
@@ -16,6 +17,7 @@ from services.dead_letter.core.dead_letters import DeadLetterStats
 from services.dead_letter.core.statuses import ReaderStatus, WatchedService, tables_of
 from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.timestamps import Nanoseconds
 
 
 def watch(tools: CommandTools) -> None:
@@ -26,7 +28,7 @@ def watch(tools: CommandTools) -> None:
         )
     with tools.stopping() as stop, tools.poller.polling(stop):
         if not sys.stdout.isatty():
-            items, lines = _shown(tools.poller.services(), _stats(tools.store))
+            items, lines = _shown(tools.poller.services(), _stats(tools.store), tools.clock.now())
             for line in lines:
                 say(line)
             if urgent := sum(item.urgent for item in items):
@@ -34,7 +36,7 @@ def watch(tools: CommandTools) -> None:
             return
         with Live(console=console(), screen=True, auto_refresh=False) as live:
             while not stop.requested:
-                _items, lines = _shown(tools.poller.services(), _stats(tools.store))
+                _items, lines = _shown(tools.poller.services(), _stats(tools.store), tools.clock.now())
                 live.update(Text("\n".join(map(printable, lines))), refresh=True)
                 stop.wait(EVERY)
 
@@ -48,9 +50,11 @@ def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> Dead
         return None
 
 
-def _shown(services: Sequence[WatchedService], stats: DeadLetterStats | None) -> tuple[list[Attention], list[str]]:
-    items = list(needs_attention(services, stats))
-    return items, [*_attention(items), "", *_services(services), *([] if stats else ["", "the store: not to be had"])]
+def _shown(
+    services: Sequence[WatchedService], stats: DeadLetterStats | None, now: Nanoseconds
+) -> tuple[list[Attention], list[str]]:
+    items, store = list(needs_attention(services, stats)), [] if stats else ["", "the store: not to be had"]
+    return items, [*_attention(items), "", *_services(services, now), *store]
 
 
 def _attention(items: list[Attention]) -> Iterator[str]:
@@ -66,18 +70,26 @@ def _attention(items: list[Attention]) -> Iterator[str]:
             yield f"    $ {item.command}"
 
 
-def _services(services: Sequence[WatchedService]) -> Iterator[str]:
+def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[str]:
     for one in services:
         if isinstance(one.status, ReaderStatus):
-            yield f"{one.name}: {one.status.state}, {_seconds(one.status.lag_seconds)} behind"
+            yield f"{one.name}: {one.status.state}, {_seconds(one.status.lag_seconds)} behind{_age(one, now)}"
     for name, tables in tables_of(services).items():
-        rate = next(one.changes_per_second for one in services if one.name == name)
-        yield f"{name}: {'unknown' if rate is None else f'{rate:.0f}'} rows written a second"
+        consumer = next(one for one in services if one.name == name)
+        rate = consumer.changes_per_second
+        yield f"{name}: {'unknown' if rate is None else f'{rate:.0f}'} rows written a second{_age(consumer, now)}"
         for table in tables:
             stages = [
                 _seconds(table.lag_seconds.get(stage)) for stage in ("commit_to_published", "published_to_applied")
             ]
             yield f"  {table.table}: {table.state}, {stages[0]} to the topic, {stages[1]} to BigQuery"
+
+
+def _age(service: WatchedService, now: Nanoseconds) -> str:
+    """Return how old what is shown of a service is; empty where it answers."""
+    if service.silence is None or service.answered_at is None:
+        return ""
+    return f" {timedelta(seconds=(now - service.answered_at) // 1_000_000_000)} ago, by its last answer"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -4,7 +4,7 @@ A command is made here, of a name in quotes: what a service answers is never han
 """
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from services.dead_letter.core.statuses import (
     ConsumerAnswer,
     PendingResync,
     ReaderStatus,
+    Silence,
     SpannerReaderStatus,
     TableStatus,
     TableTrouble,
@@ -25,6 +26,18 @@ FAR_BEHIND: Final = 300.0
 """Seconds of lag from which on a reader needs attention."""
 _STALLED: Final = 120.0
 _DIAGNOSE: Final = "docs/how-to/diagnose-a-table.md"
+_SILENT: Final[Mapping[Silence | None, str]] = {
+    None: "look again in a few seconds: what does not answer then hangs, or its name does not resolve",
+    Silence.HANGS: "its process is there and does nothing: look at it with `ps -o pid,stat -p PID`. T is suspended: "
+    "`kill -CONT PID`. Otherwise `kill -KILL PID`, or delete its pod, and start it; nothing is lost. "
+    "Where there is no process, a firewall or a network policy drops what it is sent",
+    Silence.REFUSES: "no process listens there: start it; if it has ended, its log ends with the cause and a code. "
+    "If it does run, its HOST must let this service in, and CONSOLE_SERVICES have its address",
+    Silence.UNREACHABLE: "correct its name or address in CONSOLE_SERVICES, or the network between this service and it",
+    Silence.NO_STATUS: "see that CONSOLE_SERVICES has the address of a reader's or consumer's health port, and that it "
+    "is of this version; if it is, its log names the cause",
+}
+"""What to do about a service that does not answer; None: its first answer is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,24 +86,14 @@ def needs_attention(services: Sequence[WatchedService], letters: DeadLetterStats
 
 
 def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[Attention]:
-    if service.polled_at is None:
+    if service.polled_at is None or service.silence:
         yield Attention(
             urgent=True,
-            what="has not answered yet",
-            where=service.name,
-            why=f"{service.address} was asked, and neither answers nor refuses",
-            todo="look again; what stays so hangs, or its name does not resolve from here",
-            command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
-        )
-        return
-    if service.error:
-        yield Attention(
-            urgent=True,
-            what="does not answer",
+            what=service.condition,
             where=service.name,
             why=service.error,
-            todo="see that it runs; if it has ended, its log ends with the cause and a code. "
-            "Otherwise its HOST must let this service in, and CONSOLE_SERVICES have its address",
+            since=None if service.answered_at is None else format_timestamp(service.answered_at),
+            todo=_SILENT[service.silence],
             command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
         )
         return

@@ -4,7 +4,8 @@ An answer comes over the network: its shape and its size are checked, and nothin
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 import msgspec
@@ -127,23 +128,47 @@ class StatusAnswer:
     status: bytes
 
 
+class Silence(Enum):
+    """How a service does not answer with its status; a member's value is what is shown of it."""
+
+    HANGS = "hangs"
+    """It neither answers nor refuses in time, as a suspended process."""
+    REFUSES = "refuses connections"
+    """No process listens at its address."""
+    UNREACHABLE = "cannot be reached"
+    """There is no way to its address, or its name does not resolve."""
+    NO_STATUS = "answers without a status"
+    """It is something else, or of another version, or failed to make its status."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedService:
-    """A service as it was when it was polled last."""
+    """A service as it was when it was polled last; its status is that of its last answer, however old."""
 
     name: str
     address: str
     polled_at: Nanoseconds | None = None
     """None: the first answer is still to come."""
+    answered_at: Nanoseconds | None = None
+    """When ``status`` was answered."""
+    silence: Silence | None = None
+    """How it did not answer when it was polled last; None where it did."""
     error: str = ""
-    """Why there is no status; empty where there is one."""
+    """Why it did not."""
     ready: bool = False
     obstacles: str = ""
     status: ServiceStatus | None = None
     changes_per_second: float | None = None
-    """Of a consumer: rows written a second between the last two polls."""
+    """Of a consumer: rows written a second between its last two answers; None while it does not answer."""
     lag_change: float | None = None
-    """By how many seconds a reader's lag has grown between the last two polls."""
+    """By how many seconds a reader's lag has grown between its last two answers; None while it does not answer."""
+
+    @property
+    def condition(self) -> str:
+        """Return in a word or two how it was when it was polled last."""
+        if self.polled_at is None:
+            return "has not answered yet"
+        return self.silence.value if self.silence else "ready" if self.ready else "not ready"
 
     @property
     def kind(self) -> str:
@@ -163,7 +188,7 @@ def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> Wa
     """Return a service after an answer; rates are by the answer before it. ValueError where it is no status."""
     status = status_of(answer.status)
     rate = growth = None
-    seconds = 0.0 if before.polled_at is None else (now - before.polled_at) / 1e9
+    seconds = 0.0 if before.answered_at is None else (now - before.answered_at) / 1e9
     match before.status, status:
         case ConsumerAnswer() as old, ConsumerAnswer() if old.since == status.since and seconds > 0:
             rate = max(0, status.changes.written - old.changes.written) / seconds
@@ -173,6 +198,7 @@ def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> Wa
         name=before.name,
         address=before.address,
         polled_at=now,
+        answered_at=now,
         ready=answer.ready,
         obstacles=answer.obstacles,
         status=status,
@@ -181,9 +207,18 @@ def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> Wa
     )
 
 
-def unanswered(before: WatchedService, error: str, now: Nanoseconds) -> WatchedService:
-    """Return a service that has not answered with a status."""
-    return WatchedService(name=before.name, address=before.address, polled_at=now, error=error)
+def unanswered(before: WatchedService, silence: Silence, error: str, now: Nanoseconds) -> WatchedService:
+    """Return a service that has not answered with a status: it keeps the one that it had."""
+    return replace(
+        before,
+        polled_at=now,
+        silence=silence,
+        error=error,
+        ready=False,
+        obstacles="",
+        changes_per_second=None,
+        lag_change=None,
+    )
 
 
 def tables_of(services: Sequence[WatchedService]) -> Mapping[str, Sequence[TableStatus]]:

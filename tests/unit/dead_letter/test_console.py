@@ -68,7 +68,7 @@ def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(ap
         "grant bigquery.tables.updateData on table flights to the consumer",
         "Act now flights : table airports is pending resync",
         "millrace spanner-reader snapshot airports Copy",
-        "Act now orders : does not answer http://10.0.0.4:8080/status cannot be asked: ConnectionRefusedError",
+        "Act now orders : refuses connections http://10.0.0.4:8080/status cannot be asked: ConnectionRefusedError",
         "curl --max-time 5 http://10.0.0.4:8080/readyz Copy",
         "Look soon dead letters : 3 open dead letters since 3 h ago",
         "flights ● reading 2.5 s 2026-11-21 13:00:00 UTC 3 running, 12 finished",
@@ -97,7 +97,10 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        (b"<html>not found</html>", "the answer is not a status of a reader or the consumer"),
+        (
+            b"<html>not found</html>",
+            "consumer : answers without a status the answer is not a status of a reader",
+        ),
         (b'{"service": "cdc_consumer", "tables": 5}', "the answer is not a status"),
         (b'{"service": "dead_letter"}', "the answer is not a status"),
         (b"[" * 100_000, "the answer is not a status"),
@@ -114,6 +117,29 @@ def test_whatever_a_service_answers_the_page_is_there_and_says_so(document: Any,
     page = Visit(watching(FakeStatusPages({CONSUMER: document}))).get("/")
     assert page.status == 200
     assert told in text_of(page)
+
+
+def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_age() -> None:
+    pages = FakeStatusPages(statuses(at(NOW)))
+    api = watching(pages)
+    del pages.documents[FLIGHTS]
+    pages.hanging = {CONSUMER}
+    pages.given_up.set()
+    api.world.clock.move(timedelta(minutes=7))
+    for name in SERVICES:
+        api.tools.poller.poll(name)
+    page = text_of(Visit(api).get("/"))
+
+    assert "Act now consumer : hangs since 7 min ago (2026-11-21 13:00:00 UTC) http://10.0.0.1:8080/readyz" in page
+    assert "Do: its process is there and does nothing: look at it with `ps -o pid,stat -p PID`" in page
+    assert "Act now flights : refuses connections since 7 min ago" in page
+    assert "Do: no process listens there: start it" in page
+    assert "flights as 7 min ago , by its last answer ■ refuses connections 2.5 s" in page
+    assert "consumer hangs: all of this is from its last answer, 7 min ago ." in page
+    assert "■ hangs unknown rows written a second 4 tables, 1 in trouble" in page
+    assert "flights ■ deferred 0.4 s 1.9 s" in page
+    assert "consumer ■ hangs consumer http://10.0.0.1:8080 7 min ago" in page
+    assert "orders ■ refuses connections unknown http://10.0.0.4:8080 -" in page
 
 
 def test_a_service_that_is_not_ready_is_shown_with_its_reasons() -> None:

@@ -63,6 +63,19 @@ def test_a_service_that_hangs_needs_attention_before_asking_it_is_given_up(shell
     shell.poller = Impatient(FakeStatusPages(hanging={TRAFFIC}), shell)
     assert shell.run("watch") == NOT_DONE
     assert "! traffic: has not answered yet" in shell.out
+    assert "what does not answer then hangs" in shell.out
+
+
+def test_a_service_that_has_stopped_is_shown_as_it_was_with_the_age_of_that(shell: Shell) -> None:
+    pages = FakeStatusPages(statuses(at(NOW)))
+    shell.poller = ServicePoller({"traffic": TRAFFIC}, pages, shell.world.clock)
+    shell.poller.poll("traffic")
+    shell.world.clock.move(timedelta(minutes=7))
+    del pages.documents[TRAFFIC]
+    shell.poller.poll("traffic")
+    assert shell.run("watch") == NOT_DONE
+    assert "! traffic: refuses connections, since 2026-11-21 13:00:00" in shell.out
+    assert "traffic: reading, 0.8 s behind 0:07:00 ago, by its last answer" in shell.out
 
 
 def test_what_a_service_answers_does_not_steer_the_terminal(shell: Shell) -> None:
