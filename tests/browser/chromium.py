@@ -57,6 +57,10 @@ class Browser:
         self._call("Page.navigate", url=url)
         self.wait(f"location.href.startsWith({json.dumps(url.partition('?')[0])}) && document.readyState == 'complete'")
 
+    def before_scripts(self, script: str) -> None:
+        """Run a script on each page that is opened from now on, before any script of the page."""
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
+
     def run(self, script: str) -> Any:
         """Return the value of an expression of the page."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
