@@ -79,10 +79,11 @@ def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[
         rate = consumer.changes_per_second
         yield f"{name}: {'unknown' if rate is None else f'{rate:.0f}'} rows written a second{_age(consumer, now)}"
         for table in tables:
-            stages = [
-                _seconds(table.lag_seconds.get(stage)) for stage in ("commit_to_published", "published_to_applied")
-            ]
-            yield f"  {table.table}: {table.state}, {stages[0]} to the topic, {stages[1]} to BigQuery"
+            to_topic, to_bigquery = table.lag_seconds.commit_to_published, table.lag_seconds.published_to_applied
+            yield (
+                f"  {table.table}: {table.state}, {_seconds(to_topic)} to the topic, "
+                f"{_seconds(to_bigquery)} to BigQuery"
+            )
 
 
 def _age(service: WatchedService, now: Nanoseconds) -> str:

@@ -194,7 +194,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             todo="its status says how long the source keeps changes; more readers of it share the work",
             command=command("millrace", _launched(service), "status"),
         )
-    elif (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:
+    elif isinstance(reader, BigtableReaderStatus) and (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:
         yield Attention(
             urgent=True,
             what="has a low watermark that stands still",
@@ -203,7 +203,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             todo="its status names the key ranges that no reader reads",
             command=command("millrace", _launched(service), "status"),
         )
-    for paused in reader.paused_tables:
+    for paused in reader.paused_tables if isinstance(reader, SpannerReaderStatus) else ():
         yield Attention(
             urgent=False,
             what=f"table {paused.table} is paused",

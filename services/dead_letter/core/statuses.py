@@ -44,21 +44,22 @@ class _Status(msgspec.Struct, tag_field="service"):
 class ReaderStatus(_Status):
     """What both readers answer."""
 
-    now: str | None = None
     partitions: dict[str, int] = {}
     low_watermark: str | None = None
     lag_seconds: float | None = None
-    low_watermark_stalled_seconds: float | None = None
     needs_resync: list[PendingResync] = []
-    paused_tables: list[PausedTable] = []
 
 
 class SpannerReaderStatus(ReaderStatus, tag="spanner_reader"):
     """What a Spanner reader answers."""
 
+    paused_tables: list[PausedTable] = []
+
 
 class BigtableReaderStatus(ReaderStatus, tag="bigtable_reader"):
     """What a Bigtable reader answers."""
+
+    low_watermark_stalled_seconds: float | None = None
 
 
 class TableTrouble(msgspec.Struct):
@@ -69,6 +70,13 @@ class TableTrouble(msgspec.Struct):
     why: str = ""
 
 
+class TableLag(msgspec.Struct):
+    """How long the latest change of a table has taken, in seconds."""
+
+    commit_to_published: float | None = None
+    published_to_applied: float | None = None
+
+
 class TableStatus(msgspec.Struct):
     """How a table is at the consumer."""
 
@@ -76,24 +84,26 @@ class TableStatus(msgspec.Struct):
     state: str = ""
     troubles: list[TableTrouble] = []
     committed: str | None = None
-    applied: str | None = None
     complete_since: str | None = None
-    lag_seconds: dict[str, float | None] = {}
+    lag_seconds: TableLag = msgspec.field(default_factory=TableLag)
 
 
 class ConsumerLabels(msgspec.Struct):
     """Whether the consumer could list the mirrors."""
 
-    read_at: str | None = None
     error: str = ""
 
 
 class ChangeCounts(msgspec.Struct):
     """Changes that the consumer has counted since it started."""
 
-    seen: int = 0
     written: int = 0
-    superseded: int = 0
+
+
+class ConsumerLag(msgspec.Struct):
+    """How old the oldest message is that the consumer has leased, in seconds."""
+
+    oldest_held: float | None = None
 
 
 class ConsumerAnswer(_Status, tag="cdc_consumer"):
@@ -103,7 +113,7 @@ class ConsumerAnswer(_Status, tag="cdc_consumer"):
     tables: list[TableStatus] = []
     labels: ConsumerLabels = msgspec.field(default_factory=ConsumerLabels)
     changes: ChangeCounts = msgspec.field(default_factory=ChangeCounts)
-    lag_seconds: dict[str, float | None] = {}
+    lag_seconds: ConsumerLag = msgspec.field(default_factory=ConsumerLag)
 
 
 ServiceStatus = SpannerReaderStatus | BigtableReaderStatus | ConsumerAnswer

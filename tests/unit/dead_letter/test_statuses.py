@@ -1,0 +1,114 @@
+"""The console reads what the other services write at `/status`: each document is made by the service's own code."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.core.schema.resync import (
+    BigtableResyncCause,
+    BigtableResyncKind,
+    BigtableResyncRequest,
+)
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
+from services.bigtable_reader.core.stream.records import Microseconds
+from services.cdc_consumer.core.stream.counts import Counts, TableNote
+from services.cdc_consumer.ports import Mirror
+from services.dead_letter.core.attention import needs_attention
+from services.dead_letter.core.statuses import StatusAnswer, WatchedService, polled, status_of
+from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.core.pauses import Pause, Pauses
+from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
+from shared.contracts.timestamps import Nanoseconds
+from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
+from tests.unit.dead_letter.letters import NOW
+
+
+class _Clock:
+    def now(self) -> Microseconds:
+        return Microseconds(NOW // 1000)
+
+
+def spanner_reader() -> Mapping[str, object]:
+    metrics, pause = SpannerPrometheusMetrics(CollectorRegistry()), Pause(NOW, NOW)
+    cause = SpannerResyncCause("airports", SpannerResyncKind.COLUMN_DEFAULTED, NOW, NOW, ("city",))
+    metrics.need_resync([SpannerResyncRequest("airports", (cause,))], "`")
+    metrics.paused(Pauses(NOW, stream=pause, tables={"planes": pause}))
+    metrics.surveyed({"RUNNING": 3}, NOW, Nanoseconds(NOW + 1_000_000_000))
+    return metrics.document()
+
+
+def bigtable_reader() -> Mapping[str, object]:
+    metrics, now = BigtablePrometheusMetrics(CollectorRegistry(), _Clock()), _Clock().now()
+    cause = BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=now, run=0)
+    request = BigtableResyncRequest("traffic", (cause,))
+    survey = BigtablePartitionSurvey((), {}, frozenset(), now, None, request)
+    metrics.surveyed(survey, now, timedelta(minutes=5))
+    return metrics.document()
+
+
+def consumer() -> Mapping[str, object]:
+    """Return the document of a consumer with a table of each trouble."""
+    world = World()
+    world.look(Mirror("gone", MICROS))
+    world.look(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
+    notes = {"planes": WAITS, "crew": TableNote(unfit="another key"), "airports": TableNote(latest=LATEST)}
+    world.take(Counts(messages=3, changes=5, tables=notes))
+    return world.status.document(ready=True, alive=True)
+
+
+DOCUMENTS = {"spanner_reader": spanner_reader, "bigtable_reader": bigtable_reader, "consumer": consumer}
+
+
+def unwritten(read: Any, document: Any, at: str) -> Iterator[str]:
+    """Return the members that the console reads and a document does not have, and lists in which nothing is."""
+    match read:
+        case msgspec.Struct():
+            for name in read.__struct_fields__:
+                if name in document:
+                    yield from unwritten(getattr(read, name), document[name], f"{at}.{name}")
+                else:
+                    yield f"{at}.{name}"
+        case []:
+            yield f"{at} is empty"
+        case list():
+            for one, written in zip(read, document, strict=True):
+                yield from unwritten(one, written, f"{at}[]")
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("service", DOCUMENTS)
+def test_every_member_that_the_console_reads_is_in_the_document_of_the_service(service: str) -> None:
+    data = msgspec.json.encode(DOCUMENTS[service]())
+    missing = set(unwritten(status_of(data), msgspec.json.decode(data), service))
+    assert missing - {"consumer.tables[].troubles is empty"} == set()
+
+
+def test_the_console_knows_every_state_that_the_services_report() -> None:
+    now = Nanoseconds(NOW)
+    services = [
+        polled(
+            WatchedService(name=name, address="http://x:1"),
+            StatusAnswer(ready=True, obstacles="", status=msgspec.json.encode(document())),
+            now,
+        )
+        for name, document in DOCUMENTS.items()
+    ]
+    items = needs_attention(services, None)
+    assert {(item.where, item.what) for item in items} == {
+        ("consumer", "table anew is needs re-sync"),
+        ("consumer", "table crew is refused"),
+        ("consumer", "table gone is dropped"),
+        ("consumer", "table planes is deferred"),
+        ("spanner_reader", "is paused"),
+        ("spanner_reader", "table airports is pending resync"),
+        ("spanner_reader", "table planes is paused"),
+        ("bigtable_reader", "table traffic is pending resync"),
+        ("bigtable_reader", "has a low watermark that stands still"),
+    }
+    assert [item.what for item in items if "diagnose-a-table" in item.todo] == []
