@@ -65,6 +65,8 @@ class ShowCommand:
 class GroupsCommand(SelectingCommand):
     """Show dead letters by their cause, the largest group first; open ones unless --state or --id says otherwise.
 
+    Below the groups is what to do about each reason.
+
     --json: {"groups": [...]}.
 
     Examples:

@@ -27,6 +27,7 @@ from services.dead_letter.core.documents import (
     line_document,
     stats_document,
 )
+from services.dead_letter.core.guidance import GUIDANCE
 from shared.contracts.errors import MisconfiguredError
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
@@ -91,6 +92,9 @@ def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
                 for each in documents
             ),
         )
+        say("")
+        for reason in dict.fromkeys(one.reason for one in found):
+            say(f"{reason.value}: {GUIDANCE[reason]}")
 
 
 def stats(command: StatsCommand, tools: CommandTools) -> None:

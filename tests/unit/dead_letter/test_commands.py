@@ -53,6 +53,16 @@ def test_filters(shell: Shell, options: list[str], expected: list[DeadLetter]) -
     assert shell.ids(*options) == {letter.identity for letter in expected}
 
 
+def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> None:
+    shell.world.keep(a_letter(), junk())
+    assert shell.run("groups") == 0
+    below = shell.out.partition("\n\n")[2].splitlines()
+    assert sorted(below) == [
+        "undecodable: Find the program that published it by the attributes, stop it, and discard this.",
+        "value_does_not_fit: Correct the row at its source, or edit the dead letter; then replay.",
+    ]
+
+
 def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
     shell.world.keep(ONE, a_letter(a_change(3)), TWO)
     first = shell.asked("groups")["groups"][0]

@@ -13,9 +13,9 @@ import pytest
 
 from services.dead_letter.core.attention import command
 from services.dead_letter.core.dead_letters import DeadLetterId
+from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.web.callers import Callers, read_tokens
 from services.dead_letter.web.console.formats import duration, visible
-from services.dead_letter.web.console.guidance import GUIDANCE
 from services.dead_letter.web.console.visitors import LASTS
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from services.dead_letter.app.decisions import RESTORABLE, NothingFoundError, letter_of
 from services.dead_letter.core.dead_letters import Action, GroupId, State, StoredDeadLetter, TimeSpans
 from services.dead_letter.core.documents import group_document, letter_document, line_document
+from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.web.console.guidance import GUIDANCE
 from services.dead_letter.web.console.pages import ConsolePages
 from services.dead_letter.web.tools import WebTools
 from shared.contracts.timestamps import Nanoseconds
