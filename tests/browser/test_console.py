@@ -47,7 +47,7 @@ def test_see_what_needs_attention_and_copy_the_command_that_fixes_it(browser: Br
 
     browser.run("document.querySelectorAll('.copy')[1].click()")
     browser.wait_for("Copied")
-    assert browser.run("navigator.clipboard.readText()") == "millrace spanner-reader snapshot airports"
+    assert browser.run("navigator.clipboard.readText()") == "./millrace spanner-reader snapshot airports"
 
 
 def test_watch_the_pipeline_change_without_reloading(browser: Browser, shown: Shown) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
 from services.dead_letter.app.service_poller import ServicePoller
+from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.tables_file import TablesFile
@@ -30,6 +31,8 @@ class CommandTools:
     """Let a person edit a text, and return it; ValueError where there is no editor."""
     poller: ServicePoller | None = None
     """The other services; None: none is named."""
+    launcher: Launcher = field(default_factory=Launcher)
+    """How the commands that are printed are started."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
     max_replays: int = MAX_REPLAYS

@@ -28,7 +28,7 @@ def watch(tools: CommandTools) -> None:
         )
     with tools.stopping() as stop, tools.poller.polling(stop):
         if not sys.stdout.isatty():
-            items, lines = _shown(tools.poller.services(), _stats(tools.store), tools.clock.now())
+            items, lines = _shown(tools)
             for line in lines:
                 say(line)
             if urgent := sum(item.urgent for item in items):
@@ -36,7 +36,7 @@ def watch(tools: CommandTools) -> None:
             return
         with Live(console=console(), screen=True, auto_refresh=False) as live:
             while not stop.requested:
-                _items, lines = _shown(tools.poller.services(), _stats(tools.store), tools.clock.now())
+                _items, lines = _shown(tools)
                 live.update(Text("\n".join(map(printable, lines))), refresh=True)
                 stop.wait(EVERY)
 
@@ -50,14 +50,13 @@ def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> Dead
         return None
 
 
-def _shown(
-    services: Sequence[WatchedService], stats: DeadLetterStats | None, now: Nanoseconds
-) -> tuple[list[Attention], list[str]]:
-    items, store = list(needs_attention(services, stats)), [] if stats else ["", "the store: not to be had"]
-    return items, [*_attention(items), "", *_services(services, now), *store]
+def _shown(tools: CommandTools) -> tuple[Sequence[Attention], list[str]]:
+    services, stats = [] if tools.poller is None else tools.poller.services(), _stats(tools.store)
+    items, store = needs_attention(services, stats, tools.launcher), [] if stats else ["", "the store: not to be had"]
+    return items, [*_attention(items), "", *_services(services, tools.clock.now()), *store]
 
 
-def _attention(items: list[Attention]) -> Iterator[str]:
+def _attention(items: Sequence[Attention]) -> Iterator[str]:
     yield f"{len(items)} need attention" if items else "nothing needs attention"
     for item in items:
         yield f"{'! ' if item.urgent else '- '}{item.where}: {item.what}" + (

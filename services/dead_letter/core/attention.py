@@ -25,6 +25,12 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 FAR_BEHIND: Final = 300.0
 """Seconds of lag from which on a reader needs attention."""
 _STALLED: Final = 120.0
+_MODULES: Final = {
+    "spanner-reader": "services.spanner_reader",
+    "bigtable-reader": "services.bigtable_reader",
+    "consumer": "services.cdc_consumer",
+    "dead-letters": "services.dead_letter",
+}
 _DIAGNOSE: Final = "docs/how-to/diagnose-a-table.md"
 _SILENT: Final[Mapping[Silence | None, str]] = {
     None: "look again in a few seconds: what does not answer then hangs, or its name does not resolve",
@@ -65,10 +71,31 @@ def command(*words: str, name: str | None = None) -> str | None:
     return shlex.join([*words, name]) if name.isprintable() and not name.startswith("-") else None
 
 
-def needs_attention(services: Sequence[WatchedService], letters: DeadLetterStats | None) -> Sequence[Attention]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """How a service's commands are started where they are shown: in a clone, or in the containers of images."""
+
+    in_clone: bool = True
+
+    def command(self, service: str, *words: str, name: str | None = None) -> str | None:
+        """Return a command line of a service, which has the launcher's name; None as `command`."""
+        start = ("./millrace", service) if self.in_clone else ("python", "-m", _MODULES[service])
+        return command(*start, *words, name=name)
+
+    @property
+    def where(self) -> str:
+        """Return where the commands run."""
+        if self.in_clone:
+            return "Commands run in the root of the clone, where that service's settings are set."
+        return "Commands run in the container of that service."
+
+
+def needs_attention(
+    services: Sequence[WatchedService], letters: DeadLetterStats | None, launcher: Launcher
+) -> Sequence[Attention]:
     """Return what needs an operator, the urgent first."""
     readers = {_launched(one) for one in services if isinstance(one.status, ReaderStatus)}
-    found = [item for service in services for item in _of_service(service, readers)]
+    found = [item for service in services for item in _of_service(service, readers, launcher)]
     if letters is not None and (count := letters.by_state.get(State.OPEN, 0)):
         oldest = None if letters.oldest_open is None else format_timestamp(Nanoseconds(letters.oldest_open))
         found.append(
@@ -79,13 +106,13 @@ def needs_attention(services: Sequence[WatchedService], letters: DeadLetterStats
                 why="changes that could not be applied; the rows in BigQuery are older than at the source",
                 since=oldest,
                 todo="open Dead letters: fix the cause of a group, then replay it",
-                command=command("millrace", "dead-letters", "groups"),
+                command=launcher.command("dead-letters", "groups"),
             )
         )
     return sorted(found, key=lambda item: not item.urgent)
 
 
-def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[Attention]:
+def _of_service(service: WatchedService, readers: Collection[str], launcher: Launcher) -> Iterator[Attention]:
     if service.polled_at is None or service.silence:
         yield Attention(
             urgent=True,
@@ -104,25 +131,27 @@ def _of_service(service: WatchedService, readers: Collection[str]) -> Iterator[A
             where=service.name,
             why=service.obstacles,
             todo="wait if it has just started; otherwise its log and its doctor name the cause",
-            command=command("millrace", _launched(service), "doctor"),
+            command=launcher.command(_launched(service), "doctor"),
         )
     match service.status:
         case ConsumerAnswer() as consumer:
-            yield from _of_consumer(service, consumer, readers)
+            yield from _of_consumer(service, consumer, readers, launcher)
         case ReaderStatus() as reader:
-            yield from _of_reader(service, reader)
+            yield from _of_reader(service, reader, launcher)
         case None:
             pass
 
 
-def _of_consumer(service: WatchedService, consumer: ConsumerAnswer, readers: Collection[str]) -> Iterator[Attention]:
+def _of_consumer(
+    service: WatchedService, consumer: ConsumerAnswer, readers: Collection[str], launcher: Launcher
+) -> Iterator[Attention]:
     if consumer.state == "makes no progress":
         yield Attention(
             urgent=True,
             what="makes no progress",
             where=service.name,
             todo="read the end of its log, then restart it: what it has not acked comes again",
-            command=command("millrace", "consumer", "doctor"),
+            command=launcher.command("consumer", "doctor"),
         )
     if consumer.labels.error:
         yield Attention(
@@ -131,34 +160,34 @@ def _of_consumer(service: WatchedService, consumer: ConsumerAnswer, readers: Col
             where=service.name,
             why=consumer.labels.error,
             todo="grant what the message names; until then states below may be old",
-            command=command("millrace", "consumer", "doctor"),
+            command=launcher.command("consumer", "doctor"),
         )
     for table in consumer.tables:
         for trouble in table.troubles:
-            yield _of_table(service, table, trouble, readers)
+            yield _of_table(service, table, trouble, readers, launcher)
 
 
 def _of_table(
-    service: WatchedService, table: TableStatus, trouble: TableTrouble, readers: Collection[str]
+    service: WatchedService, table: TableStatus, trouble: TableTrouble, readers: Collection[str], launcher: Launcher
 ) -> Attention:
-    snapshot = command("millrace", "spanner-reader", "snapshot", name=table.table)
+    snapshot = launcher.command("spanner-reader", "snapshot", name=table.table)
     if "bigtable-reader" in readers:  # which one it comes from is not known where there are both
-        snapshot = command("millrace", "bigtable-reader", "snapshot") if len(readers) == 1 else None
+        snapshot = launcher.command("bigtable-reader", "snapshot") if len(readers) == 1 else None
     todo, line = {
         "deferred": (
             "do what the message says. Its messages come again within ten minutes, and nothing is lost until then",
-            command("millrace", "consumer", "doctor"),
+            launcher.command("consumer", "doctor"),
         ),
         "refused": (
             "its changes become dead letters: fix what the message says, then replay them under Dead letters",
-            command("millrace", "dead-letters", "groups", "--table", name=table.table),
+            launcher.command("dead-letters", "groups", "--table", name=table.table),
         ),
         "needs re-sync": ("take another snapshot of its source table", snapshot),
         "dropped": (
             "if that was not meant: its next change makes it again, and then take a snapshot of its source table",
             snapshot,
         ),
-    }.get(trouble.state, (f"see {_DIAGNOSE}", command("millrace", "consumer", "status")))
+    }.get(trouble.state, (f"see {_DIAGNOSE}", launcher.command("consumer", "status")))
     return Attention(
         urgent=True,
         what=f"table {table.table} is {trouble.state}",
@@ -170,9 +199,9 @@ def _of_table(
     )
 
 
-def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attention]:
+def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher) -> Iterator[Attention]:
     for table in reader.needs_resync:
-        yield _resync(service, table)
+        yield _resync(service, table, launcher)
     if reader.state == "paused":
         yield Attention(
             urgent=False,
@@ -181,7 +210,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             why="nothing is read until it is resumed, and the source keeps changes for a limited time",
             since=reader.low_watermark,
             todo="resume it when what it was paused for is over",
-            command=command("millrace", _launched(service), "resume"),
+            command=launcher.command(_launched(service), "resume"),
         )
     elif reader.lag_seconds is not None and reader.lag_seconds >= FAR_BEHIND:
         falling = service.lag_change is not None and service.lag_change < 0
@@ -192,7 +221,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             why="changes that are older than the source keeps them are lost",
             since=reader.low_watermark,
             todo="its status says how long the source keeps changes; more readers of it share the work",
-            command=command("millrace", _launched(service), "status"),
+            command=launcher.command(_launched(service), "status"),
         )
     elif isinstance(reader, BigtableReaderStatus) and (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:
         yield Attention(
@@ -201,7 +230,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             where=service.name,
             since=reader.low_watermark,
             todo="its status names the key ranges that no reader reads",
-            command=command("millrace", _launched(service), "status"),
+            command=launcher.command(_launched(service), "status"),
         )
     for paused in reader.paused_tables if isinstance(reader, SpannerReaderStatus) else ():
         yield Attention(
@@ -211,11 +240,11 @@ def _of_reader(service: WatchedService, reader: ReaderStatus) -> Iterator[Attent
             why="its changes are dropped",
             since=paused.since,
             todo="resume it, and take a snapshot then",
-            command=command("millrace", _launched(service), "resume", name=paused.table),
+            command=launcher.command(_launched(service), "resume", name=paused.table),
         )
 
 
-def _resync(service: WatchedService, table: PendingResync) -> Attention:
+def _resync(service: WatchedService, table: PendingResync, launcher: Launcher) -> Attention:
     kinds = ", ".join(cause.kind.replace("_", " ") for cause in table.why)
     name = table.table if isinstance(service.status, SpannerReaderStatus) else None
     return Attention(
@@ -225,7 +254,7 @@ def _resync(service: WatchedService, table: PendingResync) -> Attention:
         why=kinds,
         since=table.since,
         todo=f"the reader says: {table.fix}" if table.fix else "take a snapshot of it",
-        command=command("millrace", _launched(service), "snapshot", name=name),
+        command=launcher.command(_launched(service), "snapshot", name=name),
     )
 
 

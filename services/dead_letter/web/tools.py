@@ -9,6 +9,7 @@ from typing import Final
 
 from services.dead_letter.app.replay.replay import MAX_REPLAYS
 from services.dead_letter.app.service_poller import ServicePoller
+from services.dead_letter.core.attention import Launcher
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.console.replay_runs import ReplayRuns
@@ -37,6 +38,8 @@ class WebTools:
     """Is called for each answer, for the metrics."""
     replayed: Callable[[Mapping[str, int]], None] = lambda _results: None
     """Is called as a replay goes on, for the metrics, with how many more dead letters have come to which result."""
+    launcher: Launcher = field(default_factory=Launcher)
+    """How the commands that pages show are started."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
     poller: ServicePoller

@@ -14,6 +14,7 @@ from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.settings import CommandSettings, watched_services
 from services.dead_letter.wiring.connections import (
+    known_launcher,
     known_mirrors,
     known_store,
     known_tables,
@@ -44,6 +45,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
+        launcher=known_launcher(),
         pipeline=partial(pipeline_named, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),

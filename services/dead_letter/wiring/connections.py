@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline, named
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
@@ -21,6 +23,11 @@ from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
 _KEPT_FOR: Final = timedelta(minutes=10)  # the least that any subscription keeps messages: that there is one is asked
+
+
+def known_launcher() -> Launcher:
+    """Return how commands are started: a clone has the launcher beside the code, an image has not."""
+    return Launcher(in_clone=(Path(__file__).parents[3] / "millrace").is_file())
 
 
 @contextmanager

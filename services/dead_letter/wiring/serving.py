@@ -17,7 +17,7 @@ from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.token_file import TokenFile
 from services.dead_letter.web.tools import WebTools
-from services.dead_letter.wiring.connections import known_mirrors, known_tables, replay_topic
+from services.dead_letter.wiring.connections import known_launcher, known_mirrors, known_tables, replay_topic
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 
@@ -36,6 +36,7 @@ def serving_api(
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
+        launcher=known_launcher(),
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,

@@ -11,12 +11,14 @@ from urllib.parse import urlencode
 
 import pytest
 
-from services.dead_letter.core.attention import command
+from services.__main__ import SERVICES as SERVICES_LAUNCHED
+from services.dead_letter.core.attention import Launcher, command
 from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.web.callers import Callers, read_tokens
 from services.dead_letter.web.console.formats import duration, visible
 from services.dead_letter.web.console.visitors import LASTS
+from services.dead_letter.wiring.connections import known_launcher
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
@@ -67,7 +69,7 @@ def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(ap
         "Act now consumer : table flights is deferred since just now",
         "grant bigquery.tables.updateData on table flights to the consumer",
         "Act now flights : table airports is pending resync",
-        "millrace spanner-reader snapshot airports Copy",
+        "./millrace spanner-reader snapshot airports Copy",
         "Act now orders : refuses connections http://10.0.0.4:8080/status cannot be asked: ConnectionRefusedError",
         "curl --max-time 5 http://10.0.0.4:8080/readyz Copy",
         "Look soon dead letters : 3 open dead letters since 3 h ago",
@@ -110,7 +112,7 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
         ({"service": "spanner_reader", "state": "paused"}, "consumer : is paused"),
         ({"service": "spanner_reader", "state": "reading", "lag_seconds": 4000.0}, "consumer : is far behind"),
         ({"service": "bigtable_reader", "low_watermark_stalled_seconds": 300.0}, "low watermark that stands still"),
-        ({"service": "spanner_reader", "paused_tables": [{"table": "t"}]}, "millrace spanner-reader resume t"),
+        ({"service": "spanner_reader", "paused_tables": [{"table": "t"}]}, "./millrace spanner-reader resume t"),
     ],
 )
 def test_whatever_a_service_answers_the_page_is_there_and_says_so(document: Any, told: str) -> None:
@@ -146,7 +148,28 @@ def test_a_service_that_is_not_ready_is_shown_with_its_reasons() -> None:
     pages = FakeStatusPages(statuses(at(NOW)), obstacles={FLIGHTS: "Spanner is away"})
     page = text_of(Visit(watching(pages)).get("/"))
     assert "flights : is not ready Spanner is away" in page
-    assert "millrace spanner-reader doctor" in page
+    assert "./millrace spanner-reader doctor" in page
+
+
+def test_commands_are_those_of_the_launcher_in_a_clone_and_of_the_image_in_a_container() -> None:
+    pages = FakeStatusPages(statuses(at(NOW)))
+    clone, image = watching(pages), watching(pages, launcher=Launcher(in_clone=False))
+    in_clone, in_image = (text_of(Visit(api).get("/")) for api in (clone, image))
+    assert "./millrace spanner-reader snapshot airports Copy" in in_clone
+    assert "Commands run in the root of the clone" in in_clone
+    assert "python -m services.spanner_reader snapshot airports Copy" in in_image
+    assert "Commands run in the container of that service" in in_image
+    assert "millrace spanner-reader" not in in_image
+
+
+@pytest.mark.parametrize("name", SERVICES_LAUNCHED)
+def test_an_image_is_given_the_module_that_the_launcher_starts(name: str) -> None:
+    module = SERVICES_LAUNCHED[name].module
+    assert Launcher(in_clone=False).command(name, "doctor") == f"python -m {module} doctor"
+
+
+def test_this_clone_is_known_as_one() -> None:
+    assert known_launcher().in_clone
 
 
 def test_without_services_the_page_says_how_to_watch_them(api: Api) -> None:

@@ -18,7 +18,7 @@ from services.bigtable_reader.core.stream.partitions import BigtablePartitionSur
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.ports import Mirror
-from services.dead_letter.core.attention import needs_attention
+from services.dead_letter.core.attention import Launcher, needs_attention
 from services.dead_letter.core.statuses import StatusAnswer, WatchedService, polled, status_of
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.core.pauses import Pause, Pauses
@@ -99,7 +99,7 @@ def test_the_console_knows_every_state_that_the_services_report() -> None:
         )
         for name, document in DOCUMENTS.items()
     ]
-    items = needs_attention(services, None)
+    items = needs_attention(services, None, Launcher())
     assert {(item.where, item.what) for item in items} == {
         ("consumer", "table anew is needs re-sync"),
         ("consumer", "table crew is refused"),

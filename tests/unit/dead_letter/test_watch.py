@@ -45,7 +45,7 @@ def test_what_needs_attention_comes_first_with_its_command_then_sources_and_tabl
 
     lines = shell.out[shell.out.index("4 need attention\n") :].splitlines()
     assert lines[1].startswith("! consumer: table flights is deferred, since 2026-11-21 13:00:00")
-    assert "    $ millrace spanner-reader snapshot airports" in lines
+    assert "    $ ./millrace spanner-reader snapshot airports" in lines
     assert "- dead letters: 1 open dead letter, since 2026-11-21 13:00:00" in lines
     assert "flights: reading, 2.5 s behind" in lines
     assert "  flights: deferred, 0.4 s to the topic, 1.9 s to BigQuery" in lines

@@ -22,7 +22,7 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
             stats = tools.store.stats()
         except TransientError as away:
             error = str(away)
-        items = needs_attention(services, stats)
+        items = needs_attention(services, stats, tools.launcher)
         return pages.page(
             request,
             "pipeline.html",
@@ -31,6 +31,7 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
             tables=tables_of(services),
             most_tables=MOST_TABLES_SHOWN,
             items=items,
+            where=tools.launcher.where,
             stats=_shown(stats),
             store_error=error,
         )
