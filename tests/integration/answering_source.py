@@ -1,6 +1,7 @@
 """A source's command for tests: rows of a made-up table, told by the serving loop that readers use.
 
-`python -m tests.integration.answering_source [HOW]`; HOW says what is wrong with it.
+`python -m tests.integration.answering_source [HOW]`; HOW says what is wrong with it, or `retaining`: that it knows
+its retention.
 """
 
 import asyncio
@@ -78,7 +79,8 @@ def main(how: str = "") -> int:
     if how == "silent":
         sys.stdin.buffer.read()
         return 0
-    asyncio.run(answer_requests(Things(), sys.stdin.buffer, sys.stdout.buffer))
+    retention = 3 * 86_400 if how == "retaining" else 0
+    asyncio.run(answer_requests(Things(), sys.stdin.buffer, sys.stdout.buffer, retention))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,13 @@ from services.cdc_consumer.adapters.advice.figures import AdviceFigures
 from services.cdc_consumer.commands.command_line import COMMAND_LINE, AdviseCommand
 from services.cdc_consumer.wiring.advise import advise_command
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.stop import Stop
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.monitoring_queries import RECOMMENDED, SLOTS
 
 pytestmark = pytest.mark.integration
 CHANGE = {"id": "INT64", "_CHANGE_TYPE": "STRING"}
+SOURCE = "python -m tests.integration.answering_source"
 
 
 class World:
@@ -39,7 +42,9 @@ class World:
         }
         told = COMMAND_LINE.parse(["advise", *words])
         assert isinstance(told, AdviseCommand)
-        return advise_command(told, environ | settings, out), " ".join(out.getvalue().split())
+        return advise_command(told, {**os.environ, **environ, **settings}, Stop(), out), " ".join(
+            out.getvalue().split()
+        )
 
     def document(self, *words: str, **settings: str) -> Mapping[str, Any]:
         document: Mapping[str, Any] = json.loads(self.advise(*words, "--json", **settings)[1])
@@ -192,6 +197,36 @@ def test_jobs_that_may_not_be_read_leave_the_rest_of_the_advice_whole(world: Wor
     assert "roles/bigquery.resourceViewer" in text
     assert "max_staleness 10m;" in text
     assert "queries and runtime merges run: on demand" in text
+
+
+def test_the_change_streams_retention_is_asked_of_the_source_unless_it_is_named(world: World) -> None:
+    world.mirror("rows")
+
+    answered, named = world.advise(SOURCE_ROWS=f"{SOURCE} retaining"), world.advise("--source-retention", "2d")
+    for code, text, kept in (
+        (*answered, "the change stream keeps 3d (answered by SOURCE_ROWS)"),
+        (*named, "the change stream keeps 2d (--source-retention)"),
+        (*world.advise(), "the change stream keeps 1d (assumed: "),
+        (*world.advise(SOURCE_ROWS=SOURCE), "the change stream keeps 1d (assumed: "),
+    ):
+        assert kept in text
+        assert "source retention:" not in text
+        assert code == 1, "no job of the last 7 days"
+    code, text = world.advise(SOURCE_ROWS=f"{SOURCE} gone")
+    assert code == 1
+    assert "the change stream keeps 1d (assumed: " in text
+    assert "source retention: the source's command ended (exit code 7)" in text
+    assert "-> name it with --source-retention" in text
+    assert "background applies: no job of the last 7 days" in text
+
+
+def test_what_is_expected_is_computed_where_no_dataset_can_be_read(world: World) -> None:
+    text = world.advise("--changes", "1000", "--change-bytes", "1500", BIGQUERY_DATASET="nowhere")[1]
+
+    assert "throughput 1.5 MB/s, as expected" in text
+    assert "Pub/Sub $282.89" in text
+    assert "default quotas of US" in text
+    assert "default quotas of any other region: 1,000 connections" in text
 
 
 def test_a_region_without_history_is_no_error(world: World) -> None:

@@ -13,7 +13,7 @@ from services.cdc_consumer.core.advice.advice import Advice
 from services.cdc_consumer.core.advice.capacity import ON_DEMAND, CapacityAdvice
 from services.cdc_consumer.core.advice.figures import DAYS, ConsumerFigures, MirrorFigures
 from services.cdc_consumer.core.advice.mirrors import JobKind, MirrorAdvice
-from services.cdc_consumer.core.advice.pipeline import MULTIPLEXED_ABOVE, PipelineAdvice
+from services.cdc_consumer.core.advice.pipeline import MULTIPLEXED_ABOVE, PipelineAdvice, Quotas
 from services.cdc_consumer.core.advice.prices import AS_OF
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError
@@ -76,8 +76,10 @@ def lines(advice: Advice) -> Iterator[str]:
     for capacity in advice.capacity:
         yield from ("", *_capacity(capacity))
     yield from ("", "pipeline")
-    for pipeline in advice.pipeline:
-        yield from _pipeline(pipeline, measured=advice.asked.changes_per_second is None)
+    yield from _pipeline(advice.pipeline, measured=advice.asked.changes_per_second is None)
+    for limit in advice.quotas:
+        yield from _quotas(limit, advice.pipeline.bytes_per_second or 0)
+    yield "    your project's quotas are on the Quotas page of the console"
     if advice.asked.stream_storage is not None:
         size, cost = format_size(advice.asked.stream_storage.size), _dollars(advice.asked.stream_storage.cost)
         yield f"  Bigtable's change records: about {size}, {cost} for 30 days (1.5 x the writes, in each cluster)"
@@ -158,29 +160,31 @@ def _capacity(advice: CapacityAdvice) -> Iterator[str]:
 
 
 def _pipeline(advice: PipelineAdvice, *, measured: bool) -> Iterator[str]:
-    limit, rate = advice.quotas, advice.bytes_per_second
+    rate = advice.bytes_per_second
     connections = "unknown" if advice.connections is None else f"{advice.connections:,}"
-    yield (
-        f"  {advice.location}: {connections} of {limit.connections:,} connections, "
-        f"{'unknown' if rate is None else _rate(rate)} of {_rate(limit.bytes_per_second)} (default quotas)"
-    )
-    yield "    your project's quotas are on the Quotas page of the console"
+    said = "" if rate is None else ", the consumer's mean since its start" if measured else ", as expected"
+    yield f"  throughput {'unknown' if rate is None else _rate(rate)}{said}; {connections} connections open"
     if rate is None or advice.needed is None:
         yield "    for more, start the consumer, or name what you expect: --changes, --change-bytes, --per"
         return
-    if measured:
-        yield "    the throughput is the consumer's mean since its start"
     few, many = advice.needed
     yield f"    that takes {few:,} to {many:,} connections (1 to 10 MB/s each)"
     if few > MULTIPLEXED_ABOVE:
         yield f"    above {MULTIPLEXED_ABOVE} in a client Google advises multiplexing, which Python has not:"
         yield "    start more consumers"
-    if rate > 0.8 * limit.bytes_per_second:
-        yield "    raise the quotas of throughput and of connections, in one proportion, before you start"
     yield (
         f"    30 days of it: Pub/Sub {_dollars(advice.pubsub_cost)}, Storage Write API {_dollars(advice.write_cost)} "
         "(2 TiB a month are free)"
     )
+
+
+def _quotas(limit: Quotas, rate: float) -> Iterator[str]:
+    yield (
+        f"  default quotas of {limit.location}: {limit.connections:,} connections, {_rate(limit.bytes_per_second)} "
+        "for all that is written there"
+    )
+    if rate > 0.8 * limit.bytes_per_second:
+        yield "    raise both in one proportion before you write all of it there"
 
 
 def _outages(advice: Advice) -> Iterator[str]:
@@ -195,8 +199,9 @@ def _outages(advice: Advice) -> Iterator[str]:
             f"{lost:<18}{at_source}"
         )
     kept, source_kept = format_duration(advice.asked.kept), format_duration(advice.asked.source_kept)
-    yield f"  Pub/Sub keeps {kept} (KEEP_MESSAGES_FOR), the change stream {source_kept} (--source-retention)"
-    yield f"  catching up: by a consumer that applies {advice.asked.drained:,.0f} changes/s (docs/how-to/size.md)"
+    yield f"  Pub/Sub keeps {kept} (KEEP_MESSAGES_FOR; the consumer starts with no subscription that keeps less)"
+    yield f"  the change stream keeps {source_kept} ({advice.asked.source_kept_by})"
+    yield f"  catching up: by a consumer that applies {advice.asked.drained:,.0f} changes/s (--drained)"
     yield "  LOST: resync each table afterwards (docs/how-to/size.md has the steps)"
     yield "  rows of a snapshot that waited for 46 hours are not applied: the table then needs another one"
 

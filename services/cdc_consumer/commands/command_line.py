@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from services.cdc_consumer.core.advice.advice import DRAINED
 from shared.contracts.durations import parse_duration
 from shared.contracts.sizes import parse_size
 from shared.contracts.timestamps import parse_timestamp
@@ -189,6 +190,7 @@ class AdviseCommand:
       {program} advise Orders --deleted-at 2026-11-22T10:00:00Z
       {program} advise --admin-project my-admin --price on_demand=7.5
       {program} advise --changes 5000 --change-bytes 1500 --per 1s
+      {program} advise --changes 5000 --change-bytes 1500 --drained 20000 --source-retention 7d
       {program} advise --written-per-day 40GB --source-retention 7d
     """
 
@@ -241,14 +243,24 @@ class AdviseCommand:
         timedelta, typer.Option(parser=_duration, metavar="DURATION", show_default="1s", help="The time of --changes.")
     ] = timedelta(seconds=1)
     source_retention: Annotated[
-        timedelta,
+        timedelta | None,
         typer.Option(
             parser=_duration,
             metavar="DURATION",
-            show_default="1d",
+            show_default="what SOURCE_ROWS answers; 1d where it is unset",
             help="How long the change stream keeps its records.",
         ),
-    ] = timedelta(days=1)
+    ] = None
+    drained: Annotated[
+        float,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default=f"{DRAINED:,}",
+            help="Changes a second that the consumer applies while it catches up. The default is about half of what "
+            "two cores applied in the measurements of docs/how-to/size.md.",
+        ),
+    ] = DRAINED
     written_per_day: Annotated[
         int | None,
         typer.Option(

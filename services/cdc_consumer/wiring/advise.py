@@ -1,32 +1,36 @@
 """The command `advise`, and its summary in `doctor`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
 from services.cdc_consumer.adapters.advice.figures import AdviceFigures
 from services.cdc_consumer.adapters.schema.tables import open_client
+from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.commands.advise import consumer_figures, print_advice
 from services.cdc_consumer.commands.command_line import AdviseCommand
 from services.cdc_consumer.commands.status import Address
-from services.cdc_consumer.core.advice.advice import Advice, Question, advise
+from services.cdc_consumer.core.advice.advice import SOURCE_KEPT, Advice, Question, advise
 from services.cdc_consumer.core.advice.capacity import ReservationNames
+from services.cdc_consumer.core.advice.figures import AdviceProblem
 from services.cdc_consumer.core.advice.pipeline import stream_storage
 from services.cdc_consumer.core.advice.prices import Prices
 from services.cdc_consumer.settings import Settings
 from shared.contracts.durations import format_duration
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import microseconds, parse_timestamp
 from shared.runtime.findings import Finding, Level
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings
+from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def advise_command(told: AdviseCommand, environ: Mapping[str, str], out: TextIO) -> int:
+def advise_command(told: AdviseCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
     """Ask, print and return the exit code: 1 where something should be changed, or cannot be read."""
     settings = command_settings(Settings, environ)
     configure_logs(service="cdc_consumer", level="WARNING", log_format=settings.log_format)
@@ -36,6 +40,10 @@ def advise_command(told: AdviseCommand, environ: Mapping[str, str], out: TextIO)
             "advise-per-zero", "--per 0s: name the time in which --changes are expected, such as 1s or 60s"
         )
     written = told.written_per_day
+    unread: list[AdviceProblem] = []
+    source_kept, source_kept_by = told.source_retention, "--source-retention"
+    if source_kept is None:
+        source_kept, source_kept_by = _source_retention(settings.source_rows, environ, stop, unread)
     question = Question(
         project=settings.dataset_project,
         at=datetime.now(UTC),
@@ -49,16 +57,17 @@ def advise_command(told: AdviseCommand, environ: Mapping[str, str], out: TextIO)
         tolerable=told.tolerable,
         streamed=None if told.deleted_at is None else _datetime(told.deleted_at),
         kept=settings.keep_messages_for,
-        source_kept=told.source_retention,
+        source_kept=source_kept,
+        source_kept_by=source_kept_by,
         changes_per_second=None if told.changes is None else told.changes / told.per.total_seconds(),
         change_bytes=told.change_bytes,
-        stream_storage=None
-        if written is None
-        else stream_storage(written, told.source_retention, told.clusters, prices),
+        drained=told.drained,
+        stream_storage=None if written is None else stream_storage(written, source_kept, told.clusters, prices),
     )
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     advice = _advice(client, settings, file, question, told.tables, told.address)
+    advice = replace(advice, problems=[*unread, *advice.problems])
     print_advice(advice, out, as_json=told.json)
     return int(bool(advice.problems))
 
@@ -97,6 +106,24 @@ def _advice(
     asked = AdviceFigures(client, question.project, question.names.admin_project)
     regions = asked.regions([dataset, *file.datasets], file.dataset_templates, tables)
     return advise(regions, consumer, question, asked.unread)
+
+
+def _source_retention(
+    command: str | None, environ: Mapping[str, str], stop: Stop, unread: list[AdviceProblem]
+) -> tuple[timedelta, str]:
+    """Return what the source retains, and where that is from; what it does not answer is assumed."""
+    said = "assumed: name it with --source-retention, or let SOURCE_ROWS ask the source"
+    if command is None:
+        return SOURCE_KEPT, said
+    try:
+        with opened_source(command, environ, stop) as source:
+            retention = timedelta(seconds=source.listed().retention)
+    except (TransientError, MisconfiguredError) as error:
+        if stop.requested:
+            raise
+        unread.append(AdviceProblem("source retention", str(error), "name it with --source-retention", unread=True))
+        return SOURCE_KEPT, said
+    return (retention, "answered by SOURCE_ROWS") if retention else (SOURCE_KEPT, said)
 
 
 def _datetime(text: str) -> datetime:

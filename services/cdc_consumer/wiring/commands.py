@@ -50,7 +50,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 case ReconcileCommand():
                     return reconcile(told, environ, stop, sys.stdout)
                 case AdviseCommand():
-                    return advise_command(told, environ, sys.stdout)
+                    return advise_command(told, environ, stop, sys.stdout)
                 case TablesCommand():
                     return check_tables(told, environ, stop, sys.stdout)
                 case SetupCommand():

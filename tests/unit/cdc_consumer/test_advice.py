@@ -22,7 +22,13 @@ from services.cdc_consumer.core.advice.figures import (
     RegionFigures,
 )
 from services.cdc_consumer.core.advice.mirrors import JobKind, delete_is_applied, kind_of_query, recommended
-from services.cdc_consumer.core.advice.pipeline import advise_on_pipeline, outage, quotas, stream_storage
+from services.cdc_consumer.core.advice.pipeline import (
+    advise_on_pipeline,
+    outage,
+    quotas,
+    quotas_of,
+    stream_storage,
+)
 from services.cdc_consumer.core.advice.prices import GIB, TIB, Prices
 from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
@@ -277,20 +283,54 @@ def test_a_price_can_be_changed_and_a_wrong_one_is_refused() -> None:
 def test_expected_throughput_is_computed_as_in_the_documents_example() -> None:
     """100 million endpoints that send 1,500 bytes each minute are 2.5 GB a second."""
     advice = advice_on(a_region(), changes_per_second=100_000_000 / 60, change_bytes=1_500)
-    (pipeline,) = advice.pipeline
+    pipeline = advice.pipeline
 
     assert "1h 9.0 TB $0.00 never nothing is lost nothing is lost" in shown(advice)
     assert pipeline.bytes_per_second == pytest.approx(2.5e9)
     assert pipeline.needed == (250, 2_500)
-    assert pipeline.quotas == quotas("us")
+    assert advice.quotas == [quotas("US")]
     assert (quotas("EU").connections, quotas("europe-west4").connections) == (10_000, 1_000)
     assert (quotas("EU").bytes_per_second, quotas("europe-west4").bytes_per_second) == (3_000_000_000, 300_000_000)
 
 
+def test_what_a_throughput_costs_is_said_once_whatever_the_regions_and_without_any() -> None:
+    """10,000 changes of 1,000 bytes in 10 seconds are 1 MB a second."""
+    expected: Mapping[str, Any] = {"changes_per_second": 1_000, "change_bytes": 1_000}
+    regions = [RegionFigures(location=one, mirrors=[a_mirror()]) for one in ("US", "europe-west4")]
+    none, one, two = (shown(advice_on(*regions[:number], **expected)) for number in range(3))
+
+    for text in (none, one, two):
+        assert text.count("throughput 1.0 MB/s, as expected; unknown connections open") == 1
+        assert text.count("30 days of it: Pub/Sub $188.59") == 1
+        assert "1h 3.6 GB $0.00 73s" in text
+    assert "default quotas of europe-west4" in two
+    assert "default quotas of europe-west4" not in one
+    assert [each.location for each in quotas_of([])] == ["US", "EU", "any other region"]
+    for each in ("US: 10,000 connections, 3.0 GB/s", "any other region: 1,000 connections, 300.0 MB/s"):
+        assert f"default quotas of {each} for all that is written there" in none
+
+
+def test_quotas_are_to_be_raised_where_a_throughput_comes_near_them() -> None:
+    expected: Mapping[str, Any] = {"changes_per_second": 250_000, "change_bytes": 1_000}
+    text = shown(advice_on(**expected))
+
+    assert text.count("raise both in one proportion") == 1
+    assert "300.0 MB/s for all that is written there raise both" in text
+
+
+def test_a_backlog_is_caught_up_with_at_the_rate_that_is_named() -> None:
+    expected: Mapping[str, Any] = {"changes_per_second": 10_000, "change_bytes": 1_000}
+
+    for drained, takes in ((20_000, "60.0m"), (10_000, "never"), (50_000, "15.0m")):
+        text = shown(advice_on(drained=drained, **expected))
+        assert f"1h 36.0 GB $0.00 {takes}" in text, text
+        assert f"a consumer that applies {drained:,} changes/s (--drained)" in text
+
+
 def test_the_write_api_costs_nothing_below_two_tebibytes_a_month() -> None:
     month = 30 * 86_400
-    free = advise_on_pipeline("US", 2, 2 * TIB / month, Prices(write=1.0, pubsub=10.0))
-    more = advise_on_pipeline("US", 2, 3 * TIB / month, Prices(write=1.0))
+    free = advise_on_pipeline(2, 2 * TIB / month, Prices(write=1.0, pubsub=10.0))
+    more = advise_on_pipeline(2, 3 * TIB / month, Prices(write=1.0))
 
     assert free.write_cost == pytest.approx(0.0)
     assert free.pubsub_cost == pytest.approx(40.0)  # 2 TiB published, 2 delivered
@@ -395,10 +435,11 @@ def test_the_text_names_every_figure_and_every_rule() -> None:
         "queries and merges 3 1.1 TB $6.25 1.00 $0.06",
         "$80.36 if each of these queries were a runtime merge; $4,500.00 at most for a background apply every 1h",
         "used 90.0 in the busiest second, 0.000 on average (slots_used 1.500)",
-        "2 of 10,000 connections, 1.0 MB/s of 3.0 GB/s",
-        "the consumer's mean since its start",
+        "throughput 1.0 MB/s, the consumer's mean since its start; 2 connections open",
+        "default quotas of US: 10,000 connections, 3.0 GB/s for all that is written there",
         "7d 604.8 GB $13.04 3.4h LOST LOST",
-        "Pub/Sub keeps 7d (KEEP_MESSAGES_FOR), the change stream 1d (--source-retention)",
+        "Pub/Sub keeps 7d (KEEP_MESSAGES_FOR; the consumer starts with no subscription that keeps less)",
+        "the change stream keeps 1d (assumed",
         "a consumer that applies 50,000 changes/s",
         "Bigtable's change records: about 1.6 GB",
         "EXPORT DATA, a query, does not",

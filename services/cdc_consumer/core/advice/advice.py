@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from services.cdc_consumer.core.advice.capacity import (
     CapacityAdvice,
@@ -17,20 +18,27 @@ from services.cdc_consumer.core.advice.pipeline import (
     RULES,
     OutageCost,
     PipelineAdvice,
+    Quotas,
     StreamStorage,
     advise_on_pipeline,
     outage,
+    quotas_of,
 )
 from services.cdc_consumer.core.advice.prices import Prices
+
+DRAINED: Final = 50_000
+"""Changes a second: about half of what two cores were measured to apply (docs/how-to/size.md)."""
+SOURCE_KEPT: Final = timedelta(days=1)
+"""What a change stream of Spanner keeps by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is asked, and what only the person who asks can know.
 
-    ``kept`` and ``source_kept``: for how long the subscription and the change stream keep what is not read.
-    ``changes_per_second`` of ``change_bytes``: expected, instead of what the consumer measures. ``drained``: changes a
-    second that the consumer can apply (docs/how-to/size.md).
+    ``kept`` and ``source_kept``: for how long the subscription and the change stream keep what is not read;
+    ``source_kept_by`` says where the latter is from. ``changes_per_second`` of ``change_bytes``: expected, instead of
+    what the consumer measures. ``drained``: changes a second that the consumer applies while it catches up.
     """
 
     project: str
@@ -40,10 +48,11 @@ class Question:
     tolerable: timedelta | None = None
     streamed: datetime | None = None
     kept: timedelta = timedelta(days=7)
-    source_kept: timedelta = timedelta(days=1)
+    source_kept: timedelta = SOURCE_KEPT
+    source_kept_by: str = "assumed"
     changes_per_second: float | None = None
     change_bytes: float = 0
-    drained: float = 50_000
+    drained: float = DRAINED
     stream_storage: StreamStorage | None = None
 
 
@@ -54,7 +63,8 @@ class Advice:
     asked: Question
     mirrors: Sequence[MirrorAdvice]
     capacity: Sequence[CapacityAdvice]
-    pipeline: Sequence[PipelineAdvice]
+    pipeline: PipelineAdvice
+    quotas: Sequence[Quotas]
     outages: Sequence[OutageCost]
     problems: Sequence[AdviceProblem]
     rules: Sequence[str] = field(default=RULES)
@@ -91,7 +101,8 @@ def advise(
         asked=question,
         mirrors=mirrors,
         capacity=[advise_on_capacity(region, question.project, question.names) for region in regions],
-        pipeline=[advise_on_pipeline(one.location, consumer.connections, rate, question.prices) for one in regions],
+        pipeline=advise_on_pipeline(consumer.connections, rate, question.prices),
+        quotas=quotas_of([one.location for one in regions]),
         outages=[
             outage(
                 length,

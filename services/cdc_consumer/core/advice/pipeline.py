@@ -27,23 +27,32 @@ _PER_CONNECTION: Final = (1_000_000, 10_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """BigQuery's defaults for a project: connections at a time, and bytes appended a second."""
+    """BigQuery's defaults for a project in a location: connections at a time, and bytes appended a second."""
 
+    location: str
     connections: int
     bytes_per_second: int
 
 
 def quotas(location: str) -> Quotas:
     """Return the quotas of a multi-region, or of a region."""
-    return Quotas(10_000, 3_000_000_000) if location.lower() in _MULTI_REGIONS else Quotas(1_000, 300_000_000)
+    if location.lower() in _MULTI_REGIONS:
+        return Quotas(location, 10_000, 3_000_000_000)
+    return Quotas(location, 1_000, 300_000_000)
+
+
+def quotas_of(locations: Sequence[str]) -> Sequence[Quotas]:
+    """Return the quotas of some locations; of all that there are where none is known."""
+    return [quotas(one) for one in locations or (*map(str.upper, _MULTI_REGIONS), "any other region")]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineAdvice:
-    """``needed``: how many connections a throughput takes, at best and at worst. Costs are dollars for 30 days."""
+    """What one consumer writes, to however many regions.
 
-    location: str
-    quotas: Quotas
+    ``needed``: how many connections a throughput takes, at best and at worst. Costs are dollars for 30 days.
+    """
+
     connections: int | None
     bytes_per_second: float | None
     needed: tuple[int, int] | None
@@ -51,17 +60,13 @@ class PipelineAdvice:
     write_cost: float | None
 
 
-def advise_on_pipeline(
-    location: str, connections: int | None, bytes_per_second: float | None, prices: Prices
-) -> PipelineAdvice:
+def advise_on_pipeline(connections: int | None, bytes_per_second: float | None, prices: Prices) -> PipelineAdvice:
     """Return what a throughput, measured or expected, means."""
     if bytes_per_second is None:
-        return PipelineAdvice(location, quotas(location), connections, None, None, None, None)
+        return PipelineAdvice(connections, None, None, None, None)
     monthly = bytes_per_second * _MONTH.total_seconds()
     slow, fast = _PER_CONNECTION
     return PipelineAdvice(
-        location,
-        quotas(location),
         connections,
         bytes_per_second,
         (math.ceil(bytes_per_second / fast), math.ceil(bytes_per_second / slow)),
