@@ -1,7 +1,11 @@
 """A start that is refused says why, and marks the table where rows of the mirror may be wrong; before the front."""
 
 import asyncio
+import io
+import json
+from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.ports import StreamGoneError
 from services.bigtable_reader.settings import Settings
+from services.bigtable_reader.wiring.doctor import doctor
 from services.bigtable_reader.wiring.service import prepare, resync_requests_of
 from services.bigtable_reader.wiring.stores import resync_store, watched_table
 from shared.contracts.errors import MisconfiguredError
@@ -31,7 +36,7 @@ class Starting:
         self.profile = f"of-{name}"
         made = {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True}}
         front.instances.create_app_profile({"parent": INSTANCE, "app_profile_id": self.profile, "app_profile": made})
-        told = {
+        self.environ = {
             "GOOGLE_CLOUD_PROJECT": PROJECT,
             "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
             "BIGTABLE_TABLE": name,
@@ -41,7 +46,7 @@ class Starting:
             "DEAD_LETTER_TOPIC": "d",
             "BIGTABLE_EMULATOR_HOST": front.address,
         }
-        self.settings = read_settings(Settings, told)
+        self.settings = read_settings(Settings, self.environ)
         self.channels = BigtableChannels(front.address)
 
     async def start(self, tables_file: str = "") -> Outputs:
@@ -117,3 +122,26 @@ def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_
 
     with Front(bigtable_front) as front:
         asyncio.run(scenario(front))
+
+
+def test_doctor_names_a_history_that_keeps_less_than_the_stream_retains(
+    bigtable_front: str, pubsub_emulator: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tables.toml"
+
+    async def made(front: Front) -> Mapping[str, str]:
+        starting = Starting(front, retention=timedelta(days=7))
+        await starting.channels.close()
+        return {**starting.environ, "PUBSUB_EMULATOR_HOST": pubsub_emulator, "TABLES_FILE": str(file)}
+
+    def named(environ: Mapping[str, str], keep: str) -> list[tuple[str, str]]:
+        file.write_text(f'[defaults]\nmode = "both"\nkeep = "{keep}"\n')
+        out = io.StringIO()
+        assert doctor(environ, out, as_json=True) == 1, "there is no topic"
+        found = [one for one in json.loads(out.getvalue()) if one["check"] == "tables file: keep"]
+        return [(one["level"], one["detail"].partition(":")[0]) for one in found]
+
+    with Front(bigtable_front) as front:
+        environ = asyncio.run(made(front))
+        assert named(environ, "6d") == [("error", "line 3 of the tables file")]
+        assert named(environ, "7d") == []

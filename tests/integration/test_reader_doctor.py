@@ -315,3 +315,23 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     wrong = pipeline.launch(TABLES_FILE=str(tmp_path / "none.toml"))
     assert wrong.wait(timedelta(seconds=30)) == MISCONFIGURED
     assert "TABLES_FILE" in wrong.output()
+
+
+def test_a_history_that_keeps_less_than_the_stream_retains_is_refused_at_start_and_named_by_doctor(
+    pipeline: SpannerPipeline, patient: Patient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tables.toml"
+    file.write_text('[tables.Planes]\nmode = "both"\nkeep = "6d"\n')
+    patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
+    patient.variables = {"TABLES_FILE": str(file)}
+
+    assert patient.errors().keys() == {"tables file: keep"}
+    refused = pipeline.launch(TABLES_FILE=str(file))
+    assert refused.wait(timedelta(seconds=30)) == MISCONFIGURED
+    for words in ("line 3 of the tables file", "shorter than the 7d that its change stream", "history-kept-too-short"):
+        assert words in refused.output()
+    refused.end()
+    assert _status(capsys)[1]["state"] == "not started yet", "nothing was made"
+    file.write_text('[tables.Planes]\nmode = "both"\nkeep = "7d"\n')
+    assert not patient.errors()
+    pipeline.start(TABLES_FILE=str(file))

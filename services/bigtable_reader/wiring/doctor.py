@@ -5,11 +5,12 @@ It takes the reader's own settings and changes nothing.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.doctor.inspection import inspect, inspect_cluster
+from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import partition_table_exists
 from services.bigtable_reader.app.stall_watch import shown
@@ -18,7 +19,7 @@ from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.stores import topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
+from shared.runtime.doctor import LOGIN, inspect_keep, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
 
 
@@ -55,10 +56,18 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
         looked = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
         findings = [found async for found in looked]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
-        found = [*findings, *([] if cluster is None else [cluster])]
+        found = [*findings, *await _keep(channels, watched, file), *([] if cluster is None else [cluster])]
         return [*found, *await _kept_with_the_stream_ranges(channels, kept, settings)]
     finally:
         await channels.close()
+
+
+async def _keep(channels: BigtableChannels, watched: Table, file: TablesFile) -> Sequence[Finding]:
+    try:
+        retention = (await BigtableCatalog(channels, watched).inspect()).retention
+    except (MisconfiguredError, TransientError):  # `inspect` says why
+        return []
+    return [] if retention is None else list(inspect_keep(file, [watched.id], retention))
 
 
 async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:

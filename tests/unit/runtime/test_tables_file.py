@@ -1,11 +1,14 @@
 """The tables file on a disk: there, missing, unreadable, wrong."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.tables_file import TablesFile
+from shared.contracts.tables_file import TablesFile, read_tables_file
+from shared.runtime.doctor import inspect_keep
+from shared.runtime.findings import Level
 from shared.runtime.tables_file import load_tables_file
 
 
@@ -29,3 +32,17 @@ def test_one_that_cannot_be_read_or_is_wrong_is_named(tmp_path: Path) -> None:
             load_tables_file(path)
     with pytest.raises(MisconfiguredError, match=r"wrong\.toml:3: unknown key 'exclud'"):
         load_tables_file(wrong)
+
+
+def test_doctor_names_each_history_that_keeps_less_than_the_stream_retains() -> None:
+    file = read_tables_file('exclude = ["X"]\n[defaults]\nkeep = "6d"\n[tables.T]\nkeep = "7d"\n')
+
+    (found,) = inspect_keep(file, ["T", "U", "V", "X"], timedelta(days=7))
+
+    assert (found.level, found.check) == (Level.ERROR, "tables file: keep")
+    assert [one.partition(" is ")[0] for one in found.detail.split("; ")] == [
+        f'line 3 of the tables file: keep = "6d" of table {name}' for name in "UV"
+    ]
+    assert "[history-kept-too-short]" in found.detail
+    assert not list(inspect_keep(file, ["T", "X"], timedelta(days=7)))
+    assert not list(inspect_keep(file, ["T", "U"], timedelta(days=6)))
