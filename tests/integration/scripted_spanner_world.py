@@ -1,4 +1,4 @@
-"""A reader with the real stream adapter before a scripted Spanner; its partition table and its topic in memory."""
+"""A reader with the real stream adapter before a scripted Spanner; its partition table, topic and catalog in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -44,14 +44,15 @@ FORMS = [
 
 @dataclass
 class World:
-    """A scripted stream behind a socket; the partition table and the topic in memory."""
+    """A scripted stream behind a socket; the partition table, the topic and the catalog in memory."""
 
     server: ScriptedSpanner
     table: Table = field(default_factory=Table)
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
-    retention: timedelta | None = None
-    """For how long the stream keeps what is not read, as the catalog says."""
+    catalog: FakeCatalog = field(
+        default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
+    )
 
     @property
     def stream(self) -> ScriptedStream:
@@ -74,19 +75,17 @@ class World:
         stop = Stop()
         store = FakePartitionStore(self.table, owner, LEASE, life)
         await store.add_root(START, end)
-        catalog = FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
-        catalog.retention = self.retention
         reader = SpannerReader(
             WatchedDatabase(
                 stream=SpannerChangeStream(SpannerDatabaseClient(DATABASE, channels), "Everything"),
-                catalog=catalog,
+                catalog=self.catalog,
                 rows=FakeRows(Versions(self.table.clock)),
             ),
             SpannerStores(partitions=store, shapes=FakeShapeStore(), pauses=FakePauseStore(PauseTable())),
             SpannerOutput(
                 publisher=publisher or FakePublisher(self.topic),
                 subscriptions=FakeSubscriptions(),
-                changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}),
+                changes=ChangeMaker("//spanner/s", 16, {one.name: one.primary_key for one in self.catalog.tables}),
             ),
             Monitoring(self.metrics, Health()),
             SpannerReaderOptions(

@@ -118,7 +118,7 @@ def test_children_that_an_end_hid_are_found_where_the_partitions_start_is_older_
         async with world.running("one", end=end) as task:
             await asyncio.wait([task], timeout=20)
         world.stream.keeps_from = Nanoseconds(now - keeps // timedelta(microseconds=1) * 1_000)
-        world.retention = keeps
+        world.catalog.retention = keeps
         world.table.clock.step(2 * LEASE)
         with nullcontext() if found else pytest.raises(MisconfiguredError, match="too far in the past"):
             async with world.running("two") as task:

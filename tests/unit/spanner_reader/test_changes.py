@@ -33,8 +33,9 @@ def only(record: DataChangeRecord, made_by: ChangeMaker | None = None) -> Change
 
 def test_the_worked_example_of_a_transfer_between_two_accounts() -> None:
     make = maker()
-    header, ((_, first),) = make.changes(transfer("Id1", "00000000", 1000, 1500))
-    _header, ((_, second),) = make.changes(transfer("Id2", "00000001", 2000, 1500))
+    one, two = transfer()
+    header, ((_, first),) = make.changes(one)
+    _header, ((_, second),) = make.changes(two)
 
     assert header.primary_key == ("AccountId",)
     assert [(c.name, c.type) for c in header.columns] == [

@@ -28,9 +28,9 @@ from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.cdc_consumer.wire import messages_of
-from tests.unit.spanner_reader.accounts import ACCOUNT_COLUMNS, COMMIT, transfer
+from tests.unit.spanner_reader.accounts import ACCOUNTS, COMMIT, transfer
 
-TABLE = "AccountBalance"
+TABLE = ACCOUNTS.name
 SECOND = 1_000_000_000
 
 
@@ -47,7 +47,7 @@ class UnreadRows(FakeRows):
 async def publish() -> Topic:
     """Return what is published of the two records, each of which comes in a partition of its own."""
     topic, changes = Topic(), ChangeMaker("//spanner/s", 16, {TABLE: ("AccountId",)})
-    catalog = FakeCatalog(WatchedTable(TABLE, ("AccountId",), ACCOUNT_COLUMNS, "OLD_AND_NEW_VALUES"))
+    catalog = FakeCatalog(ACCOUNTS)
     catalog.time = COMMIT + SECOND
     completion = Completion(
         UnreadRows(Versions(SteppingClock())),
@@ -56,7 +56,7 @@ async def publish() -> Topic:
         lambda _table: True,
         FakeMetrics(),
     )
-    for record in (transfer("Id1", "00000000", 1000, 1500), transfer("Id2", "00000001", 2000, 1500)):
+    for record in transfer():
         token = PartitionToken(record.record_sequence)
         held = SpannerOwnedPartition(SpannerPartition(token=token, start=COMMIT, watermark=COMMIT))
         async with Completer(completion, held, Stop()).working() as completer:
