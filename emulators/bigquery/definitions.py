@@ -79,6 +79,8 @@ def _create(statement: exp.Create, warehouse: Warehouse, defaults: Defaults) -> 
 def _view_definition(statement: exp.Create, warehouse: Warehouse, defaults: Defaults) -> Table:
     if isinstance(statement.this, exp.Schema) or statement.expression is None:
         raise ApiError("notImplemented", "This stand-in creates views from a query only")
+    if (materialized := statement.find(exp.MaterializedProperty)) is not None:
+        raise _unserved("CREATE VIEW with", materialized)
     query = statement.expression.sql(dialect="bigquery")
     return with_columns(warehouse, Table(defaults.table_name(statement.this), (), query=query))
 

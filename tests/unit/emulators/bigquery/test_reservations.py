@@ -124,6 +124,7 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
         ("ALTER TABLE d.t ALTER COLUMN a SET DEFAULT 4", "ALTER TABLE ALTER COLUMN a SET DEFAULT 4"),
         ("ALTER SCHEMA d SET OPTIONS (description = 'x')", "ALTER SCHEMA statements"),
         ("SELECT * FROM d.t FOR SYSTEM_TIME AS OF CURRENT_TIMESTAMP()", "FOR SYSTEM_TIME AS OF"),
+        ("CREATE MATERIALIZED VIEW d.v AS SELECT a FROM d.t", "CREATE VIEW with MATERIALIZED"),
         ("DECLARE x INT64", "DECLARE statements"),
         ("CALL d.p()", "CALL statements"),
         ("EXPORT DATA OPTIONS (uri = 'gs://b/o') AS SELECT 1", "EXPORT statements"),
