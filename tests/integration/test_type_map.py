@@ -26,6 +26,7 @@ from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
+from tests.seeds import examples
 from tests.source_values import COLUMNS, EPOCH, VALUES, Written
 from tests.unit.cdc_consumer.wire import batch_of, header_of, upsert
 from tests.worlds.spanner_rows import environment
@@ -86,7 +87,9 @@ ids = iter(range(1_000_000_000))
 
 
 @settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=examples(75),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(rows_written, min_size=1, max_size=12))
 def test_a_query_of_the_mirror_returns_what_the_source_wrote(
