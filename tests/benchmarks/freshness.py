@@ -16,7 +16,7 @@ record, is in the figure.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -31,7 +31,7 @@ from deploy.local.platform.target import BigQueryDataset
 from tests.benchmarks.cpu import cpu_times, used_since
 from tests.benchmarks.pipelines import Platform, running_consumer, wait_until
 from tests.benchmarks.reader import commit, fresh_source, pipeline_of, running_reader, running_spanner
-from tests.benchmarks.results import Measured, percentile
+from tests.benchmarks.results import REACHED, Measured, percentile, repeated
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import TABLES
 
@@ -43,8 +43,6 @@ _ROWS: Final = 25
 _PAUSE: Final = 0.05
 _WARM_UP: Final = 10.0
 _SAMPLED: Final = TABLES[0]
-_REACHED: Final = 0.95
-"""The least part of its rate that a run has to reach."""
 _MOST_LOAD: Final = 1.0
 _LOAD_SECONDS: Final = 2.0
 
@@ -63,16 +61,7 @@ class Freshness:
     @property
     def is_valid(self) -> bool:
         """Return whether it says something of Millrace, and not of what else the machine did."""
-        return self.reached >= _REACHED * self.rate and self.load <= _MOST_LOAD
-
-
-def repeated(run: Callable[[], Freshness], repeats: int) -> Freshness:
-    """Run once, and so often again at most while what was found is not valid; return the last."""
-    found = run()
-    while repeats > 0 and not found.is_valid:
-        repeats -= 1
-        found = run()
-    return found
+        return self.reached >= REACHED * self.rate and self.load <= _MOST_LOAD
 
 
 @dataclass

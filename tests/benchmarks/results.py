@@ -2,13 +2,27 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final, Protocol, TypeVar
 
 from rich.table import Table
+
+REACHED: Final = 0.95
+"""The least part of its rate that a run has to reach."""
+
+
+class Judged(Protocol):
+    """What one run found."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether it says something of Millrace, and not of what else the machine or an emulator did."""
+
+
+Run = TypeVar("Run", bound=Judged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +94,15 @@ def percentile(values: Iterable[float], percent: float) -> float:
     if not ordered:
         raise ValueError("nothing was measured")
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def repeated(run: Callable[[], Run], repeats: int) -> Run:
+    """Run once, and so often again at most while what was found is not valid; return the last."""
+    found = run()
+    while repeats > 0 and not found.is_valid:
+        repeats -= 1
+        found = run()
+    return found
 
 
 def write_json(path: Path, measured: Sequence[Measured]) -> None:

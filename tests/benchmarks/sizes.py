@@ -37,7 +37,10 @@ class Sizes:
     only: str = setting("parts to run, with commas between; all", env="BENCH_ONLY", default="", check=_known_parts)
     runs: int = setting("runs of each", env="BENCH_RUNS", default=3, least=1)
     repeats: int = setting(
-        "how often a run of freshness that is not valid is repeated", env="BENCH_REPEATS", default=2, least=0
+        "how often a run of freshness or completion that is not valid is repeated",
+        env="BENCH_REPEATS",
+        default=2,
+        least=0,
     )
     changes: int = setting("changes in a backlog", env="BENCH_CHANGES", default=300_000, least=100)
     keys: int = setting("rows that are changed", env="BENCH_KEYS", default=100_000, least=5)

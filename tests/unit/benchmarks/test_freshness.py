@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.benchmarks.freshness import Freshness, repeated
+from tests.benchmarks.freshness import Freshness
+from tests.benchmarks.results import repeated
 
 
 def a_run(reached: float = 500, load: float = 0.3) -> Freshness:
