@@ -28,7 +28,7 @@ from deploy.local.platform.processes import GRACE, TAIL, ProcessDiedError, Proce
 from deploy.local.platform.restarts import Restarts
 from deploy.local.platform.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, Service, letters_in
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, running_stack
-from deploy.local.proof.reconciling import rows_command
+from deploy.local.proof.launching import source_rows
 from deploy.local.proof.run import sides_of, wait_until_loaded
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.clock import SystemClock
@@ -288,7 +288,7 @@ def how_to_use(stack: Stack, directory: Path) -> str:
     )
     first = stack.pipelines[0]
     near, reader, module = os.path.relpath(directory, ROOT), reader_name(first), first.module
-    source = "" if stack.databases else f" --source {shlex.quote(rows_command(module))}"
+    source = "" if stack.databases else f" --source {shlex.quote(source_rows(first)['SOURCE_ROWS'])}"
     table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.letters_api
     assert api is not None
     token_file = shlex.quote(os.path.relpath(api.token_file, ROOT))

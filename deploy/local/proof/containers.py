@@ -24,7 +24,7 @@ from deploy.local.platform.processes import ProcessDiedError, wait_until
 from deploy.local.platform.services import AnyPipeline, Endpoint, MetricSums
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, stack_of
 from deploy.local.proof.image_checks import IMAGES, check_image
-from deploy.local.proof.reconciling import Launcher, source_rows
+from deploy.local.proof.launching import Launcher, source_rows
 from deploy.local.proof.run import RunSettings, prove
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import setting

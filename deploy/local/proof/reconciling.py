@@ -4,17 +4,13 @@ It stands beside the comparison of this package (`comparison.py`), which shares 
 """
 
 import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import AnyPipeline
+from deploy.local.proof.launching import Launcher
 
 _SETTLE: Final = "5s"
 """How long a difference has to stand: nothing is written any more, and everything is applied."""
@@ -35,42 +31,6 @@ class Reconciled:
         if self.differing:
             return "; ".join(self.differing)
         return f"{len(self.tables)} table{'' if len(self.tables) == 1 else 's'} equal, {self.rows:,} rows"
-
-
-class Launcher(Protocol):
-    """Runs a command of `millrace`, with the settings of the consumer and of the reader of a pipeline."""
-
-    def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Return how the command ended, and its output."""
-
-
-@dataclass(frozen=True)
-class LocalLauncher:
-    """Runs the commands on this machine."""
-
-    environment: Mapping[str, str]
-
-    def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Return how the command ended, and its output."""
-        told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [sys.executable, "-m", "services", *words],
-            env={**self.environment, **told, **source_rows(pipeline)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-
-def source_rows(pipeline: AnyPipeline) -> Mapping[str, str]:
-    """Return the setting that names the command of a reader that answers for its rows."""
-    return {"SOURCE_ROWS": f"python -m {pipeline.module} rows"}
-
-
-def rows_command(module: str) -> str:
-    """Return the command line of a reader's `rows`, which the consumer splits as a shell does."""
-    return shlex.join([sys.executable, "-m", module, "rows"])
 
 
 def read_answer(source: str, code: int, said: str, complaint: str) -> Reconciled:

@@ -14,9 +14,10 @@ from deploy.local.platform.processes import Processes, StopRequestedError
 from deploy.local.platform.services import LettersCommand, letters_in
 from deploy.local.platform.stack import Say, Sources, Stack, running_stack
 from deploy.local.proof.bigtable_side import BigtableSide
+from deploy.local.proof.launching import Launcher, LocalLauncher
 from deploy.local.proof.letters import Command, LettersFound, LettersStory
 from deploy.local.proof.progress import Progress
-from deploy.local.proof.reconciling import Launcher, LocalLauncher, reconcile_all
+from deploy.local.proof.reconciling import reconcile_all
 from deploy.local.proof.report import Compared, Report
 from deploy.local.proof.sides import Pace, Side
 from deploy.local.proof.spanner_side import SpannerSide

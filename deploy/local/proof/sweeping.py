@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deploy.local.platform.stack import Source
 from deploy.local.platform.target import BigQueryDataset
-from deploy.local.proof.reconciling import Launcher
+from deploy.local.proof.launching import Launcher
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.stop import Stop
 

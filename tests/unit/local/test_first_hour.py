@@ -1,19 +1,15 @@
 """What somebody meets who tries the local platform for the first time: a cause and a fix, on the last line."""
 
 import io
-import shlex
-import sys
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from deploy.local.__main__ import show_rows
 from deploy.local.platform import needs
-from deploy.local.proof import reconciling
 from deploy.local.proof.letters import LettersFound
 from deploy.local.proof.progress import Progress
-from deploy.local.proof.reconciling import Reconciled, rows_command
+from deploy.local.proof.reconciling import Reconciled
 from deploy.local.proof.report import Report
 from deploy.local.proof.sides import Figures
 
@@ -23,15 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 def said(width: int = 80) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
     return Console(file=text, width=width, highlight=False), text
-
-
-def test_a_command_line_for_a_path_with_a_space_is_split_into_its_words_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/home/me/mill race/.venv/bin/python")
-
-    assert shlex.split(rows_command("services.spanner_reader")) == [
-        *("/home/me/mill race/.venv/bin/python", "-m", "services.spanner_reader", "rows")
-    ]
-    assert reconciling.rows_command is rows_command
 
 
 def test_everything_that_is_missing_is_named_at_once_with_the_way_to_get_it(tmp_path: Path) -> None:
