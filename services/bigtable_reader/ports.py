@@ -278,7 +278,7 @@ class ResyncStore(Protocol):
         run: int,
         watching: Watching,
     ) -> None:
-        """Mark the table where watched families are no longer there, or more is watched than was; remember both.
+        """Request a resync where watched families are no longer there, or more is watched than was; remember both.
 
         Where there is no mirror, only what is watched is remembered. Families are compared with those that were
         remembered here, by whomever; where none were, with those that are known.

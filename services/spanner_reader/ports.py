@@ -158,7 +158,7 @@ class SchemaFindings:
     findings: tuple[SpannerResyncCause, ...] = ()
     left: tuple[str, ...] = ()
     """Tables that are not mirrored any more."""
-    marks: tuple[SpannerResyncRequest, ...] = ()
+    requests: tuple[SpannerResyncRequest, ...] = ()
     compared_since: Nanoseconds | None = None
     """As `SchemaInspection.compared_since`: column lists of records from before are worth comparing."""
     counted: bool = True
@@ -175,36 +175,36 @@ class ShapeStore(Protocol):
     """
 
     async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        """Compare an inspection with the one before, remember it, and mark the tables that something was found of.
+        """Compare an inspection with the one before, remember it, and request resyncs for what was found.
 
         What is found is returned once, to one of all readers. An inspection that is not newer than the one that is
         remembered finds nothing and changes nothing.
         """
 
     async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
-        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+        """Request a resync of all watched tables, for changes that were published and lost; return the requests."""
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
 
-    async def marks(self) -> Sequence[SpannerResyncRequest]:
+    async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table whose rows came again; return whether it had one.
+        """Delete the resync request of a table whose rows came again; return whether it had one.
 
         MisconfiguredError, and it stays, while the table is paused.
         """
 
     async def healed(self, table: str, since: Nanoseconds) -> bool:
-        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one.
+        """Delete the resync request of a table all of whose rows came as of a time; return whether it had one.
 
-        A mark of what may have happened at that time or later stays as it is.
+        A request for what may have happened at that time or later stays as it is.
         """
 
 
 class PauseStore(Protocol):
-    """What is paused: the stream as a whole (None), and tables, whose pause is a mark, too; kept for all readers.
+    """What is paused: the stream as a whole (None), and tables, whose pause is a resync request; kept for all readers.
 
     Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again.
     """
@@ -215,11 +215,11 @@ class PauseStore(Protocol):
     async def pause(self, table: str | None) -> bool:
         """Pause the stream or a table from now on; return whether it was not paused.
 
-        MisconfiguredError for a table that nobody has seen in the stream: nothing would hold its mark.
+        MisconfiguredError for a table that no reader has seen in the stream: nothing would hold its resync request.
         """
 
     async def resume(self, table: str | None) -> bool:
-        """Let the stream or a table go on from now on; return whether it was paused. A table's mark stays."""
+        """Let the stream or a table go on from now on; return whether it was paused. Its resync request stays."""
 
 
 class NotReadableError(MisconfiguredError):
@@ -369,7 +369,7 @@ class SpannerReaderMetrics(Protocol):
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
 
-    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
+    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:

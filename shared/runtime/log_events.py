@@ -175,7 +175,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "table_needs_resync": "Rows of a table may be wrong or missing, so it is pending resync",
     "table_not_labelled": "The labels of a table could not be written",
     "table_not_looked_at": "The table could not be inspected; that is tried again",
-    "table_not_marked": "A mirror could not be marked as pending resync; that is tried again",
+    "table_not_marked": "A mirror could not be labelled as pending resync; the consumer tries again",
     "table_not_mirrored_any_more": "A table is no longer mirrored",
     "table_paused": "A table is paused",
     "table_pending_resync": "A table stays pending resync, because rows of its snapshot came too late",

@@ -74,8 +74,8 @@ class PauseStoreContract:
             assert await stores.ours.pause("Singers")
             assert not await stores.theirs.pause("Singers")
             pause = (await stores.theirs.read()).tables["Singers"]
-            (mark,) = (await stores.shapes.read())[1]
-            assert [(one.kind, one.after, one.before) for one in mark.findings] == [
+            (request,) = (await stores.shapes.read())[1]
+            assert [(one.kind, one.after, one.before) for one in request.findings] == [
                 (SpannerResyncKind.TABLE_PAUSED, pause.paused_at, NEVER)
             ]
             with pytest.raises(MisconfiguredError, match="is paused"):
@@ -86,8 +86,8 @@ class PauseStoreContract:
             resumed = read.tables["Singers"]
             assert resumed.resumed_at is not None
             assert pause.paused_at == resumed.paused_at < resumed.resumed_at <= read.at
-            (mark,) = (await stores.shapes.read())[1]
-            assert mark.sync_after == resumed.resumed_at
+            (request,) = (await stores.shapes.read())[1]
+            assert request.sync_after == resumed.resumed_at
             assert await stores.shapes.synced("Singers")
             assert (await stores.shapes.read())[1] == ()
             assert (await stores.ours.read()).tables == {}
@@ -131,12 +131,12 @@ class PauseStoreContract:
             retyped = TableShape((ID, ColumnShape("Name", "BYTES")))
             later = SchemaInspection(Nanoseconds(NOON + MINUTE), False, {"Singers": retyped, "Albums": SINGERS})
             found = await stores.shapes.compare(later, [])
-            assert {one.kind for mark in found.marks for one in mark.findings} == {
+            assert {one.kind for request in found.requests for one in request.findings} == {
                 SpannerResyncKind.TABLE_PAUSED,
                 SpannerResyncKind.COLUMN_RETYPED,
             }
             await stores.ours.resume("Singers")
-            assert (await stores.shapes.compare(later, [])).marks == (await stores.shapes.read())[1]
+            assert (await stores.shapes.compare(later, [])).requests == (await stores.shapes.read())[1]
             assert await stores.shapes.synced("Singers")
             assert (await stores.shapes.read())[1] == ()
 

@@ -54,16 +54,16 @@ class ShapeStoreContract:
         async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
             assert await ours.read() == (None, ())
             first = await ours.compare(a_look(0, Singers=SINGERS), [])
-            assert (first.findings, first.left, first.marks) == ((), (), ())
+            assert (first.findings, first.left, first.requests) == ((), (), ())
             found = await theirs.compare(a_look(1, Singers=SINGERS, Albums=SINGERS), [])
             assert [(one.table, one.kind, one.after, one.before) for one in found.findings] == [
                 ("Albums", SpannerResyncKind.TABLE_WATCHED, at(0), at(1))
             ]
-            assert [mark.table for mark in found.marks] == ["Albums"]
-            look, marks = await ours.read()
+            assert [request.table for request in found.requests] == ["Albums"]
+            look, requests = await ours.read()
             assert look is not None
             assert (look.at, set(look.tables)) == (at(1), {"Singers", "Albums"})
-            assert tuple(marks) == found.marks
+            assert tuple(requests) == found.requests
 
         self.run(readers, scenario)
 
@@ -73,12 +73,12 @@ class ShapeStoreContract:
             later = a_look(1, Singers=replace(SINGERS, columns=(ID, replace(NAME, type="STRING"))))
             found = await ours.compare(later, [])
             again = await theirs.compare(later, [])
-            assert (len(found.findings), again.findings, again.marks) == (1, (), found.marks)
+            assert (len(found.findings), again.findings, again.requests) == (1, (), found.requests)
             older = await theirs.compare(a_look(0, Albums=SINGERS), [])
-            assert (older.findings, older.left, older.marks) == ((), (), found.marks)
+            assert (older.findings, older.left, older.requests) == ((), (), found.requests)
             assert (found.counted, older.counted) == (True, False)
             after = await theirs.compare(replace(later, at=at(2)), [])
-            assert (after.findings, after.marks) == ((), found.marks)
+            assert (after.findings, after.requests) == ((), found.requests)
 
         self.run(readers, scenario)
 
@@ -87,15 +87,15 @@ class ShapeStoreContract:
             assert await ours.topic_lost(at(0), at(1)) == []  # nobody has looked yet
             others = replace(SINGERS, watched=False)
             await ours.compare(a_look(0, Singers=SINGERS, Albums=BARE, Others=others), [])
-            before, _marks = await ours.read()
+            before, _requests = await ours.read()
             found = await ours.topic_lost(at(1), at(3))
-            assert [mark.table for mark in found] == ["Albums", "Singers"]
+            assert [request.table for request in found] == ["Albums", "Singers"]
             await theirs.topic_lost(at(2), at(4))  # by another reader, later
-            look, marks = await theirs.read()
-            assert {mark.table for mark in marks} == {"Albums", "Singers"}
-            for mark in marks:
-                assert [one.kind for one in mark.findings] == [SpannerResyncKind.TABLE_LOST]
-                assert (mark.since, mark.sync_after) == (at(1), at(4))
+            look, requests = await theirs.read()
+            assert {request.table for request in requests} == {"Albums", "Singers"}
+            for request in requests:
+                assert [one.kind for one in request.findings] == [SpannerResyncKind.TABLE_LOST]
+                assert (request.since, request.sync_after) == (at(1), at(4))
             assert before is not None
             assert look == before
             assert not await ours.healed("Singers", at(4))
@@ -108,15 +108,15 @@ class ShapeStoreContract:
             await ours.compare(a_look(0, Singers=SINGERS), [])
             ttl = frozenset({"exclude_ttl_deletes"})
             await ours.compare(replace(a_look(1, Singers=SINGERS), exclusions=ttl, watches_everything=True), [])
-            look, _marks = await theirs.read()
+            look, _requests = await theirs.read()
             assert look is not None
             assert (look.exclusions, look.watches_everything) == (ttl, True)
             found = await theirs.compare(a_look(2, Singers=SINGERS), [])
-            ((mark,),) = (found.marks,)
-            assert [one.kind for one in mark.findings] == [SpannerResyncKind.TABLE_EXCLUDED]
-            assert (mark.since, mark.sync_after) == (at(0), at(2))
+            ((request,),) = (found.requests,)
+            assert [one.kind for one in request.findings] == [SpannerResyncKind.TABLE_EXCLUDED]
+            assert (request.since, request.sync_after) == (at(0), at(2))
             after = await theirs.compare(a_look(3, Singers=SINGERS), [])
-            assert (after.findings, after.marks) == ((), found.marks)
+            assert (after.findings, after.requests) == ((), found.requests)
 
         self.run(readers, scenario)
 
@@ -135,12 +135,12 @@ class ShapeStoreContract:
 
     def test_marks_are_read_without_the_tables_that_have_none(self, readers: Readers) -> None:
         async def scenario(ours: ShapeStore, theirs: ShapeStore) -> None:
-            assert await ours.marks() == ()
+            assert await ours.resync_requests() == ()
             await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
-            assert await ours.marks() == ()
+            assert await ours.resync_requests() == ()
             found = await ours.compare(a_look(1, Singers=SINGERS, Albums=BARE, Others=SINGERS), [])
-            assert await theirs.marks() == found.marks
-            assert [mark.table for mark in found.marks] == ["Others"]
+            assert await theirs.resync_requests() == found.requests
+            assert [request.table for request in found.requests] == ["Others"]
 
         self.run(readers, scenario)
 
@@ -157,10 +157,10 @@ class ShapeStoreContract:
                 lambda: theirs.topic_lost(at(0), at(1)),
             ]
             await asyncio.gather(*(retried(Stop(), call) for call in calls))
-            look, marks = await ours.read()
+            look, requests = await ours.read()
             assert look is not None
             assert look.at == at(2)
-            kinds = {mark.table: {one.kind for one in mark.findings} for mark in marks}
+            kinds = {request.table: {one.kind for one in request.findings} for request in requests}
             assert {SpannerResyncKind.TABLE_LOST, SpannerResyncKind.COLUMN_RETYPED} <= kinds["Singers"]
             assert SpannerResyncKind.TABLE_WATCHED in kinds["Albums"]
 
@@ -171,7 +171,7 @@ class ShapeStoreContract:
             await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
             gone = await ours.compare(a_look(1), [])
             assert gone.left == ("Albums", "Singers")
-            assert not await ours.synced("Albums")  # it had no mark; now nothing is left of it
+            assert not await ours.synced("Albums")  # it had no request; now nothing is left of it
             back = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [])
             assert {(one.table, one.kind) for one in back.findings} == {
                 ("Singers", SpannerResyncKind.TABLE_AGAIN),
@@ -191,7 +191,7 @@ class ShapeStoreContract:
             assert not await theirs.synced("Nobody")
             assert not await theirs.synced("")
             after = await ours.compare(a_look(4, Singers=SINGERS), [])
-            assert (after.findings, after.marks) == ((), ())
+            assert (after.findings, after.requests) == ((), ())
 
         self.run(readers, scenario)
 
@@ -209,7 +209,7 @@ class ShapeStoreContract:
             assert (await ours.read())[1] == ()
             await ours.compare(a_look(4, Singers=BARE), [])
             again = await ours.compare(a_look(5, Singers=SINGERS), [])
-            assert [mark.table for mark in again.marks] == ["Singers"]
+            assert [request.table for request in again.requests] == ["Singers"]
 
         self.run(readers, scenario)
 

@@ -30,7 +30,7 @@ class FakeMetrics:
     retention: timedelta | None = None
     ranges_left: Mapping[str, int] = field(default_factory=dict)
     losing: bool = False
-    marks: Sequence[SpannerResyncRequest] = ()
+    requests: Sequence[SpannerResyncRequest] = ()
     states: Mapping[str, int] = field(default_factory=dict)
     low_watermark: Nanoseconds | None = None
     now: Nanoseconds | None = None
@@ -92,9 +92,9 @@ class FakeMetrics:
         """Show that the topic does not keep what is published to it."""
         self.losing = True
 
-    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
+    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Remember which tables need re-sync."""
-        self.marks = marks
+        self.requests = requests
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Remember what was shown."""

@@ -14,8 +14,8 @@ from services.spanner_reader.core.schema.shapes import (
     TableShape,
     compare,
     lost,
-    marked,
     synced,
+    with_findings,
 )
 from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import CatalogInspection, NotReadableError, SchemaFindings, WatchedTable
@@ -86,15 +86,15 @@ class Shapes:
     """What is remembered."""
 
     look: SchemaInspection | None = None
-    marks: Mapping[str, SpannerResyncRequest] = field(default_factory=dict)
+    requests: Mapping[str, SpannerResyncRequest] = field(default_factory=dict)
     """Without those of pauses."""
     pauses: dict[str, Pause] = field(default_factory=dict)
 
     @property
-    def all_marks(self) -> tuple[SpannerResyncRequest, ...]:
-        """Return the marks as they are shown."""
+    def all_requests(self) -> tuple[SpannerResyncRequest, ...]:
+        """Return the resync requests as they are shown."""
         tables = {name: pause for name, pause in self.pauses.items() if name}
-        return tuple(with_pauses(self.marks, tables).values())
+        return tuple(with_pauses(self.requests, tables).values())
 
 
 class FakeShapeStore:
@@ -105,38 +105,40 @@ class FakeShapeStore:
         self._life = life or Life()
 
     async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        """Compare a look with the one before, remember it, and mark the tables that something was found of."""
+        """Compare a look with the one before, remember it, and request resyncs for what was found."""
         self._life.step()
-        old, marks = self.shapes.look, self.shapes.marks
+        old, requests = self.shapes.look, self.shapes.requests
         if old is not None and old.at >= look.at:
-            return SchemaFindings((), (), self.shapes.all_marks, old.compared_since, counted=False, tables=old.tables)
+            return SchemaFindings(
+                (), (), self.shapes.all_requests, old.compared_since, counted=False, tables=old.tables
+            )
         comparison = compare(old, look, sightings)
         self.shapes.look = comparison.remembered
-        self.shapes.marks = marked(marks, comparison.findings)
+        self.shapes.requests = with_findings(requests, comparison.findings)
         self._life.step()
         since, tables = comparison.remembered.compared_since, comparison.remembered.tables
-        return SchemaFindings(comparison.findings, comparison.left, self.shapes.all_marks, since, tables=tables)
+        return SchemaFindings(comparison.findings, comparison.left, self.shapes.all_requests, since, tables=tables)
 
     async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
-        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+        """Request a resync of all watched tables, for changes that were published and lost; return the requests."""
         self._life.step()
         found = [] if self.shapes.look is None else lost(self.shapes.look, after, before)
-        self.shapes.marks = marked(self.shapes.marks, found)
+        self.shapes.requests = with_findings(self.shapes.requests, found)
         self._life.step()
-        return [self.shapes.marks[one.table] for one in found]
+        return [self.shapes.requests[one.table] for one in found]
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
         self._life.step()
-        return self.shapes.look, self.shapes.all_marks
+        return self.shapes.look, self.shapes.all_requests
 
-    async def marks(self) -> Sequence[SpannerResyncRequest]:
+    async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
         self._life.step()
-        return self.shapes.all_marks
+        return self.shapes.all_requests
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table; return whether it had one."""
+        """Delete the resync request of a table; return whether it had one."""
         self._life.step()
         look = self.shapes.look
         if look is None or table not in look.tables:
@@ -147,18 +149,18 @@ class FakeShapeStore:
         kept = synced(look.tables[table])
         others = {name: shape for name, shape in look.tables.items() if name != table}
         self.shapes.look = replace(look, tables=others if kept is None else others | {table: kept})
-        had = table in self.shapes.marks or pause is not None
+        had = table in self.shapes.requests or pause is not None
         self.shapes.pauses.pop(table, None)
-        self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
+        self.shapes.requests = {name: request for name, request in self.shapes.requests.items() if name != table}
         return had
 
     async def healed(self, table: str, since: Nanoseconds) -> bool:
-        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
+        """Delete the resync request of a table all of whose rows came as of a time; return whether it had one."""
         self._life.step()
-        mark = next((one for one in self.shapes.all_marks if one.table == table), None)
-        if mark is None or mark.sync_after >= since:
+        request = next((one for one in self.shapes.all_requests if one.table == table), None)
+        if request is None or request.sync_after >= since:
             return False
         self.shapes.pauses.pop(table, None)
-        self.shapes.marks = {name: mark for name, mark in self.shapes.marks.items() if name != table}
+        self.shapes.requests = {name: request for name, request in self.shapes.requests.items() if name != table}
         self._life.step()
         return True

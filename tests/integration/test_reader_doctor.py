@@ -270,7 +270,10 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
 
     assert main(["synced", "Planes"]) == 0
     assert main(["synced", "Planes"]) == MISCONFIGURED
-    assert "table Planes is not marked: `python -m services.spanner_reader status` lists" in capsys.readouterr().err
+    assert (
+        "table Planes has no resync request: `python -m services.spanner_reader status` lists"
+        in capsys.readouterr().err
+    )
     assert _status(capsys)[1]["needs_resync"] == []
 
 

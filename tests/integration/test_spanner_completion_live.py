@@ -85,7 +85,7 @@ def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_recor
                 updated.write(2, a=f"{turn} after")
                 await watched.until(lambda: updated.published.keys() == updated.committed.keys())
         assert updated.published == updated.committed
-        assert watched.marks() == {}
+        assert watched.resync_requests() == {}
 
     asyncio.run(scenario())
     captured = {header.value_capture_type for header, changes in watched.topic.batches if changes}
@@ -115,10 +115,10 @@ def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_
             updated.write(0, b="text")
             updated.write(0, a="fourth")
             await watched.until(lambda: updated.published.keys() == updated.committed.keys())
-            await watched.until(lambda: bool(watched.marks()))
+            await watched.until(lambda: bool(watched.resync_requests()))
         assert updated.published == updated.committed
         assert types()[-1] == "STRING"
-        assert watched.marks() == {"t": {("column_type_changed", ("b",))}}
+        assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
 
     asyncio.run(scenario())
 

@@ -39,7 +39,7 @@ def test_a_table_made_under_a_stream_of_everything_is_announced_and_mirrored_and
             watched.write("u", id="x", n=1)
             await watched.until(lambda: watched.changes("u") == 1)
         assert watched.announced("u") == [["id", "n"]]
-        assert watched.marks() == {}
+        assert watched.resync_requests() == {}
 
     asyncio.run(scenario())
 
@@ -58,12 +58,12 @@ def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_marked(make: 
             before = watched.database.now()
             watched.alter("ALTER CHANGE STREAM s SET FOR t, u", "ALTER CHANGE STREAM s SET FOR t, u")
             after = watched.database.now()
-            await watched.until(lambda: bool(watched.marks()))
+            await watched.until(lambda: bool(watched.resync_requests()))
             watched.write("u", id=2, n=2)
             await watched.until(lambda: watched.changes("u") == 1)
         assert watched.announced("u") == [["id", "n"]]
-        assert watched.marks() == {"u": {("table_added_to_the_stream", ())}}
-        ((found,),) = (mark.findings for mark in watched.marked())
+        assert watched.resync_requests() == {"u": {("table_added_to_the_stream", ())}}
+        ((found,),) = (request.findings for request in watched.marked())
         assert found.after < after  # between two looks, of which the second came after
         assert found.before > before
 
@@ -82,8 +82,8 @@ def test_columns_that_change_data_without_records_are_found_though_no_reader_ran
         watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
         watched.alter("ALTER TABLE t ADD COLUMN d INT64", "ALTER TABLE t ADD COLUMN d bigint")
         async with watched.reading():
-            await watched.until(lambda: bool(watched.marks()))
-        assert watched.marks() == {
+            await watched.until(lambda: bool(watched.resync_requests()))
+        assert watched.resync_requests() == {
             "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
         }
         assert watched.announced("t")[-1] == ["id", "b", "a", "c", "d"]
@@ -104,13 +104,13 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
                 watched.write("t", id=key, a="x", b=None)
             await watched.until(lambda: watched.changes("t") == 3)
             watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
-            await watched.until(lambda: bool(watched.marks()))
-            (mark,) = watched.marked()
-            text = fix_of(mark, '"' if watched.postgresql else "`")
+            await watched.until(lambda: bool(watched.resync_requests()))
+            (request,) = watched.marked()
+            text = fix_of(request, '"' if watched.postgresql else "`")
             statement = re.search(r"partitioned DML: (UPDATE .* WHERE TRUE) \(", text)
             assert statement is not None
             before = watched.changes("t")
-            await watched.until(lambda: time.time_ns() > mark.sync_after)  # the fix names this time
+            await watched.until(lambda: time.time_ns() > request.sync_after)  # the fix names this time
             if watched.postgresql:  # whose quotes the emulator does not know in partitioned DML
                 assert watched.database.execute(statement[1])[0] == 3
             else:
@@ -120,7 +120,7 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
         assert all({column.name for column in header.columns} == {"id", "a", "b", "c"} for header, _change in carried)
         rows = {json.loads(change.key)["id"]: json.loads(change.row or "{}") for _header, change in carried}
         assert rows == {str(key): {"a": "x", "b": None, "c": "7"} for key in range(3)}
-        assert min(parse_timestamp(change.commit_timestamp) for _header, change in carried) >= mark.sync_after
+        assert min(parse_timestamp(change.commit_timestamp) for _header, change in carried) >= request.sync_after
         command = re.search(r"`python -m services.spanner_reader synced (\S+)`", text)
         assert command is not None
         assert await watched.synced(command[1])
@@ -141,17 +141,17 @@ def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_adde
             for key in range(3):
                 watched.write("u", id=key)
             await watched.until(lambda: watched.changes("u") == 3)
-            mark = SpannerResyncRequest(
+            request = SpannerResyncRequest(
                 "u", (SpannerResyncCause("u", SpannerResyncKind.TABLE_AGAIN, watched.started, watched.started),)
             )
-            statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", fix_of(mark, "`"))
+            statement = re.search(r"(ALTER TABLE )T( ADD COLUMN c BOOL), set it TRUE", fix_of(request, "`"))
             assert statement is not None
-            assert "UPDATE `u` SET c = c" in fix_of(mark, "`")
+            assert "UPDATE `u` SET c = c" in fix_of(request, "`")
             watched.database.alter(f"{statement[1]}u{statement[2]}")
             assert watched.database.execute("UPDATE u SET c = TRUE WHERE TRUE")[0] == 3
             await watched.until(lambda: watched.changes("u") == 6)
             watched.database.alter("ALTER TABLE u DROP COLUMN c")
-        assert watched.marks() == {}
+        assert watched.resync_requests() == {}
 
     asyncio.run(scenario())
 
@@ -168,12 +168,12 @@ def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_res
             watched.alter("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t DROP COLUMN b")
             watched.alter("ALTER TABLE t ADD COLUMN b STRING(MAX)", "ALTER TABLE t ADD COLUMN b varchar")
             watched.write("t", id=2, a="x", b="text")
-            await watched.until(lambda: bool(watched.marks()))
+            await watched.until(lambda: bool(watched.resync_requests()))
             await watched.until(lambda: watched.changes("t") == 2)
         types = [{column.name: column.type for column in header.columns} for header in watched.topic.headers]
         assert types[0]["b"] == "INT64"
         assert types[-1]["b"] == "STRING"
-        assert watched.marks() == {"t": {("column_type_changed", ("b",))}}
+        assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
 
     asyncio.run(scenario())
 
@@ -191,9 +191,9 @@ def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(make: 
                 "CREATE TABLE t (id varchar(9) NOT NULL PRIMARY KEY, a varchar)",
             )
             watched.write("t", id="x", a="y")
-            await watched.until(lambda: bool(watched.marks()))
+            await watched.until(lambda: bool(watched.resync_requests()))
             await watched.until(lambda: watched.changes("t") == 2)
-        assert watched.marks() == {"t": {("table_dropped_and_made_again", ())}}
+        assert watched.resync_requests() == {"t": {("table_dropped_and_made_again", ())}}
 
     asyncio.run(scenario())
 
@@ -213,8 +213,8 @@ def test_a_table_taken_out_and_put_back_is_marked(make: Callable[..., Watched]) 
         # Not for both: of several tables, the emulator watches the last alone once the stream was altered.
         watched.alter("ALTER CHANGE STREAM s SET FOR t", "ALTER CHANGE STREAM s SET FOR t")
         async with watched.reading():
-            await watched.until(lambda: "t" in watched.marks())
-        assert watched.marks()["t"] == {("table_added_to_the_stream", ())}
+            await watched.until(lambda: "t" in watched.resync_requests())
+        assert watched.resync_requests()["t"] == {("table_added_to_the_stream", ())}
 
     asyncio.run(scenario())
 

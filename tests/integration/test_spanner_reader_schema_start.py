@@ -36,11 +36,11 @@ def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(m
         watched.alter("ALTER TABLE t ADD COLUMN a STRING(MAX)", "ALTER TABLE t ADD COLUMN a varchar")
         watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")
         async with watched.reading(look=LONG, remembering_start=True):  # and there is no record at all
-            await watched.until(lambda: bool(watched.marks()))
-        assert watched.marks() == {
+            await watched.until(lambda: bool(watched.resync_requests()))
+        assert watched.resync_requests() == {
             "t": {("column_dropped_and_added_again", ("a",)), ("column_added_with_default", ("c",))}
         }
-        ((found, _other),) = (mark.findings for mark in watched.marked())
+        ((found, _other),) = (request.findings for request in watched.marked())
         assert found.after == watched.started
 
     asyncio.run(scenario())
@@ -60,8 +60,8 @@ def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_
         watched.write("t", id=3, a="x")
         async with watched.reading(look=LONG):
             await watched.until(lambda: watched.changes("t") == 3)
-            await watched.until(lambda: len(watched.marks().get("t", ())) == 2)
-        assert watched.marks() == {
+            await watched.until(lambda: len(watched.resync_requests().get("t", ())) == 2)
+        assert watched.resync_requests() == {
             "t": {("column_dropped_and_added_again", ("b",)), ("column_added_with_default", ("c",))}
         }
 
@@ -79,7 +79,7 @@ def test_a_start_after_which_nothing_was_altered_marks_nothing(make: Callable[..
             await watched.until(lambda: watched.changes("t") == 1)
             watched.alter("ALTER TABLE t ADD COLUMN d INT64", "ALTER TABLE t ADD COLUMN d bigint")
             await watched.until(lambda: watched.announced("t")[-1][-1] == "d")
-        assert watched.marks() == {}
+        assert watched.resync_requests() == {}
 
     asyncio.run(scenario())
 

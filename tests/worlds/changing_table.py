@@ -217,7 +217,7 @@ async def half_read_and_lost(world: World) -> None:
     assert cut is not None
     await store.save([RangeProgress(cut, KeyText('["4"]'), 5, cut.read_at)], release=True)
     world.clock.step(SECOND)
-    world.shapes.marks = {"Planes": a_loss(world.clock.now())}
+    world.shapes.requests = {"Planes": a_loss(world.clock.now())}
     world.clock.step(SECOND)
 
 

@@ -30,4 +30,6 @@ def with_columns(*columns: SpannerColumnType) -> WatchedTable:
 
 
 def kinds(world: World) -> dict[str, list[tuple[SpannerResyncKind, tuple[str, ...]]]]:
-    return {table: [(one.kind, one.columns) for one in mark.findings] for table, mark in world.shapes.marks.items()}
+    return {
+        table: [(one.kind, one.columns) for one in request.findings] for table, request in world.shapes.requests.items()
+    }

@@ -132,11 +132,11 @@ class Watched:
             while not condition():  # noqa: ASYNC110  Spanner sends no notification
                 await asyncio.sleep(0.02)
 
-    def marks(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
-        return {mark.table: {(one.kind.value, one.columns) for one in mark.findings} for mark in self.marked()}
+    def resync_requests(self) -> dict[str, set[tuple[str, tuple[str, ...]]]]:
+        return {request.table: {(one.kind.value, one.columns) for one in request.findings} for request in self.marked()}
 
     def marked(self) -> list[SpannerResyncRequest]:
-        return list(self.metrics.marks)
+        return list(self.metrics.requests)
 
     def announced(self, table: str) -> list[list[str]]:
         headers: list[Header] = [header for header, changes in self.topic.batches if not changes]

@@ -8,7 +8,7 @@ from shared.contracts.errors import MisconfiguredError
 
 
 async def synced(store: ResyncStore, out: TextIO) -> int:
-    """Take away what is found by now, and say what it was; return 0."""
+    """Delete the resync request, and print what it was; return 0."""
     request = await store.read()
     if request is None:
         raise MisconfiguredError(

@@ -261,7 +261,7 @@ async def prepare(
 
 
 async def request_resync_of_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
-    """Mark the table of a topic that lost messages, if changes were read into it before."""
+    """Request a resync of the table of a topic that lost messages, if changes were read into it before."""
     _text, file = load_tables_file(settings.tables_file)
     channels = BigtableChannels(settings.bigtable_emulator_host)
     rows = partition_rows(settings, channels)

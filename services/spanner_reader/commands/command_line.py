@@ -68,9 +68,9 @@ class SpannerResumeCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpannerSyncedCommand:
-    """Take away the mark of a table that needs re-sync.
+    """Delete the resync request of a table.
 
-    Use it when all rows of the table came again in another way; a snapshot takes the mark away by itself.
+    Use it when all rows of the table came again in another way; a snapshot deletes the request by itself.
 
     Examples:
 
@@ -78,7 +78,7 @@ class SpannerSyncedCommand:
       {program} synced Orders
     """
 
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A marked table: `status` lists those.")]
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table with a resync request: `status` lists them.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ async def snapshot(
         await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMAND_RETRY_BUDGET)
     if told.watch:
         return await _watch(store, shapes, tables, told.json, out)
-    shown = summaries(await store.survey(), await shapes.marks(), tables)
+    shown = summaries(await store.survey(), await shapes.resync_requests(), tables)
     print_snapshots(shown, tables, told.json, summary_lines, out)
     return 0
 
@@ -85,7 +85,7 @@ async def snapshot(
 async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:
     if told.watch:
         return await _watch(store, shapes, told.tables, told.json, out)
-    shown = summaries(await store.survey(), await shapes.marks(), told.tables)
+    shown = summaries(await store.survey(), await shapes.resync_requests(), told.tables)
     print_snapshots(shown, told.tables, told.json, summary_lines, out)
     return int(any(one["state"] == "READING" for one in shown))
 
@@ -95,7 +95,7 @@ async def _watch(
 ) -> int:
     async def poll() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
-        shown = summaries(survey, await shapes.marks(), tables)
+        shown = summaries(survey, await shapes.resync_requests(), tables)
         return shown, None if is_read(survey) else _NOBODY
 
     shown = await watch(poll, out)

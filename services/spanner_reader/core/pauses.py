@@ -1,8 +1,8 @@
 """What is paused, since when, and what that means for a change: a matter of commit timestamps alone.
 
-A paused table's changes are dropped, so each of them has to be under the mark *needs re-sync*, and the pause is that
-mark: one row, which is there before the first change that it covers is committed. Which changes it covers follows from
-when they were committed, not by when anybody has heard of it: from the pause's own commit to the resumption's. A reader
+A paused table's changes are dropped, so a resync request has to cover each of them. The pause is that request: one
+row, which is there before the first change that it covers is committed. Which changes it covers follows from when
+they were committed, not by when a reader hears of it: from the pause's own commit to the resumption's. A reader
 drops a change only if what it knows is at least as new as the change. So a resumption that it has not heard of drops
 nothing, and a snapshot that begins after the resumption covers all that was dropped.
 """
@@ -15,7 +15,7 @@ from services.spanner_reader.core.schema.shapes import (
     SpannerResyncCause,
     SpannerResyncKind,
     SpannerResyncRequest,
-    marked,
+    with_findings,
 )
 from shared.contracts.timestamps import Nanoseconds
 
@@ -41,7 +41,7 @@ class Pause:
         return self.paused_at <= at and (self.resumed_at is None or at < self.resumed_at)
 
     def finding(self, table: str) -> SpannerResyncCause:
-        """Return what the mark of a table says of it."""
+        """Return what the resync request of a table says of it."""
         return SpannerResyncCause(
             table,
             SpannerResyncKind.TABLE_PAUSED,
@@ -65,7 +65,7 @@ class Pauses:
 
 
 def with_pauses(
-    marks: Mapping[str, SpannerResyncRequest], pauses: Mapping[str, Pause]
+    requests: Mapping[str, SpannerResyncRequest], pauses: Mapping[str, Pause]
 ) -> Mapping[str, SpannerResyncRequest]:
-    """Return the marks of all tables, with what their pauses add to them."""
-    return marked(marks, [pause.finding(table) for table, pause in sorted(pauses.items())])
+    """Return the resync requests of all tables, with what their pauses add to them."""
+    return with_findings(requests, [pause.finding(table) for table, pause in sorted(pauses.items())])

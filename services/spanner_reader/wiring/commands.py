@@ -79,11 +79,11 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
         store = partition_store(settings, partitions, owner="status")
         if await store.exists():
             survey = await store.survey()
-            inspection, marks = await SpannerShapeStore(partitions, settings.partition_table).read()
+            inspection, requests = await SpannerShapeStore(partitions, settings.partition_table).read()
             snapshots = await snapshot_store(settings, partitions, owner="status").survey()
             pauses = await SpannerPauseStore(partitions, settings.partition_table).read()
         else:
-            survey, inspection, marks = (
+            survey, inspection, requests = (
                 SpannerPartitionSurvey(await SpannerCatalog(database, settings.change_stream).now(), (), 0),
                 None,
                 (),
@@ -92,13 +92,13 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     finally:
         await channels.close()
     quote = definition.dialect.quote
-    shown = document(settings.source, survey, definition.retention, inspection, marks, quote, snapshots, pauses)
+    shown = document(settings.source, survey, definition.retention, inspection, requests, quote, snapshots, pauses)
     print_status(shown, lines(shown), as_json, out)
     return exit_code(shown)
 
 
 async def synced(table: str, settings: Settings) -> int:
-    """Take the mark from a table whose rows came again."""
+    """Delete the resync request of a table whose rows came again."""
     channels = open_channels(settings)
     try:
         _database, partitions = databases(settings, channels)
@@ -106,7 +106,8 @@ async def synced(table: str, settings: Settings) -> int:
         if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
             raise MisconfiguredError(
                 "table-not-marked",
-                f"table {table} is not marked: `python -m services.spanner_reader status` lists those",
+                f"table {table} has no resync request: `python -m services.spanner_reader status` lists the tables "
+                "that have one",
             )
     finally:
         await channels.close()

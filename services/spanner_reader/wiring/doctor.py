@@ -242,11 +242,11 @@ class _Looking:
         )
         if failed is not None:
             yield failed
-        for mark in remembered[1] if remembered else ():
-            kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in mark.findings}))
-            since = format_timestamp(mark.since)
-            fix = fix_of(mark, self._database.dialect.quote)
-            yield Finding(Level.WARNING, f"table {mark.table}", f"needs re-sync since {since}: {kinds}", fix)
+        for request in remembered[1] if remembered else ():
+            kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in request.findings}))
+            since = format_timestamp(request.since)
+            fix = fix_of(request, self._database.dialect.quote)
+            yield Finding(Level.WARNING, f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix)
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
@@ -278,7 +278,7 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
             Level.ERROR,
             "progress: retention",
             f"{reached} is older than the {definition.retention} that the stream keeps: what lies between is lost",
-            f"start anew with another PARTITION_TABLE, and {ROWS_AGAIN}",
+            f"start again with another PARTITION_TABLE, and {ROWS_AGAIN}",
         )
     if left < definition.retention / 2:
         return Finding(

@@ -46,7 +46,7 @@ from services.spanner_reader.wiring.stores import (
     snapshot_store,
     topic_of,
 )
-from services.spanner_reader.wiring.topics import mark_if_resumed
+from services.spanner_reader.wiring.topics import request_resyncs_if_resumed
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
@@ -89,7 +89,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         try:
             subscriptions.check_now(stop)
         except MessagesLostError:
-            asyncio.run(mark_if_resumed(settings, stop, health))
+            asyncio.run(request_resyncs_if_resumed(settings, stop, health))
             raise
         asyncio.run(read(settings, stop, health, metrics, subscriptions))
 

@@ -1,10 +1,10 @@
-"""The topic that a partition table belongs to: changed by command, and marked by a start where it lost messages."""
+"""The topic that a partition table belongs to: changed by command; a start requests resyncs where it lost messages."""
 
 import structlog
 
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
-from services.spanner_reader.app.stream.topic_loss import mark_lost
+from services.spanner_reader.app.stream.topic_loss import request_resyncs
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, open_channels, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
@@ -38,8 +38,8 @@ async def change_topic(settings: Settings) -> int:
     return 0
 
 
-async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
-    """Mark the tables of a topic that lost messages, if they were read into it before."""
+async def request_resyncs_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
+    """Request a resync of the tables of a topic that lost messages, if they were read into it before."""
     channels = open_channels(settings)
     try:
         _database, partitions = databases(settings, channels)
@@ -47,13 +47,13 @@ async def mark_if_resumed(settings: Settings, stop: Stop, health: Health) -> Non
         shapes = SpannerShapeStore(partitions, settings.partition_table)
         topics = SpannerTopicStore(partitions, settings.partition_table)
 
-        async def mark() -> None:
+        async def request_if_read() -> None:
             await partitions.learn_dialect()
             if await store.exists() and not await store.is_empty():
                 await topics.check(topic_of(settings).identity)
                 kept, recheck = settings.keep_messages_for, settings.check_subscriptions_every
-                await mark_lost(store, shapes, kept=kept, recheck=recheck)
+                await request_resyncs(store, shapes, kept=kept, recheck=recheck)
 
-        await until_stopped(stop, retried(stop, health.attempting(mark)))
+        await until_stopped(stop, retried(stop, health.attempting(request_if_read)))
     finally:
         await channels.close()

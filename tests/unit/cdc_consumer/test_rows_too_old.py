@@ -15,7 +15,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     READ_SINCE,
     RESYNC_AFTER,
     completed,
-    made_anew,
+    recreated,
     rows_too_old,
     swept,
 )
@@ -261,7 +261,7 @@ def test_what_a_later_snapshot_holds_needs_no_label() -> None:
 
 
 def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
-    anew = {name: value for name, value in made_anew(OURS).items() if value is not None}
+    anew = {name: value for name, value in recreated(OURS).items() if value is not None}
     both = rows_too_old(anew, 2 * HOUR)
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
     told = completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, MADE, 3 * HOUR, 3 * HOUR, 1, timedelta(0))

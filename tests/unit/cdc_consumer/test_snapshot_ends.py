@@ -17,7 +17,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     READ_SINCE,
     SWEPT,
     left_out,
-    made_anew,
+    recreated,
     swept,
     taken_up,
     too_early,
@@ -196,9 +196,9 @@ def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_you
 
 
 def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
-    assert made_anew({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
+    assert recreated({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
     stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
-    assert made_anew(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
+    assert recreated(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
 
 
 def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:

@@ -227,7 +227,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
             raise TransientError("503")
         world.marked.append(mirror.table)
 
-    world.status._mark_made_anew = mark
+    world.status._label_recreated = mark
     last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
     states = world.look(Mirror("planes", MICROS + 1), last)
     assert states == {"planes": "needs re-sync", "quiet": "needs re-sync"}

@@ -195,4 +195,4 @@ class PausingWorld:
     @property
     def marked(self) -> bool:
         """Return whether Singers needs re-sync."""
-        return any(one.table == SINGERS for one in self.world.shapes.all_marks)
+        return any(one.table == SINGERS for one in self.world.shapes.all_requests)

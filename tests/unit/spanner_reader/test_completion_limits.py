@@ -186,8 +186,8 @@ def test_a_column_that_is_away_while_updates_are_completed_is_known_to_have_been
         await asyncio.sleep(0.115)
         world.database.alter("a", "b")  # before an inspection that this one asks for
         await world.until_all_is_read()
-        (mark,) = world.world.shapes.all_marks
-        assert [(one.kind, one.columns) for one in mark.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
+        (request,) = world.world.shapes.all_requests
+        assert [(one.kind, one.columns) for one in request.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
 
     live(scenario)
 
@@ -210,8 +210,8 @@ def test_a_column_that_was_away_while_no_reader_ran_is_known_to_have_been_droppe
         await world.until_all_is_read()
         world.check_versions()
         assert not any(is_reconstructed(change) for _header, change in world.published)
-        (mark,) = world.world.shapes.all_marks
-        assert [(one.kind, one.columns) for one in mark.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
+        (request,) = world.world.shapes.all_requests
+        assert [(one.kind, one.columns) for one in request.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
 
     live(scenario)
 

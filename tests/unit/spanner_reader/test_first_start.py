@@ -119,7 +119,7 @@ def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
         begins = world.partitions.rows[ROOT].start
         read = {one.table: one.read_at for one in world.snapshots.rows.values()}
         assert read["Singers"] >= begins
-        marked = [found.kind for mark in world.shapes.marks.values() for found in mark.findings]
+        marked = [found.kind for request in world.shapes.requests.values() for found in request.findings]
         if world.made_at <= begins:
             assert read["Albums"] >= begins
         elif everything:

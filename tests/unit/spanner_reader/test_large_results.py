@@ -81,7 +81,7 @@ def snapshots(database: SpannerDatabaseClient) -> SpannerSnapshotStore:
 LARGE: Sequence[Read] = (
     lambda database: SpannerCatalog(database, "s").inspect(),
     lambda database: SpannerShapeStore(database, "partitions").read(),
-    lambda database: SpannerShapeStore(database, "partitions").marks(),
+    lambda database: SpannerShapeStore(database, "partitions").resync_requests(),
     lambda database: SpannerShapeStore(database, "partitions").topic_lost(parse_timestamp(NOW), parse_timestamp(NOW)),
     lambda database: snapshots(database).survey(),
 )

@@ -231,13 +231,13 @@ def test_what_the_topic_has_lost_is_marked_before_the_reader_ends_and_is_known_a
 
         world.subscriptions.error = None
         async with running(world.reader(owner="next")):
-            await until(lambda: bool(world.metrics.marks) == lost)
-        assert [(mark.table, [one.kind for one in mark.findings]) for mark in world.metrics.marks] == (
+            await until(lambda: bool(world.metrics.requests) == lost)
+        assert [(request.table, [one.kind for one in request.findings]) for request in world.metrics.requests] == (
             [("Singers", [SpannerResyncKind.TABLE_LOST])] if lost else []
         )
-        for mark in world.metrics.marks:
-            assert mark.since < START - 6 * DAY  # what a deleted subscription still held is lost, too
-            assert mark.sync_after > world.table.clock.now()  # and what others publish until they look
+        for request in world.metrics.requests:
+            assert request.since < START - 6 * DAY  # what a deleted subscription still held is lost, too
+            assert request.sync_after > world.table.clock.now()  # and what others publish until they look
 
     asyncio.run(scenario())
 

@@ -33,7 +33,7 @@ def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_lo
             await FakeShapeStore(world.shapes).compare(look, ())
         world.catalog.asked, world.catalog.time = 0, FIRST - 1_500  # a look before all of the records, and one after
         async with running(world.reader()):  # a look a minute
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
             await until(lambda: len(world.topic.changes) == 3)
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
         assert world.catalog.asked == 2  # at the start, and once for the list, however often it comes
@@ -74,8 +74,8 @@ def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_k
             await watch.inspect_schema()
         saw("07:59:00", *COLUMNS)  # read late
         await watch.inspect_schema()
-        assert shapes.marks == {} or began_with == full
-        shapes.marks = {}
+        assert shapes.requests == {} or began_with == full
+        shapes.requests = {}
         assert saw("07:59:01", *COLUMNS) is None
         assert saw("08:05:00", *full) is None
         away = saw("08:06:00", *COLUMNS)
@@ -85,8 +85,8 @@ def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_k
         catalog.time = at("08:07:00")
         await watch.inspect_schema()
         assert away.done()
-        marks = {table: [one.columns for one in mark.findings] for table, mark in shapes.marks.items()}
-        assert marks == {"Singers": [("Born",)]}
+        requests = {table: [one.columns for one in request.findings] for table, request in shapes.requests.items()}
+        assert requests == {"Singers": [("Born",)]}
         assert saw("08:06:02", *COLUMNS) is None, "a snapshot from after the look that found it has it all"
 
     run(scenario)
@@ -108,7 +108,7 @@ def test_what_a_record_shows_is_told_to_the_next_look_where_a_newer_one_of_anoth
         catalog.time = at("08:08:00")
         await watch.inspect_schema()
         assert away.done()
-        assert list(shapes.marks) == ["Singers"]
+        assert list(shapes.requests) == ["Singers"]
 
     run(scenario)
 
@@ -133,7 +133,7 @@ def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_the_reco
         world.catalog.inspect = answer  # type: ignore[method-assign]
         world.catalog.away = world.catalog.silent = False
         async with running(world.reader(owner="next")):
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
             await until(lambda: world.metrics.low_watermark == FIRST + 1)
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
@@ -147,7 +147,7 @@ def test_records_from_before_the_first_look_are_compared_and_partitions_that_tak
         world.catalog.time = Nanoseconds(FIRST + 1_000_000_000)  # what is read was committed long ago
         await world.add_root(START)
         async with running(world.reader()):
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
             await until(lambda: len(world.topic.changes) == 40)
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
         assert world.catalog.asked <= 5

@@ -49,11 +49,11 @@ def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() 
             async with running(world.reader(look=SOON)):
                 await until(lambda: len(world.topic.headers) == 1)
                 world.catalog.tables.append(replace(SINGERS, name="Albums"))
-                await until(lambda: bool(world.metrics.marks))
+                await until(lambda: bool(world.metrics.requests))
                 asked = world.catalog.asked
                 await until(lambda: world.catalog.asked > asked + 5)
         assert kinds(world) == {"Albums": [(SpannerResyncKind.TABLE_WATCHED, ())]}
-        assert [mark.table for mark in world.metrics.marks] == ["Albums"]
+        assert [request.table for request in world.metrics.requests] == ["Albums"]
         (line,) = [line for line in logs if line["event"] == "table_needs_resync"]
         assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
         assert "UPDATE `Albums` SET" in line["fix"]
@@ -71,7 +71,7 @@ def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and
             async with running(world.reader(look=SOON)):
                 await until(lambda: world.shapes.look is not None)
                 world.catalog.exclusions = frozenset({"exclude_ttl_deletes"})
-                await until(lambda: bool(world.shapes.marks))
+                await until(lambda: bool(world.shapes.requests))
 
         with pytest.raises(MisconfiguredError, match="exclude_ttl_deletes"):
             await stopped_by_a_look()
@@ -85,8 +85,8 @@ def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and
         async with running(world.reader(owner="a third", look=SOON)):
             fixed = world.catalog.time + 1_000
             await until(lambda: world.catalog.time > fixed + 5_000)
-        (mark,) = world.shapes.marks.values()
-        assert mark.since < stopped < mark.sync_after == fixed  # what was left out until the first look without
+        (request,) = world.shapes.requests.values()
+        assert request.since < stopped < request.sync_after == fixed  # what was left out until the first look without
         assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
 
     run(scenario)
@@ -150,10 +150,10 @@ def test_ddl_of_a_time_when_no_reader_ran_is_found_at_the_start() -> None:
             await until(lambda: world.shapes.look is not None)
         world.catalog.tables = [with_columns(COLUMNS[0], replace(COLUMNS[1], type='{"code":"INT64"}'))]
         async with running(world.reader(owner="another")):
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
         async with running(world.reader(owner="a third")):
-            await until(lambda: bool(world.metrics.marks))  # shown again by whoever starts
+            await until(lambda: bool(world.metrics.requests))  # shown again by whoever starts
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
 
     run(scenario)
@@ -195,7 +195,7 @@ def test_tables_left_out_by_the_file_are_neither_announced_nor_published_and_cou
         assert {header.table for header in world.topic.headers} == {"Singers"}
         assert [change.key for change in world.topic.changes] == ['{"Id":"2"}']
         async with running(world.reader()):  # taken in later: what was left out never came
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
         assert kinds(world) == {"tmp_1": [(SpannerResyncKind.TABLE_WATCHED, ())]}
 
     run(scenario)
@@ -212,7 +212,7 @@ def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_is_marked() ->
             await until(lambda: world.shapes.look is not None and world.shapes.look.compared_since is not None)
         assert kinds(world) == {}
         async with running(world.reader(owner="a third", table_options=TablesFile().options)):
-            await until(lambda: bool(world.shapes.marks))
+            await until(lambda: bool(world.shapes.requests))
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_WATCHED, ("Name",))]}
 
     run(scenario)
@@ -247,7 +247,7 @@ def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgott
 
         world.catalog.inspect = once_then_away  # type: ignore[method-assign]
         async with running(reader):
-            await until(lambda: bool(world.shapes.marks))  # a second later, and not a minute
+            await until(lambda: bool(world.shapes.requests))  # a second later, and not a minute
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
     run(scenario)
@@ -262,7 +262,7 @@ def test_what_is_stored_though_the_answer_never_came_is_said_all_the_same_and_on
         world.catalog.tables.append(replace(SINGERS, name="Albums"))
         with capture_logs() as logs:
             async with running(world.reader(look=SOON, shapes=AnswerLost(world.shapes))):
-                await until(lambda: bool(world.metrics.marks))
+                await until(lambda: bool(world.metrics.requests))
                 asked = world.catalog.asked
                 await until(lambda: world.catalog.asked > asked + 3)
         said = [(line["table"], line["why"]) for line in logs if line["event"] == "table_needs_resync"]
@@ -296,7 +296,7 @@ def test_wherever_it_is_killed_the_next_reader_knows_what_was_done_to_the_table(
             async with running(world.reader(owner="mortal", life=Life(killed_at), look=SOON)):
                 await asyncio.sleep(0.1)
         async with running(world.reader(owner="next", look=SOON)):
-            await until(lambda: bool(world.metrics.marks))
+            await until(lambda: bool(world.metrics.requests))
         assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_RETYPED, ("Name",))]}
 
     run(scenario)

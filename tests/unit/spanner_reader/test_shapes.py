@@ -265,11 +265,13 @@ def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
 def test_a_mark_says_since_when_and_from_when_a_copy_fixes_it() -> None:
     one = SpannerResyncCause("T", SpannerResyncKind.COLUMN_AGAIN, Nanoseconds(10), Nanoseconds(20), ("a",))
     two = SpannerResyncCause("T", SpannerResyncKind.TABLE_AGAIN, Nanoseconds(30), Nanoseconds(40))
-    mark = SpannerResyncRequest("T", (one,)).with_more(
+    request = SpannerResyncRequest("T", (one,)).with_more(
         [two, replace(one, after=Nanoseconds(50), before=Nanoseconds(60))]
     )
-    assert len(mark.findings) == 2
-    assert (mark.since, mark.sync_after) == (10, 60 + COLUMNS_UNSEEN), "of a column it may be missing in later changes"
+    assert len(request.findings) == 2
+    assert (request.since, request.sync_after) == (10, 60 + COLUMNS_UNSEEN), (
+        "of a column it may be missing in later changes"
+    )
 
 
 def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_changes_of_it_any_more() -> None:
@@ -280,10 +282,10 @@ def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_ch
         NOW,
         NOW + DROPPED_UNSEEN,
     )
-    mark = SpannerResyncRequest("Singers", (found,)).with_more(
+    request = SpannerResyncRequest("Singers", (found,)).with_more(
         [replace(found, before=Nanoseconds(NOW + 5), dropped_until=THEN)]
     )
-    assert mark.sync_after == NOW + DROPPED_UNSEEN
+    assert request.sync_after == NOW + DROPPED_UNSEEN
     unwatched = a_look(THEN, Singers=replace(SINGERS, watched=False))
     (taken_up,) = compare(compare(None, unwatched).remembered, a_look(Singers=SINGERS)).findings
     assert SpannerResyncRequest("Singers", (taken_up,)).sync_after == NOW, "what a stream has not watched nobody drops"

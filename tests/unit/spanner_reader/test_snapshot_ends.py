@@ -112,14 +112,14 @@ def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_mark(h
         await world.request()
         await until_over(world, world.reader()[0])
         world.clock.step(timedelta(hours=hours))
-        world.shapes.marks = {"Planes": a_mark(START)}
+        world.shapes.requests = {"Planes": a_request(START)}
         task = asyncio.create_task(world.reader("later")[0].keep_reading())
         await asyncio.sleep(60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     run_in_virtual_time(scenario())
-    assert (len(world.told), world.shapes.marks == {}) == (times, times == 2)
+    assert (len(world.told), world.shapes.requests == {}) == (times, times == 2)
 
 
 @pytest.mark.parametrize("automatic", [False, True])
@@ -127,7 +127,7 @@ def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_s
     world = World()
     world.write(1, "a")
     world.clock.step(SECOND)
-    world.shapes.marks = {"Planes": a_mark(START)}
+    world.shapes.requests = {"Planes": a_request(START)}
 
     async def scenario() -> None:
         await world.request()
@@ -143,7 +143,7 @@ def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_s
     with capture_logs() as logs:
         run_in_virtual_time(scenario())
     assert [line["table"] for line in logs if line["event"] == "snapshot_too_old_to_heal"] == ["Planes"]
-    assert (len(world.told), world.shapes.marks == {}) == ((1, True) if automatic else (0, False))
+    assert (len(world.told), world.shapes.requests == {}) == ((1, True) if automatic else (0, False))
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
@@ -167,10 +167,10 @@ def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_h
     assert "snapshot_not_told" in [line["event"] for line in logs]
     if automatic:
         assert set(world.mirrored()) == set(range(10))
-        assert world.shapes.marks == {}
+        assert world.shapes.requests == {}
     else:
         assert set(world.mirrored()) == set(range(5, 10))
-        assert "Planes" in world.shapes.marks
+        assert "Planes" in world.shapes.requests
     assert (world.told != []) is automatic
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
@@ -183,7 +183,7 @@ def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_that_all
         task = asyncio.create_task(world.reader()[0].keep_reading())
         await asyncio.sleep(60)
         assert world.told == []
-        world.shapes.marks = {}  # by `synced`
+        world.shapes.requests = {}  # by `synced`
         await asyncio.sleep(60)
         assert len(world.told) == 1
         task.cancel()
@@ -203,7 +203,7 @@ def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: 
         at = world.clock.now()
         await until_over(world, world.reader()[0])
         told = len(world.told)
-        world.shapes.marks = {"Planes": a_loss(Nanoseconds(at + later))}
+        world.shapes.requests = {"Planes": a_loss(Nanoseconds(at + later))}
         task = asyncio.create_task(world.reader("later")[0].keep_reading())
         await asyncio.sleep(60)
         assert (len(world.told) > told) is told_again
@@ -216,7 +216,7 @@ def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: 
 def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
     world = World()
     world.write(1, "a")
-    world.shapes.marks = {"Planes": a_mark(START)}
+    world.shapes.requests = {"Planes": a_request(START)}
 
     async def scenario() -> None:
         await world.request()
@@ -227,7 +227,7 @@ def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> N
             reader, _rows = world.reader(included=lambda _table, said=included: said)  # type: ignore[misc]
             task = asyncio.create_task(reader.keep_reading())
             await asyncio.sleep(60)
-            assert (len(world.told), world.shapes.marks == {}) == (int(included), included)
+            assert (len(world.told), world.shapes.requests == {}) == (int(included), included)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -249,7 +249,7 @@ def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_be
         assert ago + heard_after + min(took, timedelta(days=1)) < SAFE_AGE
 
 
-def a_mark(before: int) -> SpannerResyncRequest:
+def a_request(before: int) -> SpannerResyncRequest:
     return SpannerResyncRequest(
         "Planes", (SpannerResyncCause("Planes", SpannerResyncKind.TABLE_AGAIN, START, Nanoseconds(before)),)
     )
@@ -259,7 +259,7 @@ def a_mark(before: int) -> SpannerResyncRequest:
 def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> None:
     world = World()
     world.write(1, "a")
-    world.shapes.marks = {"Planes": a_mark(world.clock.now() + later)}
+    world.shapes.requests = {"Planes": a_request(world.clock.now() + later)}
 
     async def scenario() -> None:
         await world.request()
@@ -270,7 +270,7 @@ def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> Non
 
     run_in_virtual_time(scenario())
     assert world.told != []
-    assert (world.shapes.marks == {}) is healed
+    assert (world.shapes.requests == {}) is healed
 
 
 def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
@@ -281,13 +281,13 @@ def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot
         await world.request()
         task = asyncio.create_task(world.reader()[0].keep_reading())
         await asyncio.sleep(60)
-        world.shapes.marks = {"Planes": a_mark(START)}
+        world.shapes.requests = {"Planes": a_request(START)}
         await asyncio.sleep(60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     run_in_virtual_time(scenario())
-    assert world.shapes.marks == {}
+    assert world.shapes.requests == {}
 
 
 @pytest.mark.parametrize("automatic", [False, True])
@@ -303,7 +303,7 @@ def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(a
         await asyncio.sleep(60)
         world.clock.step(SECOND)
         world.write(2, "b")
-        world.shapes.marks = {"Planes": a_mark(world.clock.now())}
+        world.shapes.requests = {"Planes": a_request(world.clock.now())}
         world.clock.step(SECOND)
         await asyncio.sleep(60)
         for task in tasks:
@@ -311,7 +311,7 @@ def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(a
         await asyncio.gather(*tasks, return_exceptions=True)
 
     run_in_virtual_time(scenario())
-    assert (world.shapes.marks == {}) is automatic
+    assert (world.shapes.requests == {}) is automatic
     assert {one.run for one in world.snapshots.rows.values()} == ({2} if automatic else {1})
     assert world.mirrored() == ({1: "a", 2: "b"} if automatic else {1: "a"})
 
@@ -319,7 +319,7 @@ def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(a
 def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
     world = World()
     world.write(1, "a")
-    world.shapes.marks = {"Planes": a_mark(START)}
+    world.shapes.requests = {"Planes": a_request(START)}
 
     async def scenario() -> None:
         await world.request()
@@ -331,7 +331,7 @@ def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
 
     run_in_virtual_time(scenario())
     assert world.told == []
-    assert "Planes" in world.shapes.marks
+    assert "Planes" in world.shapes.requests
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 

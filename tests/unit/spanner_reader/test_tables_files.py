@@ -75,7 +75,7 @@ class Rollout:
         await asyncio.sleep(5)
         self.start("new file", lambda _table: True)
         await asyncio.sleep(20)
-        kinds = [found.kind for mark in self.pausing.world.shapes.all_marks for found in mark.findings]
+        kinds = [found.kind for request in self.pausing.world.shapes.all_requests for found in request.findings]
         assert kinds == [SpannerResyncKind.TABLE_WATCHED]
         return old
 
@@ -161,13 +161,13 @@ def test_a_mark_is_of_no_earlier_time_than_what_a_look_before_it_lets_others_dro
     async def scenario() -> None:
         world = Rollout()
         old = await world.old_and_new()
-        (mark,) = world.pausing.world.shapes.all_marks
-        (found,) = mark.findings
-        assert mark.sync_after == found.dropped_until == Nanoseconds(found.before + DROPPED_UNSEEN)
+        (request,) = world.pausing.world.shapes.all_requests
+        (found,) = request.findings
+        assert request.sync_after == found.dropped_until == Nanoseconds(found.before + DROPPED_UNSEEN)
         await asyncio.sleep(120)
-        (later,) = world.pausing.world.shapes.all_marks
-        assert later.sync_after >= mark.sync_after + 60e9
-        assert later.since == mark.since
+        (later,) = world.pausing.world.shapes.all_requests
+        assert later.sync_after >= request.sync_after + 60e9
+        assert later.since == request.since
         await world.end(old)
         await world.pausing.end()
 

@@ -45,7 +45,7 @@ class BigtableResyncStore:
         run: int,
         watching: Watching,
     ) -> None:
-        """Mark the table where families were dropped since anybody compared them, or more is watched than was."""
+        """Request a resync where families were dropped since they were compared, or more is watched than was."""
         await self._change(
             lambda before, notes: core.compared(before, known, found, is_watched, now, run, watching, notes),
             with_notes=True,

@@ -153,7 +153,7 @@ def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None
     return changed if changed != labels else None
 
 
-def masked_anew(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str | None]:
+def remasked(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str | None]:
     """Return the labels of a mirror whose rows are masked or named in another way from a time (µs) on.
 
     Those of before have their old values until they come again: by a snapshot that was read later. Another reason why
@@ -185,7 +185,7 @@ def until(at: int, margin: timedelta) -> int:
     return at + margin // timedelta(microseconds=1)
 
 
-def made_anew(labels: Mapping[str, str]) -> dict[str, str | None]:
+def recreated(labels: Mapping[str, str]) -> dict[str, str | None]:
     """Return the labels of a mirror that was made in place of another: whatever it says, that one was complete."""
     stale = dict.fromkeys(_COMPLETE & labels.keys())  # None takes a label off
     return {**labels, **stale, NEEDS_RESYNC: RECREATED}

@@ -33,9 +33,9 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     lacks_its_rows,
     left_out,
     lettered,
-    made_anew,
     mask_label,
-    masked_anew,
+    recreated,
+    remasked,
     rows_too_old,
     taken_up,
     until,
@@ -340,7 +340,7 @@ class BigQueryTables:
         )
         log.error(MASKS_CHANGED, fix=fix)
         now = until(time.time_ns() // 1_000, self._clock_margin)
-        return self._labelled(found, masked_anew(found.labels, masks, now))
+        return self._labelled(found, remasked(found.labels, masks, now))
 
     def _widen(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Add the columns that are missing: one change, with the etag of what was read."""
@@ -416,7 +416,7 @@ class BigQueryTables:
             table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
         )
-        made_at, found = found.created, self._labelled(found, made_anew(found.labels))
+        made_at, found = found.created, self._labelled(found, recreated(found.labels))
         self._made_at[table] = made_at
         return found
 
@@ -503,7 +503,7 @@ def _check_keys_are_case_sensitive(found: bigquery.Table, seen: TableDefinition)
     if names := [field.name for field in found.schema if field.name.upper() in keys and collated(field)]:
         raise TableTroubleError(
             f"table {seen.identity}: the key {', '.join(names)} does not tell upper from lower case (its COLLATE), so "
-            "rows of different keys would replace each other: drop or rename the table, so that it is made anew "
+            "rows of different keys would replace each other: drop or rename the table, so that it is made again "
             "without, and take a snapshot"
         )
 
@@ -560,7 +560,7 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
             Reason.SCHEMA_CONFLICT,
             f"table {wanted.identity} has the primary key ({', '.join(seen.primary_key)}), "
             f"the source has ({', '.join(wanted.primary_key)}): drop or rename it in BigQuery, so that it is made "
-            "anew, or give the source table another name there (TABLES_FILE: name); then replay",
+            "again, or give the source table another name there (TABLES_FILE: name); then replay",
         )
     new = len(_missing(seen, wanted))
     if new and len(seen.columns) + new > COLUMN_LIMIT:
@@ -577,6 +577,6 @@ def _check(seen: TableDefinition, wanted: TableDefinition, path: bigquery.TableR
                 Reason.SCHEMA_CONFLICT,
                 f"table {wanted.identity}: column {column.name} is {there}, the source has {column.type.bigquery}, and "
                 "there is no other column that its values could go into: it is in the key, or the name of that column "
-                "is taken or too long. Drop or rename the table in BigQuery, so that it is made anew, and take a "
+                "is taken or too long. Drop or rename the table in BigQuery, so that it is made again, and take a "
                 "snapshot; or give the source table another name there (TABLES_FILE: name); then replay",
             )

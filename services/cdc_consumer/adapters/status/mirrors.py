@@ -16,7 +16,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     SWEPT,
     change_labels,
     label_time,
-    made_anew,
+    recreated,
 )
 from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
 from services.cdc_consumer.ports import Mirror, TableTroubleError
@@ -76,5 +76,5 @@ def mirror_watermarks(
 def label_recreated(client: bigquery.Client, project: str, dataset: str, mirror: Mirror) -> None:
     """Request a resync of a recreated mirror by its label. TransientError or TableTroubleError where it cannot now."""
     path = f"{project}.{mirror.table}" if "." in mirror.table else f"{project}.{dataset}.{mirror.table}"
-    if not change_labels(client, path, lambda found: made_anew(found.labels)):
+    if not change_labels(client, path, lambda found: recreated(found.labels)):
         raise TableTroubleError(f"table {path}: its labels may not be written")

@@ -86,8 +86,8 @@ class ConsumerStatus:
     """Takes the reports of all processes; safe to use from any thread.
 
     ``read_mirrors`` lists the tables there are, in these datasets too: what a table says by its labels outlives this
-    process. One that was dropped and made again between two listings is marked: a worker that has not seen the old one
-    cannot know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
+    process. One that was recreated between two listings is labelled: a worker that has not seen the old one cannot
+    know. When each was made is ``kept`` for the process after this one. One that this process has seen, and that
     is no longer there, is in trouble until it is recreated. ``refused_after``: over what time a table
     that had changes is refused by headers alone, to be called refused.
     """
@@ -103,7 +103,7 @@ class ConsumerStatus:
     ) -> None:
         self._clock = clock
         self._read_mirrors = read_mirrors
-        self._mark_made_anew = label_recreated
+        self._label_recreated = label_recreated
         self._kept = kept
         self._made_at: dict[str, int] = _restored(kept)
         self._told_kept = {**self._made_at}
@@ -260,10 +260,10 @@ class ConsumerStatus:
                 return
             labels.looked_at = now
             try:
-                listed, not_marked = self._read_mirrors(self._datasets()), list[str]()
-                labels.mirrors = [self._compared(one, not_marked) for one in listed]
+                listed, not_labelled = self._read_mirrors(self._datasets()), list[str]()
+                labels.mirrors = [self._compared(one, not_labelled) for one in listed]
                 self._look_for_dropped({one.table for one in labels.mirrors})
-                labels.read_at, labels.error = now, "; ".join(not_marked)
+                labels.read_at, labels.error = now, "; ".join(not_labelled)
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
                 structlog.get_logger().warning("labels_not_read", error=str(error))
@@ -291,23 +291,23 @@ class ConsumerStatus:
             self._kept.write(msgspec.json.encode(self._made_at))
             self._told_kept = {**self._made_at}
 
-    def _compared(self, mirror: Mirror, not_marked: list[str]) -> Mirror:
-        """Mark a mirror that is another one than it was, and return it as it is then.
+    def _compared(self, mirror: Mirror, not_labelled: list[str]) -> Mirror:
+        """Label a mirror that is another one than it was, and return it as it is then.
 
         Not one that has been complete since it was made: while no process looked it was healed. One that cannot be
-        marked now is ``not_marked``, which holds up no other: it is tried again at the next inspection.
+        labelled now is ``not_labelled``, which holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
                 structlog.get_logger().error(RECREATED, table=mirror.table, fix="re-sync it: it holds new changes only")
-                anew = replace(mirror, needs_resync=RECREATED, complete_since=0, swept=0)
+                recreated = replace(mirror, needs_resync=RECREATED, complete_since=0, swept=0)
                 try:
-                    self._mark_made_anew(mirror)
+                    self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
-                    not_marked.append(str(error))
+                    not_labelled.append(str(error))
                     structlog.get_logger().warning("table_not_marked", table=mirror.table, error=str(error))
-                    return anew
-                mirror = anew
+                    return recreated
+                mirror = recreated
             self._made_at[mirror.table] = mirror.made_at
         return mirror
 
@@ -361,10 +361,10 @@ def _shown(
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
     if mirror is not None and mirror.needs_resync:
-        anew_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
+        recreated_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
         by_snapshot = mirror.needs_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
         fix = f": take another snapshot of its source table ({RESYNC})" if by_snapshot else ""
-        troubles.append({"state": NEEDS_RESYNC, "since": anew_at, "why": mirror.needs_resync + fix})
+        troubles.append({"state": NEEDS_RESYNC, "since": recreated_at, "why": mirror.needs_resync + fix})
     return {
         "table": name,
         "state": troubles[0]["state"] if troubles else RUNNING,

@@ -301,8 +301,8 @@ def leaves_out(change_stream: str, definition: StreamDefinition) -> str | None:
     return (
         f"change stream {change_stream} has {', '.join(excluding)}: changes that it leaves out never reach BigQuery. "
         f"Fix it with\n  ALTER CHANGE STREAM {quoted(definition.dialect, change_stream)} {off}\n"
-        "and start after the time of that statement; tables that were read before are marked, for what was left out "
-        "until then: `status` lists them"
+        "and start after the time of that statement; tables that were read before get a resync request, for what was "
+        "left out until then: `status` lists them"
     )
 
 

@@ -2,7 +2,7 @@
 
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
-NULL where nothing is wrong; a pause is part of the mark, too (`pause_table.py`); ``looked_at``, the time of the
+NULL where nothing is wrong; a pause is part of the request (`pause_table.py`); ``looked_at``, the time of the
 inspection that last changed the row. The row without a name stands for the last inspection as a whole: when it was, and
 whether the stream watched everything, by itself or, where options kept changes out of the stream, in a document beside
 those; its ``since`` is the time of the first inspection that was compared with one before, NULL until there is one.
@@ -27,8 +27,8 @@ from services.spanner_reader.core.schema.shapes import (
     TableShape,
     compare,
     lost,
-    marked,
     synced,
+    with_findings,
 )
 from services.spanner_reader.ports import SchemaFindings
 from shared.contracts.errors import MisconfiguredError
@@ -64,7 +64,7 @@ class SpannerShapeStore:
         return partition_sql(self._database.dialect, self._partition_table)
 
     async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        """Compare an inspection with the one before, remember it, and mark the tables that something was found of."""
+        """Compare an inspection with the one before, remember it, and request resyncs for what was found."""
 
         while True:
             # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
@@ -90,17 +90,17 @@ class SpannerShapeStore:
         self, rows: Sequence[Row], inspection: SchemaInspection, sightings: Sequence[Sighting]
     ) -> tuple[SchemaFindings, list[ListValue], list[str]]:
         """Return what an inspection has found, the rows to write, and the tables to forget."""
-        old, marks, pauses = _remembered(rows)
+        old, requests, pauses = _remembered(rows)
         if old is not None and old.at >= inspection.at:
-            shown = tuple(with_pauses(marks, pauses).values())
+            shown = tuple(with_pauses(requests, pauses).values())
             return SchemaFindings((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
         comparison = compare(old, inspection, sightings)
         now = comparison.remembered
-        kept = marked(marks, comparison.findings)
+        kept = with_findings(requests, comparison.findings)
         changed = [
             _row(name, shape, kept.get(name), inspection.at)
             for name, shape in now.tables.items()
-            if old is None or old.tables.get(name) != shape or kept.get(name) != marks.get(name)
+            if old is None or old.tables.get(name) != shape or kept.get(name) != requests.get(name)
         ]
         since = None if now.compared_since is None else format_timestamp(now.compared_since)
         changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(inspection.at)]))
@@ -110,36 +110,38 @@ class SpannerShapeStore:
         return found, changed, gone
 
     async def topic_lost(self, after: Nanoseconds, before: Nanoseconds) -> Sequence[SpannerResyncRequest]:
-        """Mark all tables that are watched, for changes that were published and lost; return those marks."""
+        """Request a resync of all watched tables, for changes that were published and lost; return the requests."""
 
         def decide(rows: list[Row]) -> tuple[list[SpannerResyncRequest], list[Mutation]]:
-            inspection, marks, _pauses = _remembered(rows)
+            inspection, requests, _pauses = _remembered(rows)
             findings = [] if inspection is None else lost(inspection, after, before)
             if inspection is None or not findings:
                 return [], []
-            kept = marked(marks, findings)
+            kept = with_findings(requests, findings)
             found = [kept[one.table] for one in findings]
-            values = [_row(mark.table, inspection.tables[mark.table], mark, inspection.at) for mark in found]
+            values = [
+                _row(request.table, inspection.tables[request.table], request, inspection.at) for request in found
+            ]
             return found, [Mutation(update=Mutation.Write(table=self._table, columns=_COLUMNS, values=values))]
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
         """Return what is remembered, and the tables that need re-sync."""
-        inspection, marks, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
-        return inspection, tuple(with_pauses(marks, pauses).values())
+        inspection, requests, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
+        return inspection, tuple(with_pauses(requests, pauses).values())
 
-    async def marks(self) -> Sequence[SpannerResyncRequest]:
+    async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
         """Return the tables that need re-sync."""
-        rows = await self._database.query(Statement(self._sql.marked_shapes), large=True)
-        _inspection, marks, pauses = _remembered(rows)
-        return tuple(with_pauses(marks, pauses).values())
+        rows = await self._database.query(Statement(self._sql.pending_shapes), large=True)
+        _inspection, requests, pauses = _remembered(rows)
+        return tuple(with_pauses(requests, pauses).values())
 
     def _of(self, tables: Sequence[str]) -> Statement:
         return Statement(self._sql.shapes_of, {"p1": strings(tables)})
 
     async def synced(self, table: str) -> bool:
-        """Take the mark from a table whose rows came again; return whether it had one."""
+        """Delete the resync request of a table whose rows came again; return whether it had one."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if not rows or table == _LOOK:
@@ -163,12 +165,12 @@ class SpannerShapeStore:
         return await self._database.read_then_write(self._of([table]), decide)
 
     async def healed(self, table: str, since: Nanoseconds) -> bool:
-        """Take the mark from a table all of whose rows came again as they were at a time; return whether it had one."""
+        """Delete the resync request of a table all of whose rows came as of a time; return whether it had one."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
-            _inspection, marks, pauses = _remembered(rows)
-            mark = with_pauses(marks, pauses).get(table)
-            if mark is None or mark.sync_after >= since:
+            _inspection, requests, pauses = _remembered(rows)
+            request = with_pauses(requests, pauses).get(table)
+            if request is None or request.sync_after >= since:
                 return False, []
             unpaused = [_deletion(f"{self._partition_table}_pauses", [table])] if table in pauses else []
             written = Mutation.Write(
@@ -199,7 +201,7 @@ def _remembered(
     """Return the inspection before, what was found of tables, and those of them that were paused."""
     inspection = None
     tables: dict[str, TableShape] = {}
-    marks: dict[str, SpannerResyncRequest] = {}
+    requests: dict[str, SpannerResyncRequest] = {}
     pauses: dict[str, Pause] = {}
     for name, shape, findings, since, looked_at, *times in rows:
         if name == _LOOK:
@@ -213,11 +215,11 @@ def _remembered(
             continue
         tables[name] = _shape.decode(shape)
         if findings is not None:
-            marks[name] = SpannerResyncRequest(name, _findings.decode(findings))
+            requests[name] = SpannerResyncRequest(name, _findings.decode(findings))
         pause = pause_of(*times)
         if pause is not None:
             pauses[name] = pause
-    return inspection, marks, pauses
+    return inspection, requests, pauses
 
 
 def _as_a_whole(inspection: SchemaInspection) -> str:
@@ -225,6 +227,8 @@ def _as_a_whole(inspection: SchemaInspection) -> str:
     return _encode(_Excluding(everything, inspection.exclusions) if inspection.exclusions else everything).decode()
 
 
-def _row(name: str, shape: TableShape, mark: SpannerResyncRequest | None, at: Nanoseconds) -> ListValue:
-    findings, since = (None, None) if mark is None else (_encode(mark.findings).decode(), format_timestamp(mark.since))
+def _row(name: str, shape: TableShape, request: SpannerResyncRequest | None, at: Nanoseconds) -> ListValue:
+    findings, since = (
+        (None, None) if request is None else (_encode(request.findings).decode(), format_timestamp(request.since))
+    )
     return row([name, _encode(shape).decode(), findings, since, format_timestamp(at)])

@@ -226,7 +226,7 @@ class PartitionSql:
     shapes: str
     shapes_of: str
     """Of some tables, which are the parameter."""
-    marked_shapes: str
+    pending_shapes: str
     """Of tables that need re-sync, or were paused."""
     pauses: str
     topic: str
@@ -423,7 +423,7 @@ def partition_sql(dialect: Dialect, table: str, *, complete: bool = True) -> Par
         gone_readers=_GONE_READERS.format(**names),
         shapes=_SHAPES.format(**names),
         shapes_of=f"{_SHAPES.format(**names)} WHERE {one_of('s.source_table', names['p1'])}",
-        marked_shapes=f"{_SHAPES.format(**names)} WHERE s.needs_resync IS NOT NULL OR p.since IS NOT NULL",
+        pending_shapes=f"{_SHAPES.format(**names)} WHERE s.needs_resync IS NOT NULL OR p.since IS NOT NULL",
         pauses=_PAUSES.format(**names),
         topic=_TOPIC.format(**names),
     )

@@ -1,7 +1,7 @@
 """Looks at the schema, once a minute and whenever a record shows something new: announces tables, finds trouble.
 
-Trouble is DDL that changes data without a change record; `core.shapes` says what that is. The tables it happens to are
-marked durably: they need re-sync.
+Trouble is DDL that changes data without a change record; `core.shapes` says what that is. For its tables a resync is
+requested, durably.
 """
 
 import asyncio
@@ -272,15 +272,15 @@ class SchemaWatch:
 
     def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
         """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
-        self._metrics.need_resync(compared.marks, quote)
-        stored = [found for mark in compared.marks for found in mark.findings if found.before in unsure]
+        self._metrics.need_resync(compared.requests, quote)
+        stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(
                 "table_not_mirrored_any_more",
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
-        fixes = {mark.table: fix_of(mark, quote) for mark in compared.marks}
+        fixes = {request.table: fix_of(request, quote) for request in compared.requests}
         for found in (*stored, *compared.findings):
             _tell(found, fixes[found.table])
 
@@ -332,8 +332,8 @@ async def remember_refused(
     table_options: Callable[[str], TableOptions],
     inspection: CatalogInspection,
 ) -> None:
-    """Store an inspection that refuses a start, and mark what was found: the next start may see nothing of it."""
+    """Store an inspection that refuses a start, and request resyncs: the next start may not see what was found."""
     compared = await shapes.compare(excluding(inspection.shapes, included, table_options), ())
-    fixes = {mark.table: fix_of(mark, inspection.quote) for mark in compared.marks}
+    fixes = {request.table: fix_of(request, inspection.quote) for request in compared.requests}
     for found in compared.findings:
         _tell(found, fixes[found.table])

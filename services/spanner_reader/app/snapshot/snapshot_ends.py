@@ -1,4 +1,4 @@
-"""Announces each complete snapshot of a Spanner table: in the topic, and to the mark that its table may have.
+"""Announces each complete snapshot of a Spanner table: in the topic, and to the resync request that its table may have.
 
 A batch without changes says in its header since when all rows of the table are published, so that the owner of a mirror
 knows that older rows of it are no longer in the source. It is announced at least once: by every reader that sees the
@@ -71,7 +71,7 @@ class SpannerSnapshotEnds:
         """Announce complete snapshots, and request one for each table that needs it. TransientError."""
         if trusted and self._unannounced:
             await self._announce_all()
-        await self._check_marks()
+        await self._check_requests()
 
     @property
     def _unannounced(self) -> Sequence[CompleteSnapshot]:
@@ -81,7 +81,7 @@ class SpannerSnapshotEnds:
     async def _announce_all(self) -> None:
         unannounced = self._unannounced
         inspection = await self._tables.catalog.inspect()
-        self._check_losses(await self._shapes.marks())
+        self._check_losses(await self._shapes.resync_requests())
         for one in unannounced:
             table = next((each for each in inspection.watched if each.name == one.table), None)
             if table is None or not self._tables.included(one.table):
@@ -94,11 +94,11 @@ class SpannerSnapshotEnds:
             else:
                 self._too_old.add((one.table, one.run))
 
-    def _check_losses(self, marks: Sequence[SpannerResyncRequest]) -> None:
-        """Remember of which snapshots the topic may have lost rows, until a mark goes: then all rows came again."""
+    def _check_losses(self, requests: Sequence[SpannerResyncRequest]) -> None:
+        """Remember of which snapshots the topic may have lost rows, until the resync request is deleted."""
         before, self._lost = self._lost, set()
         for one in self._complete:
-            place, until = (one.table, one.run), lost_until(one.table, one.since, marks)
+            place, until = (one.table, one.run), lost_until(one.table, one.since, requests)
             if until is None or place in self._announced:
                 continue
             self._lost.add(place)
@@ -118,39 +118,39 @@ class SpannerSnapshotEnds:
         await (await self._publisher.publish(header, []))
         self._log.info("snapshot_complete", table=one.table, complete_since=format_timestamp(one.since))
 
-    async def _check_marks(self) -> None:
-        """Remove the marks that a snapshot has healed; if automatic, request a snapshot where a mark is left.
+    async def _check_requests(self) -> None:
+        """Delete the resync requests that a snapshot has answered; if automatic, request a snapshot for those left.
 
-        A snapshot heals a mark if its end was announced here. Of one that ended while no reader ran, and was too old
-        for the next reader to announce, no owner of a mirror knows: its table takes another one.
+        A snapshot answers a resync request if its end was announced here. Of one that ended while no reader ran, and
+        was too old for the next reader to announce, no owner of a mirror knows: its table takes another one.
         """
-        marks = await self._shapes.marks()
-        self._check_losses(marks)
+        requests = await self._shapes.resync_requests()
+        self._check_losses(requests)
         announced = {one.table: one for one in self._complete if (one.table, one.run) in self._announced}
         left = []
-        for mark in marks:
-            end = announced.get(mark.table)
-            if end is not None and await self._shapes.healed(mark.table, end.since):
-                self._log.info("table_healed", table=mark.table, snapshot=format_timestamp(end.since))
+        for request in requests:
+            end = announced.get(request.table)
+            if end is not None and await self._shapes.healed(request.table, end.since):
+                self._log.info("table_healed", table=request.table, snapshot=format_timestamp(end.since))
             else:
-                left.append(mark)
-                self._unannounced_since(mark)
-        if len(left) < len(marks) or (left and self._automatic):
+                left.append(request)
+                self._unannounced_since(request)
+        if len(left) < len(requests) or (left and self._automatic):
             inspection = await self._tables.catalog.inspect()
             self._metrics.need_resync(left, inspection.quote)
             if self._automatic:
                 watched = {table.name for table in inspection.watched if self._tables.included(table.name)}
-                for mark in left:
+                for request in left:
                     # A snapshot of now would not heal a table that is paused.
-                    if mark.table in watched and mark.sync_after < inspection.shapes.at:
-                        since = max(mark.sync_after, self._unannounced_since(mark))
-                        await self._request(mark.table, Nanoseconds(inspection.shapes.at // 1_000 * 1_000), since)
+                    if request.table in watched and request.sync_after < inspection.shapes.at:
+                        since = max(request.sync_after, self._unannounced_since(request))
+                        await self._request(request.table, Nanoseconds(inspection.shapes.at // 1_000 * 1_000), since)
 
-    def _unannounced_since(self, mark: SpannerResyncRequest) -> Nanoseconds:
-        """Return when a snapshot began that would have healed a mark if its end had been announced; log it once."""
+    def _unannounced_since(self, request: SpannerResyncRequest) -> Nanoseconds:
+        """Return when a snapshot began that would have answered the request if it had been announced; log it once."""
         for one in self._complete:
             place = (one.table, one.run)
-            if one.table == mark.table and one.since > mark.sync_after and place in self._too_old:
+            if one.table == request.table and one.since > request.sync_after and place in self._too_old:
                 if place not in self._logged:
                     self._logged.add(place)
                     self._log.warning(

@@ -17,21 +17,23 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
 def summaries(
-    survey: SnapshotSurvey, marks: Sequence[SpannerResyncRequest], tables: Sequence[str] = ()
+    survey: SnapshotSurvey, requests: Sequence[SpannerResyncRequest], tables: Sequence[str] = ()
 ) -> Sequence[Mapping[str, Any]]:
     """Return how far the latest snapshot of each table is, and of keys of it; of all tables if none is named.
 
-    ``marks``: those of the tables that need re-sync.
+    ``requests``: the resync requests of the tables.
     """
     runs = by_run(one for one in survey.ranges if not tables or one.table in tables)
-    return [_summary(table, ranges, marks) for (table, _run), ranges in runs.items()]
+    return [_summary(table, ranges, requests) for (table, _run), ranges in runs.items()]
 
 
-def _summary(table: str, ranges: Sequence[SnapshotRange], marks: Sequence[SpannerResyncRequest]) -> Mapping[str, Any]:
+def _summary(
+    table: str, ranges: Sequence[SnapshotRange], requests: Sequence[SpannerResyncRequest]
+) -> Mapping[str, Any]:
     left = [one for one in ranges if one.state in UNFINISHED]
     cancelled = any(one.state is RangeState.CANCELLED for one in ranges)
     first, read_at = ranges[0], Nanoseconds(min(one.first_read_at for one in ranges))
-    lost = None if first.number or cancelled else lost_until(table, read_at, marks)
+    lost = None if first.number or cancelled else lost_until(table, read_at, requests)
     complete = [] if lost is not None else [one.since for one in complete_snapshots(ranges)]
     return {
         "table": table,

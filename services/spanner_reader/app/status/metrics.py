@@ -43,7 +43,7 @@ class SpannerPrometheusMetrics:
         self._loses = gauge(
             "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
         )
-        self._marks: Sequence[Mapping[str, object]] = ()
+        self._resync_requests: Sequence[Mapping[str, object]] = ()
         self._surveyed: Mapping[str, object] = {}
         self._resync = gauge(
             "millrace_reader_tables_needing_resync",
@@ -159,11 +159,13 @@ class SpannerPrometheusMetrics:
         """Show that the topic does not keep what is published to it."""
         self._loses.set(1)
 
-    def need_resync(self, marks: Sequence[SpannerResyncRequest], quote: str) -> None:
+    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
-        self._marks = [resync(mark, quote) for mark in marks]
+        self._resync_requests = [resync(request, quote) for request in requests]
         for kind in SpannerResyncKind:
-            self._resync.labels(kind.value).set(sum(kind in {one.kind for one in mark.findings} for mark in marks))
+            self._resync.labels(kind.value).set(
+                sum(kind in {one.kind for one in request.findings} for request in requests)
+            )
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""
@@ -186,6 +188,6 @@ class SpannerPrometheusMetrics:
             "service": "spanner_reader",
             "state": "starting",
             **self._surveyed,
-            "needs_resync": self._marks,
+            "needs_resync": self._resync_requests,
             "backlogs": self.backlog.document(),
         }

@@ -22,7 +22,7 @@ def document(
     survey: SpannerPartitionSurvey,
     retention: timedelta,
     inspection: SchemaInspection | None,
-    marks: Sequence[SpannerResyncRequest],
+    requests: Sequence[SpannerResyncRequest],
     quote: str,
     snapshots: SnapshotSurvey,
     pauses: Pauses,
@@ -55,8 +55,8 @@ def document(
         "retention_seconds": retention.total_seconds(),
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
         "schema_looked_at": None if inspection is None else format_timestamp(inspection.at),
-        "needs_resync": [resync(mark, quote) for mark in marks],
-        "snapshots": summaries(snapshots, marks),
+        "needs_resync": [resync(request, quote) for request in requests],
+        "snapshots": summaries(snapshots, requests),
         "left": []
         if inspection is None
         else [n for n, t in sorted(inspection.tables.items()) if t.mirrored and not t.watched],
@@ -99,11 +99,11 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield "no table needs re-sync"
 
 
-def resync(mark: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
+def resync(request: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
     """Return what there is to say of a table that needs re-sync."""
     return {
-        "table": mark.table,
-        "since": format_timestamp(mark.since),
+        "table": request.table,
+        "since": format_timestamp(request.since),
         "why": [
             {
                 "kind": found.kind.value,
@@ -111,7 +111,7 @@ def resync(mark: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
                 "after": format_timestamp(found.after),
                 "before": None if found.before == NEVER else format_timestamp(found.before),
             }
-            for found in mark.findings
+            for found in request.findings
         ],
-        "fix": fix_of(mark, quote),
+        "fix": fix_of(request, quote),
     }

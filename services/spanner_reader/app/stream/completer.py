@@ -1,7 +1,7 @@
 """Completes updates that hold only what changed: reads the rows before them, and publishes what follows from these.
 
 One read for each batch of a table, at one time; `core.stream.completion` says why that is enough. Where the rows of
-that time cannot be read any more, a mirror gets the rows as they are now, and a history gets versions that are marked.
+that time cannot be read any more, a mirror gets the rows as they are now, and a history gets reconstructed versions.
 """
 
 import asyncio
@@ -425,7 +425,7 @@ class Completer:
         """Publish changes whose rows of before are not to be had: from the rows as they are now.
 
         Where there is only a mirror, each row as it is now, at that time: no later change loses to it. Where a history
-        is kept, each change on top of that row, marked; the last change of a row is true even so.
+        is kept, each change on top of that row, as reconstructed; the last change of a row is true even so.
         """
         header = next(iter(rows.values()))[0].header
         table = header.table

@@ -1,8 +1,8 @@
 """The first start: where the stream begins, what was there by then, and which rows have to be read for that.
 
 No table may come to be unseen. One that was there where the stream begins has a snapshot, one that came later has all
-of its changes in the stream, and one that the stream took up later is marked by the next inspection. So the stream
-begins where the tables are inspected, and what takes time (making the partition table, say) is done before.
+of its changes in the stream, and for one that the stream took up later the next inspection requests a resync.
+The stream begins where the tables are inspected, and what takes time (making the partition table, say) is done before.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -25,7 +25,7 @@ from services.spanner_reader.app.stream.owned_partition import (
     SpannerReaderOptions,
 )
 from services.spanner_reader.app.stream.partition_reader import RecordPublisher, SpannerPartitionReader
-from services.spanner_reader.app.stream.topic_loss import mark_lost
+from services.spanner_reader.app.stream.topic_loss import request_resyncs
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.partitions import (
@@ -149,7 +149,7 @@ class SpannerReader:
             lambda: self._low_watermark,
             metrics.topic_loses,
             new_start="PARTITION_TABLE",
-            lost=self._mark_lost,
+            lost=self._request_resyncs,
         )
         self._heartbeats = TopicHeartbeats(
             publishing, options.topic_heartbeat, lambda: self._schema.announced, lambda: self._low_watermark
@@ -261,10 +261,11 @@ class SpannerReader:
         if self._snapshots is not None:
             await self._snapshots.keep_reading()
 
-    async def _mark_lost(self) -> None:
+    async def _request_resyncs(self) -> None:
         kept, recheck = self._options.keep_messages, self._options.recheck
         await retried(
-            self._stop, lambda: mark_lost(self._stores.partitions, self._stores.shapes, kept=kept, recheck=recheck)
+            self._stop,
+            lambda: request_resyncs(self._stores.partitions, self._stores.shapes, kept=kept, recheck=recheck),
         )
 
     async def _attend(self) -> None:

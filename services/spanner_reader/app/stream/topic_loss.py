@@ -16,8 +16,10 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-async def mark_lost(store: TokenPartitionStore, shapes: ShapeStore, *, kept: timedelta, recheck: timedelta) -> None:
-    """Mark every watched table. TransientError: it may be marked or not.
+async def request_resyncs(
+    store: TokenPartitionStore, shapes: ShapeStore, *, kept: timedelta, recheck: timedelta
+) -> None:
+    """Request a resync of every watched table. TransientError: the requests may be stored or not.
 
     ``kept``: how long a subscription keeps messages; ``recheck``: how often readers look at the subscriptions.
     """
@@ -25,10 +27,10 @@ async def mark_lost(store: TokenPartitionStore, shapes: ShapeStore, *, kept: tim
     low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
     after = Nanoseconds(max(0, low - _nanoseconds(kept)))
     before = Nanoseconds(survey.now + _nanoseconds(recheck))
-    marks = await shapes.topic_lost(after, before)
+    requests = await shapes.topic_lost(after, before)
     structlog.get_logger().error(
         "tables_need_resync",
-        tables=[mark.table for mark in marks],
+        tables=[request.table for request in requests],
         why="the topic lost messages",
         after=format_timestamp(after),
         before=format_timestamp(before),

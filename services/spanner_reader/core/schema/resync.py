@@ -36,16 +36,16 @@ _ROWS_MAY_BE_GONE: Final = frozenset(
 )
 
 
-def fix_of(mark: SpannerResyncRequest, quote: str) -> str:
+def fix_of(request: SpannerResyncRequest, quote: str) -> str:
     """Return what fixes a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
-    kinds = {found.kind for found in mark.findings}
+    table, kinds = request.table, {found.kind for found in request.findings}
     if SpannerResyncKind.TABLE_PAUSED in kinds:
-        resume = f"`python -m services.spanner_reader resume {mark.table}`; then " if mark.sync_after == NEVER else ""
+        resume = f"`python -m services.spanner_reader resume {table}`; then " if request.sync_after == NEVER else ""
         return (
-            f"{resume}`python -m services.spanner_reader snapshot {mark.table}` brings its rows, and when that is done "
-            f"`python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what was deleted"
+            f"{resume}`python -m services.spanner_reader snapshot {table}` brings its rows, and when that is done "
+            f"`python -m services.cdc_consumer sweep {table} --before` its time deletes the rows that were deleted"
         )
-    column = next((found.columns[-1] for found in reversed(mark.findings) if found.columns), None)
+    column = next((found.columns[-1] for found in reversed(request.findings) if found.columns), None)
     shown = "c" if column is None else f"{quote}{column}{quote}"
     any_column = "c: a column" if column is None else "or another column"
     all_key = f"{_ALL_KEY}; " if column is None else ""
@@ -57,23 +57,23 @@ def fix_of(mark: SpannerResyncRequest, quote: str) -> str:
         else ""
     )
     sweep = (
-        f", and then `python -m services.cdc_consumer sweep {mark.table} --before` its time takes away what is gone"
+        f", and then `python -m services.cdc_consumer sweep {table} --before` its time deletes the rows that are gone"
         if kinds & _ROWS_MAY_BE_GONE
         else ""
     )
     settled = (
-        f"once all readers have the same tables file, and after {format_timestamp(mark.sync_after)}, "
-        if any(found.dropped_until for found in mark.findings)
+        f"once all readers have the same tables file, and after {format_timestamp(request.sync_after)}, "
+        if any(found.dropped_until for found in request.findings)
         else ""
     )
     return (
         f"{settled}"  # noqa: S608  a text for people
-        f"`python -m services.spanner_reader snapshot {mark.table}` brings all rows as they are now, and the mark goes "
-        f"once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
-        f"after {format_timestamp(mark.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
-        f"UPDATE {_quoted(mark.table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
+        f"`python -m services.spanner_reader snapshot {table}` brings all rows as they are now, and the resync request "
+        f"is deleted once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
+        f"after {format_timestamp(request.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
+        f"UPDATE {_quoted(table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
         f"that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
-        f"then run `python -m services.spanner_reader synced {mark.table}`"
+        f"then run `python -m services.spanner_reader synced {table}`"
     )
 
 

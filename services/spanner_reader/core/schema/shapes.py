@@ -22,10 +22,10 @@ DROPPED_UNSEEN: Final = Nanoseconds(timedelta(minutes=3) // timedelta(microsecon
 
 Two readers' files may differ, while a new one is rolled out. A reader that leaves a table out has that stored by each
 inspection of its own, and drops no change that was committed more than this after the last one
-(`SchemaWatch.leave_out`). The next inspection of a reader that has the table in finds what is stored, and marks the
-table. So of all that was dropped by then, or is dropped before the other has looked again, nothing was committed later
-than this after the inspection that marks; and if the other has inspected again, the next inspection here marks again. A
-snapshot that heals such a mark has to be later than that.
+(`SchemaWatch.leave_out`). The next inspection of a reader that has the table in finds what is stored, and requests
+a resync. So of all that was dropped by then, or is dropped before the other inspects again, nothing was committed later
+than this after the inspection that requests it; and if the other has inspected again, the next inspection here requests
+it again. A snapshot that answers such a request has to be later than that.
 """
 
 COLUMNS_UNSEEN: Final = Nanoseconds(timedelta(seconds=1) // timedelta(microseconds=1) * 1_000)
@@ -174,7 +174,7 @@ class SpannerResyncRequest:
         return max(finding.sync_after for finding in self.findings)
 
     def with_more(self, findings: Iterable[SpannerResyncCause]) -> "SpannerResyncRequest":
-        """Return the mark with what was found since; the same again moves on the time after which rows have to come."""
+        """Return it with what was found since; the same again moves on the time after which rows have to come."""
         merged = {(one.kind, one.columns): one for one in self.findings}
         for one in findings:
             before = merged.get((one.kind, one.columns))
@@ -297,11 +297,11 @@ def _column_kind(before: ColumnShape | None, now: ColumnShape, *, again: bool) -
     return None  # it was there, or it was added and is NULL in all old rows, as it is in BigQuery
 
 
-def marked(
-    marks: Mapping[str, SpannerResyncRequest], findings: Iterable[SpannerResyncCause]
+def with_findings(
+    requests: Mapping[str, SpannerResyncRequest], findings: Iterable[SpannerResyncCause]
 ) -> Mapping[str, SpannerResyncRequest]:
-    """Return the marks of all tables, with what was found now."""
-    more = dict(marks)
+    """Return the resync requests of all tables, with what was found now."""
+    more = dict(requests)
     for one in findings:
         more[one.table] = (
             more[one.table].with_more([one]) if one.table in more else SpannerResyncRequest(one.table, (one,))
@@ -327,7 +327,7 @@ def added_again(before: Sequence[str], now: Sequence[str]) -> frozenset[str]:
 
 
 def _matters(now: TableShape, before: TableShape | None = None) -> bool:
-    """Return whether a table has to be remembered: one that comes into the stream later is marked without that."""
+    """Return whether a table has to be remembered: one that comes into the stream later is resynced without that."""
     return now.watched or now.left_out or (before is not None and before.mirrored)
 
 

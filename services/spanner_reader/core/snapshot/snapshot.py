@@ -127,12 +127,12 @@ class CompleteSnapshot:
         return _is_within(_TOLD_AGAIN, self.since, now) or _is_within(_JUST_NOW, self.finished_at, now)
 
 
-def lost_until(table: str, since: Nanoseconds, marks: Iterable[SpannerResyncRequest]) -> Nanoseconds | None:
+def lost_until(table: str, since: Nanoseconds, requests: Iterable[SpannerResyncRequest]) -> Nanoseconds | None:
     """Return until when the topic lost messages, if rows of a table's snapshot that began then may be among them.
 
     What it has of them is confirmed, and is not read again: so it may come to its end, and be complete nowhere.
     """
-    findings = (one for mark in marks if mark.table == table for one in mark.findings)
+    findings = (one for request in requests if request.table == table for one in request.findings)
     losses = [one.before for one in findings if one.kind is SpannerResyncKind.TABLE_LOST]
     return max((before for before in losses if since <= before), default=None)
 
@@ -184,8 +184,7 @@ def merged(parts: Sequence[SnapshotRange]) -> SnapshotRange | None:
     """Return the range that can stand for all ranges of a snapshot of a whole table; None while they are needed.
 
     Once nothing of a snapshot is left to read, only what it is as a whole matters: a reader that has not announced its
-    end yet, a mark that is found later and an automatic re-sync need its run and its times, and `status` counts its
-    rows.
+    end yet, a later resync request and an automatic re-sync need its run and its times, and `status` counts its rows.
     """
     first, *others = parts
     cancelled = any(one.state is RangeState.CANCELLED for one in parts)
