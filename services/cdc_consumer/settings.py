@@ -146,9 +146,10 @@ class Settings:
         if self.sweep == "manual" or self.source_rows is not None or self.spark_master.startswith("local"):
             return None
         return (
-            f"SWEEP=automatic needs SOURCE_ROWS where Spark's tasks run on other machines (SPARK_MASTER="
-            f"{self.spark_master}): what they hold that may yet bring rows is not known there while a network fails, "
-            "so the source has to be asked what lives; set SOURCE_ROWS (a reader's command `rows`), or SWEEP=manual"
+            "SWEEP=automatic needs SOURCE_ROWS where Spark's tasks run on other machines "
+            f"(SPARK_MASTER={self.spark_master}): what they hold that may yet bring rows is not known there while a "
+            "network fails, so the source has to be asked which rows exist; set SOURCE_ROWS (a reader's command "
+            "`rows`), or SWEEP=manual"
         )
 
     @property

@@ -229,8 +229,7 @@ class TablesFile:
         for option, why in self.changed_keys(source_table, key):
             raise MisconfiguredError(
                 "key-column-changed",
-                f"{why}: take it out of {option}; a key that must not be seen is to be left out with its table "
-                "(exclude)",
+                f"{why}: take it out of {option}. If a key must not be seen, leave its table out (exclude)",
             )
 
     def _sections(self, source_table: str) -> Sequence[tuple[str, Section]]:

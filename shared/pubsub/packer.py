@@ -169,7 +169,7 @@ class Packer:
         if room < 0:
             raise MisconfiguredError(
                 "column-list-too-large",
-                f"table {header.table}: its column list alone, {header_size} bytes, fits no message",
+                f"table {header.table}: its column list alone has {header_size} bytes, more than a message holds",
             )
         receipt = Receipt(waiting=max(1, len(changes)), taken_at=taken_at)
         oversized: list[Oversized] = []

@@ -230,7 +230,7 @@ def check_letters_subscription(
             )
         )
     if found.dead_letter_policy.dead_letter_topic:
-        what = "it has a dead-letter policy of its own, which would take letters away that the store cannot take yet"
+        what = "it has a dead-letter policy of its own, which would forward dead letters that the store cannot take yet"
         mistakes.append(SubscriptionMistake("dead-letter policy", what, f"{update} --clear-dead-letter-policy"))
     fix = f"make another with `{SETUP}` under a new DEAD_LETTER_SUBSCRIPTION, and collect what this one holds first"
     mistakes += [replace(one, fix=fix) for one in _fixed(found, None)]

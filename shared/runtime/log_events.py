@@ -106,7 +106,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "replays_go_to_a_history_too": "Replays of this table go to its history too",
     "request_failed": "A request failed unexpectedly",
     "restarted_from_time": "A stream range was restarted from a time",
-    "resumed": "The stream goes on where it was left",
+    "resumed": "The stream continues where it stopped",
     "retention_lengthened": "The change stream keeps its records for longer than before",
     "retention_shortened": "The change stream keeps its records for less time than before",
     "roll_forward_put_off": "A change of key ranges could not be completed yet; that is tried again",

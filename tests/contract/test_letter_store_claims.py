@@ -275,7 +275,7 @@ class TestLetterClaims:
         assert store.count(Selection()) == 4
 
     def test_no_copy_of_what_is_not_there_or_held_or_the_same(self, store: DeadLetterStore) -> None:
-        with pytest.raises(ValueError, match="no letter unknown"):
+        with pytest.raises(ValueError, match="no dead letter unknown"):
             store.add_edit(UNKNOWN, an_edit(), diff="", why="", who="ann", now=NOW)
         store.claim([ONE], OURS, NOW, LEASE)
         with pytest.raises(ValueError, match="held by the replay ours"):

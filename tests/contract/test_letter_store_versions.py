@@ -240,7 +240,7 @@ def test_a_server_that_is_away_is_named_with_what_to_check_on_one_line() -> None
     with pytest.raises(TransientError) as caught:
         open_database("postgresql://u:secret@127.0.0.1:1/letters")
     said = str(caught.value)
-    assert said.startswith("the database is away or busy: ")
+    assert said.startswith("the database is unavailable or busy: ")
     assert "Is the server running on that host" in said
     assert said.isprintable()
     assert "secret" not in said

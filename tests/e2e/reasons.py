@@ -295,7 +295,7 @@ SCENARIOS: Final[Mapping[Reason, Scenario]] = {
     Reason.NOT_APPLIED_IN_TIME: _not_applied_in_time(Reason.NOT_APPLIED_IN_TIME),
     Reason.UNEXPLAINED: Scenario(
         fix="never",
-        detail="somebody published it to the dead-letter topic",
+        detail="another program published it to the dead-letter topic",
         messages=[],  # it does not come by the consumer
         rewritten=[messages(Reason.UNEXPLAINED, a_row(Reason.UNEXPLAINED, GOOD), a_row(Reason.UNEXPLAINED, BAD))],
         table_unknown=True,

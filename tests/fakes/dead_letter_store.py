@@ -164,7 +164,7 @@ class FakeDeadLetterStore:
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
         """Return a page of letters."""
         if limit < 1:
-            raise ValueError("a page has one letter or more")
+            raise ValueError("a page has one dead letter or more")
         if after is not None and re.fullmatch(r"-?[0-9]{1,19}\.[0-9]{1,19}", after, re.ASCII) is None:
             raise ValueError(f"not what a page ended with: {after!r}")
         place = None if after is None else tuple(int(part) for part in after.split("."))
@@ -262,7 +262,7 @@ class FakeDeadLetterStore:
     ) -> Sequence[DeadLetterId]:
         """Discard letters, say they are superseded, or open them."""
         if state not in _ACTIONS:
-            raise ValueError(f"only `sent` makes a letter {state.value}")
+            raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._lock:
             chosen = [held for held in self._of(letters) if held.stored.state in only_from and not held.is_held(now)]
             for held in chosen:
@@ -335,13 +335,13 @@ class FakeDeadLetterStore:
         with self._lock:
             held = self._letters.get(original)
             if held is None:
-                raise ValueError(f"there is no letter {original}")
+                raise ValueError(f"there is no dead letter {original}")
             if held.stored.edited_as is not None:
-                raise ValueError(f"letter {original} has an edited copy already: {held.stored.edited_as}")
+                raise ValueError(f"dead letter {original} has an edited copy already: {held.stored.edited_as}")
             if held.is_held(now):
-                raise ValueError(f"letter {original} is held by the replay {held.stored.claimed_by} just now")
+                raise ValueError(f"dead letter {original} is held by the replay {held.stored.claimed_by} just now")
             if identity in self._letters:
-                raise ValueError(f"the edited copy is the same as letter {identity}")
+                raise ValueError(f"the edited copy is the same as dead letter {identity}")
             held.let_go()
             held.stored = replace(held.stored, state=State.SUPERSEDED, edited_as=identity)
             made = self._letters[identity] = self._new(copy, now, edit_of=original)

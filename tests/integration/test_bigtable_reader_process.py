@@ -188,7 +188,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_fixes_it(pipeli
         "does not exist: correct TOPIC": {"TOPIC": f"unheard-{uuid.uuid4().hex}"},
         "--change-stream-retention-period": {"BIGTABLE_TABLE": plain.name.rpartition("/")[2]},
         "RESUME=resume-or-new": {"RESUME": "resume-or-fail"},
-        "is still to come": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
+        "is in the future": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
         "name a START_TIMESTAMP": {"START_TIMESTAMP": early},
         "HEARTBEAT_INTERVAL": {"HEARTBEAT_INTERVAL": "999ms"},
         "app profile": {"APP_PROFILE": "nobody"},

@@ -61,7 +61,7 @@ def test_rows_are_listed_looked_up_and_published_and_published_rows_win_over_app
         batches, done = source.read_keys(name, [("03",), ("07",), ("never",)])
         assert rows_of(list(batches)) == ["03"]
         assert (done.rows, done.absent) == (1, 2)
-        with pytest.raises(MisconfiguredError, match="does not remember"):
+        with pytest.raises(MisconfiguredError, match="keeps no earlier state"):
             list(source.read(name, "2026-11-22T10:00:00Z"))
         with pytest.raises(MisconfiguredError, match="not the one that is mirrored"):
             source.describe("another")
@@ -88,7 +88,7 @@ def test_a_command_with_another_tables_file_than_the_readers_answers_nothing(
     code, said = pipeline.run_command("rows", TABLES_FILE=str(older))
 
     assert code == MISCONFIGURED
-    assert "watches something else than that of the reader that looked last (values, versions)" in said
+    assert "watches something else than that of the reader that inspected the table last (values, versions)" in said
 
 
 def test_rows_with_another_topic_than_the_readers_lists_rows_and_publishes_none(

@@ -44,7 +44,7 @@ def test_a_replay_arrives_as_the_letters_came_and_a_second_one_changes_nothing(p
         assert dict(message.attributes) == {**letter.attributes, "replay_of": letter.identity}
 
     code, _out, err = place.run("replay", "--all", "--execute")
-    assert (code, "no letters" in err) == (3, True)
+    assert (code, "no dead letters" in err) == (3, True)
     assert place.published() == []
 
 

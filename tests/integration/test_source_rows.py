@@ -71,7 +71,7 @@ def test_a_failure_is_transient_or_permanent_and_the_next_request_is_answered() 
         (f"{COMMAND} gone", "exit code 7"),
         ("/nowhere/command rows", "cannot be run .*SOURCE_ROWS, or --source"),
         ("", "is empty"),
-        ("'", "no command line"),
+        ("'", "not a command line"),
     ],
 )
 def test_a_command_that_is_no_source_is_refused(command: str, said: str) -> None:

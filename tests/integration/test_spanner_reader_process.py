@@ -223,7 +223,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_fixes_it(pipeli
         "CREATE CHANGE STREAM Nothing": {"CHANGE_STREAM": "Nothing"},
         "PARTITION_DATABASE": {"CHANGE_STREAM": "Whole", "PARTITION_DATABASE": pipeline.database.name},
         "START_TIMESTAMP within that range": {"START_TIMESTAMP": early},
-        "is still to come": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
+        "is in the future": {"START_TIMESTAMP": "2999-01-01T00:00:00Z"},
         "HEARTBEAT_INTERVAL": {"HEARTBEAT_INTERVAL": "999ms"},
     }
     refused = {wanted: pipeline.launch(**variables) for wanted, variables in cases.items()}

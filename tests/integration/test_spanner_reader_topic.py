@@ -96,7 +96,7 @@ def test_the_topic_changes_only_while_no_reader_runs(kept: Callable[[Scenario], 
         assert await theirs.replace("theirs") is None  # and none is remembered
         await ours.keep("ours")
         await partitions.attend()
-        with pytest.raises(MisconfiguredError, match="stop every one"):
+        with pytest.raises(MisconfiguredError, match="stop all of them"):
             await theirs.replace("theirs")
         await ours.check("ours")
         await partitions.attend(leave=True)
@@ -142,7 +142,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
     refused.end()
     code, said = pipeline.run_command("topic", **elsewhere)
     assert code == MISCONFIGURED
-    assert "stop every one" in said
+    assert "stop all of them" in said
     with opened_source(ROWS, {**os.environ, **pipeline.environment(), **elsewhere}, Stop()) as rows:
         _batches, done = rows.read_keys("Planes", [("1",)])
         assert (done.rows, done.absent) == (0, 1)

@@ -141,7 +141,8 @@ class BackgroundPlatform:
         state = self.state()
         if not _is_ours(state.supervisor):
             raise MisconfiguredError(
-                "not-our-supervisor", f"process {state.supervisor} in {self._state} is not our supervisor; left alone"
+                "not-our-supervisor",
+                f"process {state.supervisor} in {self._state} is not a supervisor of this platform: it was not stopped",
             )
         os.kill(state.supervisor, signal.SIGTERM)
         try:
@@ -302,7 +303,7 @@ The state of the services, what could not be applied, and the end of it all:
 {"".join(examples)}any command of a service, with the settings that it has here:
   (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)
   (. {near}/{reader}.env; . {near}/cdc_consumer.env; .venv/bin/python -m services.cdc_consumer reconcile --all{source})
-dead letters over HTTP; changing letters and seeing values takes the token:
+dead letters over HTTP; changing dead letters and seeing values takes the token:
   curl {api.url}/groups
   curl -H "Authorization: Bearer $(cat {token_file})" "{api.url}/export?values=true"
 BigQuery, with the Cloud SDK's own tool:

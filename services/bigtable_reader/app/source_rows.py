@@ -82,7 +82,9 @@ class BigtableSourceRows:
         try:
             asked = KeyRange(b"" if after is None else after + b"\0", b"" if until is None else until + b"\0")
         except ValueError as error:
-            raise MisconfiguredError("row-keys-reversed", "no key is behind `after` and not behind `until`") from error
+            raise MisconfiguredError(
+                "row-keys-reversed", "no key is greater than `after` and at most `until`"
+            ) from error
         place = await self._place(ALL_KEYS)
         yield self._header()
         number = 0
@@ -142,7 +144,7 @@ class BigtableSourceRows:
             )
         if at is not None:
             raise MisconfiguredError(
-                "bigtable-has-no-past", "Bigtable does not remember how rows were: ask how they are now, without a time"
+                "bigtable-has-no-past", "Bigtable keeps no earlier state of rows: ask without a time"
             )
 
     def _row_key(self, key: Key) -> bytes:
@@ -172,7 +174,7 @@ class BigtableSourceRows:
     async def _place_above(self, above: str) -> SnapshotPlace:
         """Return a number that is higher than what is applied already, once minimums have come so far."""
         before = parse_sequence(above) if above else None
-        lower = f"table {self._table}: what is applied to some rows has a higher number than the stream has come to"
+        lower = f"table {self._table}: some rows in BigQuery have a higher version than the stream has reached"
         for _second in range(_SECONDS):
             place, paused = await self._place_now(ALL_KEYS)
             if before is None or parse_sequence(place.sequence) > before:

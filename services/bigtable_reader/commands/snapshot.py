@@ -87,7 +87,7 @@ def between(after: str | None, until: str | None, options: BigtableOptions) -> K
     except ValueError as error:
         raise MisconfiguredError(
             "snapshot-keys-reversed",
-            f"no key is between: --after {after} has to be before --until {until}; change them round",
+            f"no key is between them: --after {after} has to be before --until {until}; swap them",
         ) from error
 
 

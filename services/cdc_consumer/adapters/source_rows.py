@@ -143,9 +143,9 @@ class SourceProcess:
                 self._child.wait(_MOMENT)
             raise MisconfiguredError(
                 "source-command-ended",
-                f"the source's command ended (exit code {self._child.poll()}) before it had answered; what it said of "
-                f"it is above: {self._command}. Is that the reader of this source, with its settings? Another one is "
-                'named by --source or SOURCE_ROWS, for Bigtable: --source "python -m services.bigtable_reader rows"',
+                f"the source's command ended (exit code {self._child.poll()}) before it had answered; its own error "
+                f"is above: {self._command}. Is that the reader of this source, with its settings? Name another one by "
+                '--source or SOURCE_ROWS, for Bigtable: --source "python -m services.bigtable_reader rows"',
             )
         try:
             return decode_answer(line)
@@ -169,10 +169,10 @@ def opened_source(command: str, environ: Mapping[str, str], stop: Stop) -> Itera
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise MisconfiguredError("source-command-malformed", f"no command line ({error}): {command}") from error
+        raise MisconfiguredError("source-command-malformed", f"not a command line ({error}): {command}") from error
     if not words:
         raise MisconfiguredError(
-            "source-command-empty", "the source's command is empty: set SOURCE_ROWS, or say --source"
+            "source-command-empty", "the source's command is empty: set SOURCE_ROWS, or give --source"
         )
     if words[0] in _PYTHON:
         words[0] = sys.executable

@@ -67,7 +67,7 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
             return (_estimated if told.dry_run else _reconciled)(reconciler, told, stop, out)
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
-            "reconcile-no-answer", f"what is to be compared does not answer: {error}; ask again"
+            "reconcile-no-answer", f"the source or BigQuery does not answer: {error}; ask again"
         ) from error
 
 

@@ -152,7 +152,7 @@ def source_of(rows: RemoteSourceRows, mirror: MirrorTable) -> SourceOfMirror:
     of_others = f"; it cannot say what these are: {', '.join(unknown)}" if unknown else ""
     raise SweepRefusedError(
         "sweep-without-source",
-        f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so no source can be asked "
-        "what lives: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
+        f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so no source can be "
+        "asked which rows exist: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
         f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source{of_others}",
     )

@@ -30,7 +30,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
     _text, file = load_tables_file(told.check)
     if told.schema is not None and told.save_schema is not None:
         raise MisconfiguredError(
-            "schema-options-conflict", "--save-schema asks the source, and --schema is there not to: say one of them"
+            "schema-options-conflict", "--save-schema asks the source, and --schema avoids that: give only one of them"
         )
     found: list[Finding] = []
     try:

@@ -122,7 +122,7 @@ class BigQueryMirrors:
         datasets = [self._dataset(name) for name in names]
         log = structlog.get_logger().bind(source_table=source)
         if any(label in dataset.with_history for dataset in datasets):
-            log.info("replays_go_to_a_history_too", effect="none of its letters counts as superseded")
+            log.info("replays_go_to_a_history_too", effect="none of its dead letters counts as superseded")
             return ()
         mirrors = []
         for path in [path for dataset in datasets for path in dataset.mirrors.get(label, ())]:
@@ -134,7 +134,7 @@ class BigQueryMirrors:
             types = {each.name.upper(): _LEGACY_NAMES.get(each.field_type, each.field_type) for each in table.schema}
             mirrors.append(_Mirror(path, types))
         if not mirrors:
-            log.warning("no_mirror_found", datasets=names, effect="none of its letters counts as superseded")
+            log.warning("no_mirror_found", datasets=names, effect="none of its dead letters counts as superseded")
         return mirrors
 
     def _dataset(self, name: str) -> _Dataset:

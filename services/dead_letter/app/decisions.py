@@ -55,8 +55,8 @@ def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
     found = store.get(DeadLetterId(given))
     if found is None:
         raise NothingFoundError(
-            f"no letter has the id {given}; its first eight characters are enough, where no other begins so: "
-            "a list with the state `any` shows them"
+            f"no dead letter has the id {given}; its first eight characters are enough, where no other begins so: a "
+            "list with the state `any` shows them"
         )
     return found
 
@@ -124,9 +124,9 @@ def preview_edit(original: StoredDeadLetter, row: str) -> Edit:
 def check_editable(original: StoredDeadLetter) -> None:
     """Refuse a dead letter that is not open, or has an edited copy: NotDoneError names the fix."""
     if original.edited_as is not None:
-        raise NotDoneError(f"letter {original.id} has an edited copy already: edit that, {original.edited_as}")
+        raise NotDoneError(f"dead letter {original.id} has an edited copy already: edit that, {original.edited_as}")
     if original.state is not State.OPEN:
-        raise NotDoneError(f"letter {original.id} is {original.state.value}: restore it first")
+        raise NotDoneError(f"dead letter {original.id} is {original.state.value}: restore it first")
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def _edit_of(original: StoredDeadLetter) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise NotDoneError(f"letter {original.id} cannot be edited so: {error}") from None
+        raise NotDoneError(f"dead letter {original.id} cannot be edited so: {error}") from None
 
 
 def _pages(store: DeadLetterStore, selection: Selection, limit: int | None) -> Sequence[Sequence[DeadLetterId]]:

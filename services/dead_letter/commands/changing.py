@@ -52,7 +52,7 @@ def edit(command: EditCommand, tools: CommandTools) -> None:
         print_document(shown)
     else:
         say(change.diff)
-        say(f"letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
+        say(f"dead letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
 
 
 def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
@@ -108,7 +108,9 @@ def _set(
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
-        say(f"{changed} letters are {state.value} now")
+        say(f"{changed} dead letters are {state.value} now")
     if changed < seen:
         from_what = " or ".join(one.value for one in only_from)
-        raise NotDoneError(f"{seen - changed} letters are as they were: not {from_what}, or held by a replay just now")
+        raise NotDoneError(
+            f"{seen - changed} dead letters were not changed: they are not {from_what}, or held by a replay just now"
+        )

@@ -83,7 +83,7 @@ class SelectingCommand:
 def no_letters(selection: Selection) -> NothingFoundError:
     """Return the error where a selection holds none; of keys, how they are written."""
     shown = """; keys are written as lists show them, exactly: --key '["a",1]'""" if selection.keys else ""
-    return NothingFoundError(f"no letters: none matches, which is no failure (exit code 3 tells a script so){shown}")
+    return NothingFoundError(f"no dead letters match. That is not a failure: exit code 3 tells it to a script{shown}")
 
 
 def _read(option: str, text: str | None, read: Callable[[str], T]) -> T | None:

@@ -72,7 +72,7 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     if outcome.failing:
         raise FailingError(_failing(outcome))
     if command.execute and outcome.left_open:
-        raise NotDoneError(f"{outcome.left_open} of these letters stay open")
+        raise NotDoneError(f"{outcome.left_open} of these dead letters stay open")
 
 
 def _failing(outcome: Outcome) -> str:
@@ -80,8 +80,8 @@ def _failing(outcome: Outcome) -> str:
     count, group = sum(outcome.failing.values()), next(iter(outcome.failing))
     groups = f"group {group[:SHORT]}" if len(outcome.failing) == 1 else f"{len(outcome.failing)} groups"
     return (
-        f"ended, because {count} letters of {groups} that were sent have come back: their cause is not fixed. Look at "
-        f"one (list, show), fix it, and run it again; what was not sent is open"
+        f"ended, because {count} sent dead letters of {groups} have come back: their cause is not fixed. Look at one "
+        "(list, show), fix it, and run it again; what was not sent is open"
     )
 
 

@@ -85,16 +85,18 @@ def edited(letter: DeadLetter, row: str) -> Edit:
 def _editable(letter: DeadLetter) -> ChangeBatch:
     """Return the one change of a dead letter; ValueError, with an alternative, where there is none to edit."""
     if letter.payload_bytes is not None:
-        raise ValueError("its bytes could not be kept: write the row once more at its source, and discard this letter")
+        raise ValueError(
+            "its bytes could not be kept: write the row once more at its source, and discard this dead letter"
+        )
     batch = batch_of(letter)
     if batch is None:
         raise ValueError(
-            "it is a whole message that cannot be read: its table and key cannot be told, so no edit could be held to "
-            "them. Publish what was meant again from where it came, and discard this letter"
+            "it is a whole message that cannot be read: its table and key are unknown, so an edit cannot be checked "
+            "against them. Publish it again at its source, and discard this dead letter"
         )
     if len(batch) != 1:
         raise ValueError(
-            f"it is a message of {len(batch)} changes: replay it, and each that cannot be applied becomes a letter"
+            f"it is a message of {len(batch)} changes: replay it, and each that cannot be applied becomes a dead letter"
         )
     if bytes(batch.rows[0]).strip() == _NULL:
         raise ValueError("its change has no row: replay it, or discard it and write the row once more at its source")
@@ -110,7 +112,7 @@ def _next_revision(sequence: str) -> str:
         return str(four_sections(first, second, third, revision + 1))
     except ValueError as error:
         raise ValueError(
-            f"it has no later revision ({error}): write the row once more at its source, and discard this letter"
+            f"it has no later revision ({error}): write the row once more at its source, and discard this dead letter"
         ) from error
 
 

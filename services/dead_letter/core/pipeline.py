@@ -41,8 +41,8 @@ def joined(known: Pipeline, mine: Pipeline) -> Pipeline:
     if differences:
         raise MisconfiguredError(
             "dead-letters-of-another-pipeline",
-            f"the letters in DATABASE are of another pipeline: {'; '.join(differences)}. Replayed together, the "
-            "letters of one would go to the other's tables: give each pipeline a DATABASE of its own",
+            f"the dead letters in DATABASE are of another pipeline: {'; '.join(differences)}. Replayed together, the "
+            "dead letters of one would go to the other's tables: give each pipeline a DATABASE of its own",
         )
     return mine.with_new(known)
 

@@ -80,7 +80,7 @@ def judge(
             letter,
             Verdict.NO_PAYLOAD,
             f"its {letter.letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
-            "UPDATE that changes nothing does), smaller if it was too large, then discard this letter",
+            "UPDATE that changes nothing does), smaller if it was too large, then discard this dead letter",
         )
     until = letter.claimed_until
     if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
@@ -114,7 +114,8 @@ def judge(
         replayed_attributes(letter.letter, forced=forced)
     except ValueError as error:
         detail = (
-            f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this letter"
+            f"{error}: publish it again yourself with fewer (export --values has its bytes), then discard this dead "
+            "letter"
         )
         return PlannedReplay(letter, Verdict.NO_ROOM, detail)
     return PlannedReplay(letter, Verdict.SEND, "" if content.understood else _NOT_UNDERSTOOD, forced=forced)

@@ -92,7 +92,7 @@ def _malformed(
         attributes={name: value for name, value in attributes.items() if not name.startswith(PREFIX)},
         ordering_key=ours.get("ordering_key", ordering_key),
         reason=Reason.UNEXPLAINED,
-        detail=f"a letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
+        detail=f"a dead letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
         failed_at=published_at,
         failed_in=ours.get("failed_in", ""),
         table=ours.get("table", ""),
@@ -135,7 +135,10 @@ def _forwarded(data: bytes, attributes: Mapping[str, str], ordering_key: str, pu
 
 
 def _foreign(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
-    what = "no letter of ours, and not forwarded by Pub/Sub: somebody published it to the dead-letter topic"
+    what = (
+        "not a dead letter of this pipeline, and not forwarded by Pub/Sub: another program published it to the "
+        "dead-letter topic"
+    )
     return _of_a_whole_message(data, attributes, ordering_key, published_at, Reason.UNEXPLAINED, what, "")
 
 

@@ -25,7 +25,7 @@ class Line(BaseModel):
     ordering_key: str
     failed_in: str
     size: int = Field(description="bytes that are kept")
-    payload_bytes: int | None = Field(description="bytes that could not be kept: such a letter cannot be replayed")
+    payload_bytes: int | None = Field(description="bytes that could not be kept: such a dead letter cannot be replayed")
     attempts: int = Field(description="how often it failed")
     replays: int
     first_failed_at: datetime
@@ -42,7 +42,7 @@ class LetterPage(BaseModel):
 
     letters: list[Line]
     after: str | None = Field(description="what to ask for the next page with; null at the end")
-    matched: int = Field(description="letters on all pages")
+    matched: int = Field(description="dead letters on all pages")
 
 
 class Entry(BaseModel):
@@ -82,12 +82,12 @@ class Group(BaseModel):
     id: str
     reason: Reason
     table: str
-    detail: str = Field(description="without what differs from letter to letter")
+    detail: str = Field(description="without what differs between dead letters")
     letters: int
     by_state: dict[str, int]
     first_failed_at: datetime
     last_failed_at: datetime
-    sample: str = Field(description="its newest letter")
+    sample: str = Field(description="its newest dead letter")
 
 
 class Groups(BaseModel):
@@ -111,8 +111,10 @@ class Changed(BaseModel):
 
     state: State
     changed: int
-    matched: int = Field(description="letters that were meant, before")
-    more: bool = Field(description="whether there are letters behind the limit: ask again while `changed` is not 0")
+    matched: int = Field(description="dead letters that the filters select, before")
+    more: bool = Field(
+        description="whether there are dead letters beyond the limit: ask again while `changed` is not 0"
+    )
 
 
 class Edited(BaseModel):
@@ -141,12 +143,12 @@ class Replayed(BaseModel):
 
     replay: str = Field(description="its id, as the trail has it")
     executed: bool
-    matched: int = Field(description="letters that were meant, before")
+    matched: int = Field(description="dead letters that the filters select, before")
     verdicts: dict[str, int]
     sent: int = Field(description="confirmed by Pub/Sub")
     failed_again: int = Field(description="of those, come back already: their cause is not fixed")
     failing: dict[str, int] = Field(
-        description="groups whose letters came back, with how many: it ended because of them, or they were the last"
+        description="groups whose dead letters came back, with how many: it ended for them, or they were the last"
     )
     left_open: int
     stopped: bool = Field(description="it took too long, or the service was stopped: ask again, and it goes on")

@@ -19,8 +19,8 @@ UNNAMED: Final = "api-token"
 _SHORTEST: Final = 16
 _OURS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _NOBODY: Final = (
-    "nobody may do this here: set API_TOKEN or API_TOKEN_FILE (then send 'Authorization: Bearer TOKEN'), or behind an "
-    "identity-aware proxy IAP_AUDIENCE, and restart the service"
+    "no caller may do this here: set API_TOKEN or API_TOKEN_FILE (then send 'Authorization: Bearer TOKEN'), or behind "
+    "an identity-aware proxy IAP_AUDIENCE, and restart the service"
 )
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="dead letters"'}
 

@@ -20,9 +20,9 @@ from services.dead_letter.web.tools import EXPORTS_AT_ONCE, WebTools
 
 LINES: Final = "application/x-ndjson"
 _DESCRIBED: Final = (
-    "A letter a line, by table, key, then sequence: an object as in a list of letters, with `attributes`, `masked` and "
-    "its `payload`, or with values=true `data` instead, its very bytes as base64. What goes wrong on the way cuts the "
-    "transfer short, which every client of HTTP tells from its end."
+    "A dead letter a line, by table, key, then sequence: an object as in a list of dead letters, with `attributes`, "
+    "`masked` and its `payload`, or with values=true `data` instead, its very bytes as base64. What goes wrong on the "
+    "way cuts the transfer short, which every client of HTTP tells from its end."
 )
 
 

@@ -99,7 +99,7 @@ class DeadLetterFilters(Strict):
     group: list[GroupName] = Field([], max_length=_MOST_VALUES, description="groups, by their ids")
     table: list[Text] = Field([], max_length=_MOST_VALUES, description="source tables")
     reason: list[Reason] = Field([], max_length=_MOST_VALUES, description="why they failed")
-    key: list[Text] = Field([], max_length=_MOST_VALUES, description='keys of rows, as letters have them: ["a",1]')
+    key: list[Text] = Field([], max_length=_MOST_VALUES, description='keys of rows, as dead letters have them: ["a",1]')
     state: list[Literal["open", "replayed", "superseded", "discarded", "any"]] = Field(
         [], max_length=5, description="states, or any; without it, the usual ones of the operation"
     )
@@ -141,7 +141,9 @@ def _given_one(name: str) -> dict[str, Any]:
 class Narrowed(DeadLetterFilters):
     """Which dead letters are meant: at least one filter beside the state, or ``everything``."""
 
-    everything: Literal[True] | None = Field(None, description="mean every letter of the states: nothing else says so")
+    everything: Literal[True] | None = Field(
+        None, description="mean every dead letter of the states: nothing else does"
+    )
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [_given_one(name) for name in (*_LISTS, *_BOUNDS, "everything")]}
@@ -150,14 +152,14 @@ class Narrowed(DeadLetterFilters):
     @model_validator(mode="after")
     def _narrow(self) -> "Narrowed":
         if not any(getattr(self, name) for name in (*_LISTS, *_BOUNDS, "everything")):
-            raise ValueError("say which letters (id, group, table, ...), or everything: true to mean all of them")
+            raise ValueError("name the dead letters (id, group, table, ...), or everything: true for all of them")
         return self
 
 
 class LetterList(DeadLetterFilters):
     """The parameters of a list."""
 
-    limit: int = Field(50, ge=1, le=500, description="letters on a page")
+    limit: int = Field(50, ge=1, le=500, description="dead letters on a page")
     after: str | None = Field(None, pattern=_AFTER, description="go on behind a page: its `after`")
 
 
@@ -171,7 +173,8 @@ class Exporting(DeadLetterFilters):
     """The parameters of an export."""
 
     values: bool = Field(
-        default=False, description="the letters' very bytes; takes the right to write, and is written into the trail"
+        default=False,
+        description="the dead letters' exact bytes; needs the right to write, and is written into the trail",
     )
 
 
@@ -194,7 +197,7 @@ class Discarding(Strict):
 
     letters: Narrowed
     why: Why = Field(description="for the trail")
-    limit: Whole = Field(MOST_CHANGED, ge=1, le=MOST_CHANGED, description="letters to change, at most")
+    limit: Whole = Field(MOST_CHANGED, ge=1, le=MOST_CHANGED, description="dead letters to change, at most")
 
 
 class Restoring(Discarding):
@@ -236,8 +239,8 @@ class Replaying(Strict):
 
     letters: Narrowed
     execute: StrictBool = Field(default=False, description="do it")
-    rate: StrictFloat = Field(DEFAULT_RATE, ge=0.1, le=100_000, description="letters a second, at most")
-    limit: Whole = Field(1_000, ge=1, le=MOST_CHANGED, description="letters to send, at most")
+    rate: StrictFloat = Field(DEFAULT_RATE, ge=0.1, le=100_000, description="dead letters a second, at most")
+    limit: Whole = Field(1_000, ge=1, le=MOST_CHANGED, description="dead letters to send, at most")
     force: StrictBool = Field(
         default=False,
         description="send also what waits for a person, and what is too old to be safe: it may bring deleted rows back",

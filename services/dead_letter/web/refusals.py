@@ -65,13 +65,13 @@ DOCUMENTED: Final[dict[int | str, dict[str, Any]]] = {
     for status, description in {
         400: "The request cannot be read.",
         401: "It takes a token, or the header of the identity-aware proxy, and there was none that is good.",
-        403: "Nobody may do this: no token is set, nor an audience of the identity-aware proxy.",
-        404: "There is no such letter.",
-        409: "A letter is not as it has to be for this; the message says what can be done.",
+        403: "No caller may do this: no token is set, nor an audience of the identity-aware proxy.",
+        404: "There is no such dead letter.",
+        409: "A dead letter is in a state that does not allow this; the message says what can be done.",
         413: "The body is larger than any that is taken.",
         422: "A parameter or a part of the body is unknown or wrong; the message says which.",
         429: "As many of these are under way as this service does at once.",
-        503: "The store, Pub/Sub or BigQuery is away (try again), or a setting is missing; the message says which.",
+        503: "The store, Pub/Sub or BigQuery is unavailable (try again), or a setting is missing: see the message.",
     }.items()
 }
 

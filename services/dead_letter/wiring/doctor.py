@@ -41,7 +41,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _store(settings)
     if place := short_lived(settings.database, mounts()):
         fix = "mount a volume for it, or name PostgreSQL in DATABASE"
-        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all letters with it", fix)
+        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all dead letters with it", fix)
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is mirrored")
     yield from _pubsub(settings)
     yield from _mirrors(settings, file)
@@ -60,7 +60,7 @@ def _store(settings: Settings) -> Finding:
         joined(known, pipeline_named(settings, settings.dead_letter_subscription, settings.topic))
     except MisconfiguredError as error:
         return Finding(Level.ERROR, "store", str(error), _AS_IT_SAYS)
-    return Finding(Level.OK, "store", "it can be read, is of this version, and holds no other pipeline's letters")
+    return Finding(Level.OK, "store", "it can be read, is of this version, and holds no other pipeline's dead letters")
 
 
 def _pubsub(settings: Settings) -> Iterator[Finding]:
@@ -81,10 +81,10 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
         except TransientError as error:
             yield Finding(Level.ERROR, what, str(error), "see that Pub/Sub can be reached from here")
         else:
-            yield Finding(Level.OK, what, "it takes every letter and keeps it")
+            yield Finding(Level.OK, what, "it takes every dead letter and keeps it")
         yield from inspection.rights(subscription, "consume", "get")
         if topic is None:
-            detail = "not set: letters are collected, and none can be replayed"
+            detail = "not set: dead letters are collected, and none can be replayed"
             yield Finding(Level.WARNING, "topic", detail, "set TOPIC to the topic of the change batches")
             return
         yield from inspection.topic(topic, keep)

@@ -149,7 +149,8 @@ class SpannerSourceRows:
             await asyncio.sleep(1)
         raise MisconfiguredError(
             "applied-in-the-future",
-            f"table {name}: what is applied to some of these rows is of a time to come; what is said now loses to it",
+            f"table {name}: BigQuery holds a time in the future for some of these rows, so it would ignore what the "
+            "reader publishes now",
         )
 
     async def _reading(self, name: str, time: str | None = None) -> _Reading:
@@ -176,8 +177,8 @@ class SpannerSourceRows:
         if inspection is None:
             raise NotReadableError(
                 "past-not-remembered",
-                f"the database does not remember {format_timestamp(at)}: its version_retention_period says "
-                "how long it does",
+                f"the database no longer keeps the rows of {format_timestamp(at)}: its version_retention_period says "
+                "how long it keeps them",
             )
         return inspection
 
@@ -248,6 +249,6 @@ def _absent(reading: _Reading, keys: Sequence[Key], rows: Sequence[Sequence[obje
     if not there <= asked.keys():
         raise MisconfiguredError(
             "key-written-differently",
-            f"table {reading.table.name}: keys that are not written as the source writes them",
+            f"table {reading.table.name}: some keys are not in the form in which the source writes them",
         )
     return [key for row_id, key in asked.items() if row_id not in there]

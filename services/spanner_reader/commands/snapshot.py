@@ -45,8 +45,8 @@ async def snapshot(
     if not tables:
         raise MisconfiguredError(
             "no-table-named",
-            "no table is named: name some, or say --all; `snapshot --status` shows how snapshots are, and with --watch "
-            "until they are over",
+            "no table is named: name some, or give --all. `snapshot --status` shows the snapshots, and --watch "
+            "follows them to the end",
         )
     known = set(names)
     if told.status or told.cancel:  # of what is no longer mirrored, too

@@ -30,7 +30,7 @@ async def change_topic(settings: Settings) -> int:
         if before is None:
             raise MisconfiguredError(
                 "no-topic-remembered",
-                "no topic is remembered that could be changed: start the reader with the right one",
+                "no topic is stored yet: start the reader with the right TOPIC",
             )
     finally:
         await channels.close()

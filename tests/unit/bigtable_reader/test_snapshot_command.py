@@ -102,5 +102,5 @@ def test_a_change_log_alone_has_none() -> None:
 
 
 def test_a_range_the_wrong_way_round_is_refused_with_what_to_do() -> None:
-    with pytest.raises(MisconfiguredError, match="--after 09 has to be before --until 04; change them round"):
+    with pytest.raises(MisconfiguredError, match="--after 09 has to be before --until 04; swap them"):
         between("09", "04", BigtableOptions())

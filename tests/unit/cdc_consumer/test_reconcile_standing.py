@@ -78,7 +78,7 @@ def test_a_row_with_an_applied_sequence_of_a_time_to_come_is_compared_like_any_o
     result = reconciled(world, tmp_path, repair=True)
 
     assert kinds(result) == {1: "different"}
-    assert "a time to come" in result.not_repaired[0]
+    assert "a time in the future" in result.not_repaired[0]
     assert not world.published
 
 

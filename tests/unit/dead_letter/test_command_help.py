@@ -54,7 +54,7 @@ def test_what_is_wrong_with_an_option_is_said_in_plain_words(shell: Shell) -> No
 def test_a_key_that_no_letter_has_is_answered_with_how_keys_are_written(shell: Shell, command: list[str]) -> None:
     shell.world.keep(a_letter(a_change(1)))
     assert shell.run(*command, "--key", "1") == NOTHING
-    assert shell.err.startswith("no letters: none matches")
+    assert shell.err.startswith("no dead letters match")
     assert shell.err.endswith("""; keys are written as lists show them, exactly: --key '["a",1]'\n""")
     assert shell.run(*command, "--table", "nowhere") == NOTHING
     assert "keys are written" not in shell.err

@@ -108,7 +108,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: l
 def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
     assert shell.run(*command) == 3
     assert ("state `any`" in shell.err) == ("deadbeef" in command)
-    none = "no letters: none matches, which is no failure (exit code 3 tells a script so)\n"
+    none = "no dead letters match. That is not a failure: exit code 3 tells it to a script\n"
     assert (shell.err == none) == ("deadbeef" not in command)
 
 
@@ -217,7 +217,7 @@ def test_what_is_not_open_is_not_discarded_and_that_is_said(shell: Shell) -> Non
     shell.world.keep(ONE, TWO)
     shell.world.replay(selection=Selection(ids=frozenset({DeadLetterId(ONE.identity)})))
     assert shell.run("discard", "--id", ONE.identity, "--id", TWO.identity, "--why", "w") == 1
-    assert "1 letters are as they were" in shell.err
+    assert "1 dead letters were not changed" in shell.err
     assert shell.world.states() == {State.REPLAYED: 1, State.DISCARDED: 1}
 
 
@@ -309,7 +309,7 @@ def test_a_replay_shows_what_it_would_do_until_it_is_to_be_executed(shell: Shell
     assert shell.run("replay", "--all", "--execute", "--json") == 1
     document = json.loads(shell.out)
     assert (document["sent"], document["left_open"]) == (2, 1)
-    assert "1 of these letters stay open" in shell.err
+    assert "1 of these dead letters stay open" in shell.err
     assert shell.world.states() == {State.REPLAYED: 2, State.SUPERSEDED: 1, State.OPEN: 1}
     assert shell.run("replay", "--id", lost.identity) == 0
     assert "write the row once more at its source" in shell.out

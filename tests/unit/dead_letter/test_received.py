@@ -150,7 +150,7 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
     assert letter.reason is Reason.UNEXPLAINED
     assert (letter.data, letter.attributes, letter.ordering_key) == (b"\xff\x00junk", {"who": "knows"}, "somewhere")
     assert letter.failed_at == AT
-    assert "somebody published it to the dead-letter topic" in letter.detail
+    assert "another program published it to the dead-letter topic" in letter.detail
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
     [
         ("dead_letter_reason", "of_a_later_version", "'of_a_later_version' is not a valid Reason"),
         ("dead_letter_failed_at", "yesterday", "not an RFC 3339 timestamp"),
-        ("dead_letter_failed_at", "2026-13-41T00:00:00Z", "a letter that this version does not understand"),
+        ("dead_letter_failed_at", "2026-13-41T00:00:00Z", "a dead letter that this version does not understand"),
         ("dead_letter_failed_at", "2300-01-01T00:00:00Z", "a time of failure that nobody has seen"),
         ("dead_letter_payload_bytes", "many", "invalid literal"),
         ("dead_letter_payload_bytes", "-1", "a size that nothing has"),

@@ -361,5 +361,5 @@ def test_a_change_that_only_its_old_values_make_too_large_is_published_without_t
 def test_a_header_that_fits_no_message_is_refused() -> None:
     header = a_header(columns=[(f"c{number}" + "x" * 10_000, "INT64") for number in range(1_000)], key=("c0",))
 
-    with pytest.raises(MisconfiguredError, match="fits no message"):
+    with pytest.raises(MisconfiguredError, match="more than a message holds"):
         Packer().add(header, [])

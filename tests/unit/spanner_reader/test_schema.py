@@ -141,7 +141,7 @@ def test_a_start_older_than_the_retention_is_refused_with_the_range_that_is_allo
 
 
 def test_a_start_to_come_and_an_end_before_the_start_are_refused() -> None:
-    with pytest.raises(MisconfiguredError, match="still to come"):
+    with pytest.raises(MisconfiguredError, match="is in the future"):
         check_times(GOOD, start=Nanoseconds(NOW + 1), end=None, now=NOW)
     with pytest.raises(MisconfiguredError, match="before the start"):
         check_times(GOOD, start=NOW, end=Nanoseconds(NOW - 1), now=NOW)

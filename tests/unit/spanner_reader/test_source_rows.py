@@ -188,7 +188,7 @@ def test_nothing_is_published_below_what_is_applied() -> None:
     world.write(1, "a")
     far = str(four_sections(microseconds(world.clock.now()) + 3_600_000_000))
 
-    with pytest.raises(MisconfiguredError, match="a time to come"):
+    with pytest.raises(MisconfiguredError, match="a time in the future"):
         run_in_virtual_time(world.answers.publish(Publish("Planes", (("1",),), far)))
 
     assert not world.topic.changes

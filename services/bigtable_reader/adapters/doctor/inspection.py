@@ -145,7 +145,7 @@ def inspect_table(table: Table, inspection: TableInspection, options: BigtableOp
         yield Finding(
             Level.WARNING,
             f"{what}: retention",
-            f"{inspection.retention}: a reader that is away for longer loses what lies between",
+            f"{inspection.retention}: a reader that is down for longer loses the changes in between",
             enabling(table),
         )
     else:

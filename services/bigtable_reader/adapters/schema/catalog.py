@@ -62,9 +62,9 @@ class BigtableCatalog:
         if inspection.retention is None:
             raise StreamGoneError(
                 "bigtable-stream-gone",
-                f"table {self._table.id} no longer has a change stream: what changes meanwhile is in no record, and "
-                f"positions are of the stream that is gone, also when it has one again. {RESTART_AFTER_LOST_CHANGES}\n"
-                f"{enabling(self._table)}",
+                f"table {self._table.id} no longer has a change stream: changes made without it are in no record. The "
+                "stored positions belong to the old stream, even if the table gets a new one. "
+                f"{RESTART_AFTER_LOST_CHANGES}\n{enabling(self._table)}",
             )
         try:
             routed_to = (await self.profile()).cluster or ANY

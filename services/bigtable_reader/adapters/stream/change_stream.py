@@ -194,12 +194,11 @@ def opening_seconds(silences: int) -> float:
 
 
 _POSITION_LOST: Final = (
-    "The service does not go on from there: the position is older than the retention of the change stream, or of a "
-    "life of the table before it was dropped, or its stream disabled, and made again. Changes that lie between can no "
-    "longer be read. The choices: (1) on a first start, give a START_TIMESTAMP within the retention, behind the "
-    "enabling of the stream and not in the future; (2) where the partition table holds the position: "
-    f"{RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, if stale rows are borne until they change: the "
-    "table needs re-sync."
+    "Bigtable cannot continue from there: the position is older than the change stream's retention, or from before "
+    "the table or its stream was made again. Changes in between can no longer be read. The choices: (1) on a first "
+    "start, give a START_TIMESTAMP within the retention, after the stream was enabled and not in the future; (2) "
+    f"where the partition table holds the position: {RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, "
+    "if old rows are acceptable until they change: the table needs re-sync."
 )
 
 

@@ -73,8 +73,8 @@ def _check(table: Table, rules: dict[str, Any]) -> None:
         if _deletes_by_age(rules[family]):
             raise MisconfiguredError(
                 "partition-table-collects-garbage",
-                f"{table.name} loses what is old, by the garbage collection rule of column family {family}: what is "
-                "written once counts for as long as nothing changes. Make the rule maxversions=1",
+                f"{table.name} deletes old cells, by the garbage collection rule of column family {family}. Readers "
+                "need every cell until it is replaced. Make the rule maxversions=1",
             )
 
 

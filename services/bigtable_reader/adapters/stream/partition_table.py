@@ -287,10 +287,10 @@ class BigtablePartitionStore:
         if there := sorted(name for seen in streams.values() for name, at in seen.items() if at >= since):
             raise MisconfiguredError(
                 "read-under-another-name",
-                f"{self._stream_ranges.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} "
-                f"(a row of {self._rows.table.name} each). Stop them first, every one: a late image of theirs could "
-                f"replace a newer one of {self._rows.stream}, for ever. One that died counts for {_STILL_THERE} leases "
-                f"({_STILL_THERE * self._lease:g} s) more. What is published to another topic needs another "
+                f"{self._stream_ranges.source} is being read under another CHANGE_STREAM_NAME: {', '.join(there)} (a "
+                f"row of {self._rows.table.name} each). Stop all of them first: an old row that they publish late "
+                f"could replace a newer one of {self._rows.stream} for ever. One that died counts for {_STILL_THERE} "
+                f"leases ({_STILL_THERE * self._lease:g} s) more. To publish to another topic, use another "
                 "PARTITION_TABLE",
             )
         return bool(streams)

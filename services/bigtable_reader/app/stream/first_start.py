@@ -71,7 +71,7 @@ async def _first_start(
     if asked is not None and asked > now:
         raise MisconfiguredError(
             "bigtable-start-in-future",
-            f"START_TIMESTAMP {_time(asked)} is still to come (in Bigtable it is {_time(now)}): leave it out, or name "
+            f"START_TIMESTAMP {_time(asked)} is in the future (in Bigtable it is {_time(now)}): leave it out, or name "
             "an earlier one",
         )
     candidates = [asked] if asked is not None else [Microseconds(now - one) for one in _BEFORE_NOW]

@@ -31,10 +31,9 @@ def require_the_same_cluster(known: str | None, found: str | None) -> None:
     now = "any cluster" if found == ANY else f"cluster {found}"
     raise MisconfiguredError(
         "read-from-another-cluster",
-        f"this stream was read from cluster {known}, and the app profile routes to {now}. Nothing promises that a "
-        "position of one cluster goes on in another; and a row that is read back where its change has not arrived yet "
-        "stays old in the mirror, for no record tells of it again. Let APP_PROFILE route to "
-        f"{known} again (gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}); rows "
-        "that changed while it did not come with a snapshot: `status` says how. To stay with the other cluster: "
-        f"{RESTART_WITH_ALL_ROWS}",
+        f"this stream was read from cluster {known}, and the app profile routes to {now}. A position of one cluster "
+        "may not be valid in another. A row that is read from a cluster where its change has not arrived yet stays "
+        f"old in the mirror, because no later record contains that change. Let APP_PROFILE route to {known} again "
+        f"(gcloud bigtable app-profiles update PROFILE --instance=INSTANCE --route-to={known}); a snapshot brings the "
+        f"rows that changed in between: `status` says how. To stay with the other cluster: {RESTART_WITH_ALL_ROWS}",
     )

@@ -106,8 +106,9 @@ def check_the_same_is_watched(mine: Watching, kept: Watching | None) -> None:
     differ = ", ".join(differing(mine, kept))
     raise MisconfiguredError(
         "tables-file-differs",
-        f"this tables file watches something else than that of the reader that looked last ({differ}), so no reader "
-        "would read what is asked for: give the command the readers' tables file, or start them with this one first",
+        f"this tables file watches something else than that of the reader that inspected the table last ({differ}), "
+        "so no reader would read what this command asks for: give the command the readers' tables file, or start them "
+        "with this one first",
     )
 
 

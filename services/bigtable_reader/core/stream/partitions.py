@@ -21,8 +21,8 @@ RESTART_WITH_ALL_ROWS: Final = (
 """Where the position is lost."""
 
 RESTART_AFTER_LOST_CHANGES: Final = (
-    f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what is "
-    "gone after it: a mirror is then whole, a change log keeps a hole"
+    f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what "
+    "is gone after it: a mirror is then complete, a change log keeps a gap"
 )
 """Where changes are lost to the stream."""
 
@@ -140,13 +140,13 @@ def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool
         raise MisconfiguredError(
             "stream-known-already",
             f"change stream {stream} is known already, and RESUME=new begins one: choose another CHANGE_STREAM_NAME, "
-            "or go on where it was left with RESUME=resume-or-new",
+            "or continue it with RESUME=resume-or-new",
         )
     if not known and resume == "resume-or-fail":
         raise MisconfiguredError(
             "stream-not-known",
-            f"nothing is known of change stream {stream}, and RESUME=resume-or-fail goes on where it was left: "
-            "fix CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new",
+            f"nothing is known of change stream {stream}, and RESUME=resume-or-fail only continues a stream: fix "
+            "CHANGE_STREAM_NAME or PARTITION_TABLE, or begin it with RESUME=resume-or-new",
         )
     return not known
 

@@ -189,7 +189,7 @@ class MirrorQueries:
                 if reason_of(error) == "responseTooLarge":
                     raise MisconfiguredError(
                         "recheck-answer-too-large",
-                        f"table {path}: the rows that are to be looked at again are more than BigQuery answers with "
+                        f"table {path}: more rows have to be rechecked than BigQuery returns in one answer "
                         f"({error.message}): take a snapshot of the table, and delete missing rows after that",
                     ) from error
                 raise MisconfiguredError(

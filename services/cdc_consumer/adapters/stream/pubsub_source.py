@@ -98,7 +98,8 @@ class SourceOptions:
             )
         if not timedelta(seconds=1) <= self.idle_wait <= timedelta(minutes=1):
             raise MisconfiguredError(
-                "idle-wait-out-of-bounds", "option idle_wait is between 1s and 60s: for so long a stop may have to wait"
+                "idle-wait-out-of-bounds",
+                "option idle_wait has to be between 1s and 60s: a stop may have to wait that long",
             )
 
     def limits(self, tasks: int) -> PullLimits:

@@ -121,8 +121,8 @@ class SourceOfMirror:
         if not found <= set(asked):
             raise MisconfiguredError(
                 "source-answers-other-keys",
-                f"the source's command answers with rows of {self.header.table} that it was not asked for: keys do not "
-                "survive the way, so nothing can be said of what it does not have; nothing was deleted",
+                f"the source's command answers with rows of {self.header.table} that it was not asked for: keys "
+                "change on the way, so missing rows cannot be found; nothing was deleted",
             )
         return [key in found for key in asked]
 
@@ -152,16 +152,16 @@ def check_time(mirror: MirrorTable, before: int) -> None:
     if not mirror.complete_since:
         raise MisconfiguredError(
             "mirror-not-complete",
-            f"table {name} does not say that it is complete: no snapshot that began since the table was made has come "
-            "to its end (the first one began before its mirrors were made, and never counts), or the consumer has not "
-            "applied its end yet. Take one (python -m services.spanner_reader snapshot TABLE, or python -m "
-            "services.bigtable_reader snapshot), and sweep when `status` says that rows may wait for it",
+            f"table {name} is not complete: no snapshot that began after the table was made has ended (the first one "
+            "began before its mirrors were made, and never counts), or the consumer has not applied its end yet. Take "
+            "one (python -m services.spanner_reader snapshot TABLE, or python -m services.bigtable_reader snapshot), "
+            "and sweep when `status` says that rows may wait for it",
         )
     if before > mirror.complete_since:
         raise MisconfiguredError(
             "mirror-complete-later",
             f"table {name} is complete since {shown_time(mirror.complete_since)} and not since {shown_time(before)}: "
-            "rows that live may be older than that; nothing was deleted",
+            "rows that still exist in the source may be older than that; nothing was deleted",
         )
 
 

@@ -273,5 +273,5 @@ def _no_repair(one: Difference, latest: int) -> str:
             f"what is applied to it is no sequence of ours ({one.applied!r}): delete it in BigQuery, and repair again"
         )
     if applied > latest:
-        return f"what is applied to it is of a time to come ({one.applied}), and what is published now loses to it"
+        return f"BigQuery holds a time in the future for it ({one.applied}), and would ignore what is published now"
     return ""

@@ -205,7 +205,9 @@ def note_dead_letters(tables: DestinationTables, mirror: tuple[str, str], now: N
         )
         log.warning("dead_letters_not_noted", error=str(error), fix=fix)
     except TransientError as error:
-        fix = "the messages of these letters come again until it succeeds; if it lasts, check the table in BigQuery"
+        fix = (
+            "the messages of these dead letters come again until it succeeds; if it lasts, check the table in BigQuery"
+        )
         log.warning("dead_letters_not_noted", error=str(error), fix=fix)
         return str(error)
     return ""

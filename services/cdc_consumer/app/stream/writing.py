@@ -335,7 +335,9 @@ class Writing:
                 if any_accepted:
                     self._bisect(one)
                 elif alone:
-                    self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is away)", suspected=True))
+                    self._in_trouble(
+                        one, TableTroubleError(f"{one.failing} (or BigQuery is unavailable)", suspected=True)
+                    )
 
     def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
         """Return whether BigQuery takes rows of tables that do not fail; if that is not known, send one such row again.

@@ -178,7 +178,7 @@ def _busy_is_transient() -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if _is_away(error):
-            raise TransientError(f"the database is away or busy: {error}") from error
+            raise TransientError(f"the database is unavailable or busy: {error}") from error
         raise
 
 
@@ -214,7 +214,7 @@ def database_errors() -> Iterator[None]:
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
         if error.connection_invalidated or _is_away(error.orig):
-            raise TransientError(f"the database is away or busy: {message}") from error
+            raise TransientError(f"the database is unavailable or busy: {message}") from error
         if _is_wrong(error.orig):
             raise MisconfiguredError(
                 "database-unusable", f"the database cannot be used: {message} (DATABASE){_remedy(message)}"

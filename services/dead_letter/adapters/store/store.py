@@ -148,7 +148,7 @@ class SqlDeadLetterStore:
     ) -> Sequence[DeadLetterId]:
         """Discard dead letters, say they are superseded, or open them."""
         if state not in _ACTIONS:
-            raise ValueError(f"only `sent` makes a letter {state.value}")
+            raise ValueError(f"only `sent` makes a dead letter {state.value}")
         with self._database.writing() as connection:
             chosen = {
                 one: row
@@ -221,14 +221,14 @@ class SqlDeadLetterStore:
         with self._database.writing() as connection:
             rows = locked(connection, [original, identity])
             if original not in rows:
-                raise ValueError(f"there is no letter {original}")
+                raise ValueError(f"there is no dead letter {original}")
             row = rows[original]
             if row.edited_as is not None:
-                raise ValueError(f"letter {original} has an edited copy already: {row.edited_as}")
+                raise ValueError(f"dead letter {original} has an edited copy already: {row.edited_as}")
             if _is_claimed(row, now):
-                raise ValueError(f"letter {original} is held by the replay {row.claimed_by} just now")
+                raise ValueError(f"dead letter {original} is held by the replay {row.claimed_by} just now")
             if identity in rows:
-                raise ValueError(f"the edited copy is the same as letter {identity}")
+                raise ValueError(f"the edited copy is the same as dead letter {identity}")
             made = new_row(copy, now) | {"edit_of": original}
             n = connection.execute(insert(letters_table).returning(_c.n), made).scalar_one()
             connection.execute(insert(payloads), payload_row(n, copy))

@@ -79,7 +79,7 @@ def _rows(
         added = set(connection.execute(adding, [new_row(first[one], now) for one in missing]).scalars())
         found |= locked(connection, missing)
         if not set(first) <= set(found):
-            raise TransientError("a letter was added by another and deleted again, both just now")
+            raise TransientError("a dead letter was added by another and deleted again, both just now")
         if added:
             connection.execute(insert(payloads), [payload_row(found[one].n, first[one]) for one in sorted(added)])
     return {one: dict(row._mapping) for one, row in found.items()}, added

@@ -52,7 +52,7 @@ def get(connection: Connection, letter: DeadLetterId) -> StoredDeadLetter | None
 def find(connection: Connection, selection: Selection, limit: int, after: str | None) -> DeadLetterPage:
     """See `DeadLetterStore.find`."""
     if limit < 1:
-        raise ValueError("a page has one letter or more")
+        raise ValueError("a page has one dead letter or more")
     query = select(*LINE).where(*conditions(selection))
     if after is not None:
         failed_at, n = _place(after)

@@ -114,7 +114,7 @@ def _retention(what: str, alter: str, definition: StreamDefinition) -> Finding:
         return Finding(
             Level.WARNING,
             f"{what}: retention",
-            f"{definition.retention}: a reader that is away for longer loses what lies between",
+            f"{definition.retention}: a reader that is down for longer loses the changes in between",
             longer,
         )
     return Finding(Level.OK, f"{what}: retention", str(definition.retention))

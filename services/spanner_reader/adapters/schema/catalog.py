@@ -351,7 +351,7 @@ def check_times(definition: StreamDefinition, *, start: Nanoseconds, end: Nanose
         )
     if start > now:
         raise MisconfiguredError(
-            "start-in-future", f"START_TIMESTAMP {format_timestamp(start)} is still to come: it has to be {allowed}"
+            "start-in-future", f"START_TIMESTAMP {format_timestamp(start)} is in the future: it has to be {allowed}"
         )
     if end is not None and end < start:
         raise MisconfiguredError(

@@ -151,8 +151,8 @@ class SpannerShapeStore:
             if pause is not None and pause.lasts:
                 raise MisconfiguredError(
                     "table-paused",
-                    f"table {table} is paused, and what is committed meanwhile is dropped: resume it first, and then "
-                    "let its rows come again",
+                    f"table {table} is paused, and its changes are dropped meanwhile: resume it first, and then take "
+                    "a snapshot",
                 )
             unpaused = [] if pause is None else [_deletion(f"{self._partition_table}_pauses", [table])]
             had = findings is not None or pause is not None

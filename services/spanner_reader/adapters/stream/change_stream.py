@@ -170,8 +170,8 @@ _OUT_OF_RANGE: Final = (
 )
 _OUTSIDE_PARTITION: Final = "start_timestamp is invalid for the partition"
 _FOREIGN_POSITION: Final = (
-    "The partition table holds a position at which this partition never was. Start again with another PARTITION_TABLE "
-    "and a START_TIMESTAMP at or before that position, and nothing is lost."
+    "The partition table holds a position that this partition never had. Start again with another PARTITION_TABLE and "
+    "a START_TIMESTAMP at or before that position, and nothing is lost."
 )
 _FOREIGN_PARTITION: Final = (
     "The partition table names partitions that this change stream does not know: the stream was made again under its "

@@ -45,8 +45,8 @@ class SpannerTopicStore:
             if readers:
                 raise MisconfiguredError(
                     "readers-still-there",
-                    f"{len(readers)} readers are there ({', '.join(sorted(map(str, readers)))}): stop every one of "
-                    "them first; one that died counts until its lease is over",
+                    f"{len(readers)} readers still run ({', '.join(sorted(map(str, readers)))}): stop all of them "
+                    "first. One that died counts until its lease ends",
                 )
             return before, [] if before is None else [Mutation(insert_or_update=self._written(topic))]
 

@@ -34,7 +34,7 @@ class WatchedColumns:
     async def at(self, table: str, time: Nanoseconds) -> WatchedTable | None:
         """Return a table as it was at a time in the past; None where it was not watched.
 
-        NotReadableError where the database no longer remembers that time, TransientError.
+        NotReadableError where the database no longer keeps the rows of that time, TransientError.
         """
         spans = self._spans[table]
         async with self._asking:

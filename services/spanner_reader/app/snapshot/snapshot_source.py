@@ -47,7 +47,7 @@ from shared.runtime.stop import Stop
 
 _ROWS_AT_ONCE: Final = 500
 _INSPECTIONS_KEPT: Final = 8
-_NEARLY_TOO_OLD: Final = "that is nearly as long ago as a snapshot row may be old"
+_NEARLY_TOO_OLD: Final = "that time is too long ago to be read for a snapshot"
 
 
 class OwnedTableRange(OwnedRange[KeyText]):
@@ -224,7 +224,7 @@ class SpannerSnapshotSource:
             if found is None:
                 found = await self._tables.catalog.inspect_at(owned.read_at)
                 if found is None:
-                    raise NotReadableError("time-not-remembered", "the database no longer remembers that time")
+                    raise NotReadableError("time-not-remembered", "the database no longer keeps the rows of that time")
                 self._keep_inspection(owned.read_at, found)
         return next((one for one in found.watched if one.name == owned.range.table), None)
 

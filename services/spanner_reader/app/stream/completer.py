@@ -469,7 +469,7 @@ class Completer:
                 known = {_row_id(table.name, types, values): values for values in _named(names, rows)}
                 if not known.keys() <= asked.keys():
                     if not sure:
-                        message = f"rows of other keys came from table {table.name}"
+                        message = f"table {table.name} returned rows of keys that were not asked for"
                         raise NotReadableError("rows-of-other-keys", message)
                     await self._give_up(wanting)
                     return

@@ -105,6 +105,5 @@ def check_some_between(
             return
     raise MisconfiguredError(
         "keys-reversed",
-        f"no key is behind --after {after} and up to --until {until}: change them round. --after leaves its "
-        "own key out",
+        f"no key is between --after {after} and --until {until}: swap them. The key of --after itself is not included",
     )
