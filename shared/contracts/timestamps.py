@@ -1,7 +1,7 @@
 """Exact instants: integer nanoseconds since the epoch, RFC 3339 as text. Never a datetime, which cuts digits off."""
 
 import re
-from datetime import date
+from datetime import date, timedelta
 from functools import lru_cache
 from typing import Final, NewType
 
@@ -65,6 +65,11 @@ def _text_of(seconds: int) -> str:
     day = date.fromordinal(days + _EPOCH_DAY).isoformat()
     hour, rest = divmod(second_of_day, 3_600)
     return f"{day}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+def nanoseconds(duration: timedelta) -> Nanoseconds:
+    """Return the nanoseconds of a duration."""
+    return Nanoseconds(duration // timedelta(microseconds=1) * 1_000)
 
 
 def microseconds(instant: Nanoseconds) -> int:

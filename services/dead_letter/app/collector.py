@@ -15,7 +15,7 @@ from services.dead_letter.app.metrics import CollectorMetrics
 from services.dead_letter.core.received import to_arrival
 from services.dead_letter.ports import DeadLetterStore, Inbox, Received
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.health import Health
 from shared.runtime.retries import retrying
@@ -26,7 +26,6 @@ _LOOK_EVERY: Final = timedelta(seconds=10)
 _LOOK_AFTER: Final = timedelta(seconds=1)
 _FORGET_EVERY: Final = timedelta(hours=1)
 _FORGET_AT_ONCE: Final = 1_000
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 T = TypeVar("T")
 
@@ -102,13 +101,13 @@ class Collector:
         kept = self._until_back("the store", lambda: self._store.keep(arrivals, self._clock.now()), stop)
         self._until_back("Pub/Sub", lambda: self._inbox.ack([one.ack_id for one in received]), stop)
         self._metrics.kept(arrivals, kept)
-        self._look_at = min(self._look_at, Nanoseconds(self._clock.now() + _nanoseconds(_LOOK_AFTER)))
+        self._look_at = min(self._look_at, Nanoseconds(self._clock.now() + nanoseconds(_LOOK_AFTER)))
 
     def _look_after_the_store(self, stop: Stop) -> None:
         """Forget what is to be forgotten, some at a time, and see what there is."""
         now = self._clock.now()
         if now >= self._forget_at:
-            before = Nanoseconds(now - _nanoseconds(self._keep_letters_for))
+            before = Nanoseconds(now - nanoseconds(self._keep_letters_for))
             forgotten = self._until_back(
                 "the store", lambda: self._store.forget(before=before, limit=_FORGET_AT_ONCE), stop
             )
@@ -116,10 +115,10 @@ class Collector:
             if forgotten:
                 structlog.get_logger().info("letters_forgotten", letters=forgotten)
             if forgotten < _FORGET_AT_ONCE:
-                self._forget_at = Nanoseconds(now + _nanoseconds(_FORGET_EVERY))
+                self._forget_at = Nanoseconds(now + nanoseconds(_FORGET_EVERY))
         if now >= self._look_at:
             self._metrics.show(self._until_back("the store", self._store.stats, stop))
-            self._look_at = Nanoseconds(now + _nanoseconds(_LOOK_EVERY))
+            self._look_at = Nanoseconds(now + nanoseconds(_LOOK_EVERY))
 
     def _until_back(self, who: str, call: Callable[[], T], stop: Stop) -> T:
         """Return what a call returns once it does; until then the service is not ready, but alive: no restart helps."""
@@ -136,7 +135,3 @@ class Collector:
                 self._health.ready = not self._away
                 return value
         raise AssertionError("a retry ends with a value or an error")
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // _MICROSECOND * 1_000

@@ -21,7 +21,7 @@ import structlog
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept, shown_time
 from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 
 _ROUND: Final = timedelta(seconds=30)
@@ -47,8 +47,8 @@ class AutomaticSweep:
         self._known = known
         self._sweep = sweep
         self._clock = clock
-        self._after = _nanoseconds(after)
-        self._keep = _nanoseconds(keep_messages_for)
+        self._after = nanoseconds(after)
+        self._keep = nanoseconds(keep_messages_for)
         self._seen: dict[tuple[str, int], Nanoseconds] = {}
         self._looked: dict[tuple[str, int], Nanoseconds] = {}
         self._refused: set[str] = set()
@@ -106,7 +106,7 @@ class AutomaticSweep:
             on_its_way = held is not None and held * 1_000 < seen
             if now - seen < self._after or mirror.table in troubled or on_its_way:
                 continue
-            rest = self._after if mirror.to_sweep and mirror.table not in self._refused else _nanoseconds(_AGAIN)
+            rest = self._after if mirror.to_sweep and mirror.table not in self._refused else nanoseconds(_AGAIN)
             rested = at not in self._looked or now - self._looked[at] >= rest
             if rested and (mirror.to_sweep or now - mirror.complete_since * 1_000 < self._keep):
                 found.append(mirror)
@@ -140,7 +140,3 @@ def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
             "ten minutes after the last of them; or delete by command: "
             f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}",
         )
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1) * 1_000

@@ -18,7 +18,7 @@ from services.cdc_consumer.ports import FoundMirror, MirrorProgress, MirrorTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.source_rows import Done, Key
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
@@ -120,7 +120,7 @@ class Recheck:
             if not is_behind(newest, suspects.passed, Nanoseconds(now - moved), result.settle):
                 break
             structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=suspects.passed)
-            if now - start > _BEHIND // timedelta(microseconds=1) * 1_000:
+            if now - start > nanoseconds(_BEHIND):
                 result.behind += self._differences(suspects.standing, rows)
                 suspects.standing.clear()
                 break
@@ -131,7 +131,7 @@ class Recheck:
 
     def until_equal(self, rows: Mapping[str, Candidate], timeout: timedelta) -> Mapping[str, ObservedDifference]:
         """Look at rows until they are equal, or for a time; return those that are not."""
-        end = self._waits.now() + timeout // timedelta(microseconds=1) * 1_000
+        end = self._waits.now() + nanoseconds(timeout)
         left, differing, pause = dict(rows), dict[str, ObservedDifference](), _FIRST_PAUSE
         while left:
             began = self._waits.now()

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import APPEND_SECONDS, Appends, Report, newest_heartbeats, stages
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.metrics import CHANGE_SECONDS, MOST_TABLES, RETRIED, TableLabels
 
@@ -185,7 +185,7 @@ class ConsumerMetrics:
 
     def _connections_open(self) -> int:
         """Return how many there are; a process that has said nothing for so long is gone, or has none."""
-        since = self._clock.now() - _IDLE // timedelta(microseconds=1) * 1000
+        since = self._clock.now() - nanoseconds(_IDLE)
         told = list(self._connections.items())
         for process, (_count, at) in told:
             if at < since:

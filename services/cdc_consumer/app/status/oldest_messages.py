@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from services.cdc_consumer.core.stream.counts import Report
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 
 _SILENT_AFTER: Final = timedelta(minutes=15)
@@ -28,8 +28,8 @@ class OldestMessages:
 
     def __init__(self, clock: Clock, silent_after: timedelta = _SILENT_AFTER, lately: timedelta = _LATELY) -> None:
         self._clock = clock
-        self._silent_after = silent_after // timedelta(microseconds=1) * 1000
-        self._lately = lately // timedelta(microseconds=1) * 1000
+        self._silent_after = nanoseconds(silent_after)
+        self._lately = nanoseconds(lately)
         self._lock = threading.Lock()
         self._oldest: dict[str, tuple[int, Nanoseconds]] = {}
         self._let_go: deque[tuple[int, Nanoseconds]] = deque()

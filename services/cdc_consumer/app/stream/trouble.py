@@ -15,7 +15,7 @@ import structlog
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import PoisonRecordError
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
 _NEVER: Final = Nanoseconds(-(1 << 62))
@@ -208,4 +208,4 @@ def _harmless(canary: CanaryRow, now: Nanoseconds) -> bool:
 
 def later(when: Nanoseconds, by: timedelta) -> Nanoseconds:
     """Return a time later by a duration."""
-    return Nanoseconds(when + by // timedelta(microseconds=1) * 1000)
+    return Nanoseconds(when + nanoseconds(by))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 _TIMES: Final = 4
 """How often as long as it has to stand still a row may move before it is called changing."""
@@ -39,7 +39,7 @@ class Suspects:
 
     def __init__(self, rows: Iterable[str], settle: timedelta, now: Nanoseconds) -> None:
         """``settle``: for how long a row has to stand still."""
-        self._settle = _nanoseconds(settle)
+        self._settle = nanoseconds(settle)
         self._open = {row: _Suspect(now) for row in rows}
         self.passed = ""
         """What a mirror has to have passed, by its sequences, for what stands to count."""
@@ -99,8 +99,4 @@ def is_behind(newest: str, passed: str, still: Nanoseconds, settle: timedelta) -
     be that older than the highest (a repair, or a snapshot, runs ahead of the stream). A mirror in which nothing has
     moved for as long as rows have to stand still is not on its way: it is as it is.
     """
-    return newest < passed and still < _nanoseconds(settle)
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1) * 1_000
+    return newest < passed and still < nanoseconds(settle)

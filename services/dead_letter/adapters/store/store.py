@@ -41,7 +41,7 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 _ACTIONS: Final = {
     State.OPEN: Action.RESTORED,
@@ -165,7 +165,7 @@ class SqlDeadLetterStore:
         self, letters: Sequence[DeadLetterId], replay: ReplayId, now: Nanoseconds, lease: timedelta
     ) -> Sequence[DeadLetterId]:
         """Take dead letters for a replay."""
-        until = now + lease // timedelta(microseconds=1) * 1000
+        until = now + nanoseconds(lease)
         with self._database.writing() as connection:
             chosen = {
                 one: row

@@ -14,7 +14,7 @@ from typing import Final
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 SAMPLE: Final = 20
 """Dead letters of one cause that go before it is seen whether they come back."""
@@ -50,7 +50,7 @@ class Comebacks:
         going: Counter[GroupId] = Counter()
         for place, one in enumerate(letters):
             sample = self._samples[one.group]
-            over = sample.sent >= SAMPLE and now - sample.last_at >= _nanoseconds(TIME_TO_COME_BACK)
+            over = sample.sent >= SAMPLE and now - sample.last_at >= nanoseconds(TIME_TO_COME_BACK)
             if not over and sample.sent + going[one.group] >= SAMPLE:
                 return place
             going[one.group] += 1
@@ -67,7 +67,7 @@ class Comebacks:
 
     def check(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
         """Return the causes whose dead letters come back, with how many have; not oftener than is of use."""
-        due = self._looked_at is None or now - self._looked_at >= _nanoseconds(LOOK_EVERY)
+        due = self._looked_at is None or now - self._looked_at >= nanoseconds(LOOK_EVERY)
         if self._sent and (due or at_once):
             self._looked_at = now
             ids = frozenset(one for one, _cause in self._sent if one not in self._back)
@@ -94,7 +94,3 @@ class Comebacks:
         return {
             cause: count for cause, count in back.items() if count >= TOO_MANY and 2 * count >= before_the_last[cause]
         }
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1) * 1_000

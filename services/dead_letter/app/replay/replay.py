@@ -25,7 +25,7 @@ from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import TablesFile
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
@@ -199,7 +199,7 @@ class Replay:
             if self._stop.wait(pace.wait(some, self._clock.now()) if some else LOOK_EVERY):
                 outcome.stopped = True
                 return
-            if self._clock.now() - claimed_at > _RENEWED_AFTER // timedelta(microseconds=1) * 1_000:
+            if self._clock.now() - claimed_at > nanoseconds(_RENEWED_AFTER):
                 again, claimed_at = self._claimed([*chunk, *ours], outcome)
                 chunk, ours = again[: len(chunk)], again[len(chunk) :]
             self._send(chunk, forced, order, outcome, comebacks)

@@ -13,7 +13,7 @@ from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.console.pages import ConsolePages
 from services.dead_letter.web.tools import WebTools
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 GROUPS: Final = 200
 _PAGE: Final = 50
@@ -111,7 +111,7 @@ def note_values(request: Request, tools: WebTools, stored: StoredDeadLetter) -> 
 
 def last_day(now: Nanoseconds) -> TimeSpans:
     """Return the half hours of the last day, the last of which ends now."""
-    length = _SPAN // timedelta(microseconds=1) * 1_000
+    length = nanoseconds(_SPAN)
     return TimeSpans(since=Nanoseconds(now + 1 - length * _SPANS), length=length, count=_SPANS)
 
 

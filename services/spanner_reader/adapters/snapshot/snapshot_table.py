@@ -35,7 +35,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
     whole_tables,
 )
 from services.spanner_reader.ports import RangeProgress
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds, parse_timestamp
 
 _COLUMNS: Final = (
     "source_table",
@@ -63,7 +63,7 @@ class SpannerSnapshotStore:
         self._partition_table = partition_table
         self._table = f"{partition_table}_snapshots"
         self._owner = owner
-        self._lease = lease // timedelta(microseconds=1) * 1_000
+        self._lease = nanoseconds(lease)
 
     async def request(self, tables: Sequence[str], at: Nanoseconds, *, again: bool) -> Sequence[str]:
         """Ask for a snapshot of each table; return those tables for which that was new."""

@@ -33,7 +33,7 @@ from services.spanner_reader.core.stream.partitions import (
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class SpannerPartitionStore:
     async def forget_finished(self, keep: timedelta) -> int:
         """Delete partitions that were finished longer than ``keep`` ago; return how many."""
         ((now,),) = await self._database.query(Statement(self._sql.now))
-        before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - keep // timedelta(microseconds=1) * 1_000))}
+        before = {"p1": timestamp(Nanoseconds(parse_timestamp(now) - nanoseconds(keep)))}
         found = await self._database.query(Statement(self._sql.forgettable, before))
         gone = await self._database.query(Statement(self._sql.gone_readers, before))
         if not found and not gone:

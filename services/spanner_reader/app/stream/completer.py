@@ -43,7 +43,7 @@ from services.spanner_reader.ports import NotReadableError, RowsAtTimestamp, Spa
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.reading.byte_budget import ByteShare
 from shared.reading.publishing import ConfirmedPublishing, Countdown
 from shared.runtime.clock import Clock, SystemClock
@@ -500,7 +500,7 @@ class Completer:
 
     async def _publish(self, rows: Iterable[Sequence[_Publication]]) -> None:
         """Publish changes, those of a row in their order; changes too old to be published end the reader."""
-        oldest = Nanoseconds(self._completion.clock.now() - _LONGEST_HELD // timedelta(microseconds=1) * 1_000)
+        oldest = Nanoseconds(self._completion.clock.now() - nanoseconds(_LONGEST_HELD))
         each = [one for row in rows for one in row]
         if any(waiting.taken_at < oldest for one in each for waiting in one.of):
             raise TransientError(f"changes have waited for more than {_LONGEST_HELD} to be completed")

@@ -36,7 +36,7 @@ from services.spanner_reader.ports import (
 )
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds
 from shared.reading.publishing import Countdown
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -241,7 +241,7 @@ class SpannerPartitionReader:
             kept = self._schema.retention
             if start != owned.read_again_from or start != owned.partition.start or kept is None:
                 raise
-            earliest = Nanoseconds(self.now - (kept - _MARGIN) // timedelta(microseconds=1) * 1_000)
+            earliest = Nanoseconds(self.now - nanoseconds(kept - _MARGIN))
             if earliest <= start:  # the same query again would be refused again
                 raise
             owned.too_old = error

@@ -5,15 +5,12 @@ other readers go on until they look at the subscriptions themselves.
 """
 
 from datetime import timedelta
-from typing import Final
 
 import structlog
 
 from services.spanner_reader.core.stream.partitions import low_watermark
 from services.spanner_reader.ports import ShapeStore, TokenPartitionStore
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
-
-_MICROSECOND: Final = timedelta(microseconds=1)
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds
 
 
 async def request_resyncs(
@@ -25,8 +22,8 @@ async def request_resyncs(
     """
     survey = await store.survey()
     low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
-    after = Nanoseconds(max(0, low - _nanoseconds(kept)))
-    before = Nanoseconds(survey.now + _nanoseconds(recheck))
+    after = Nanoseconds(max(0, low - nanoseconds(kept)))
+    before = Nanoseconds(survey.now + nanoseconds(recheck))
     requests = await shapes.topic_lost(after, before)
     structlog.get_logger().error(
         "tables_need_resync",
@@ -36,7 +33,3 @@ async def request_resyncs(
         before=format_timestamp(before),
         fix="make the topic's subscription, start the reader, and do what `status` says of each table",
     )
-
-
-def _nanoseconds(duration: timedelta) -> int:
-    return duration // _MICROSECOND * 1_000

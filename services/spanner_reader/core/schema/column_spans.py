@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 
 from services.spanner_reader.core.stream.records import SpannerColumnType
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
-_APART: Final = timedelta(seconds=15) // timedelta(microseconds=1) * 1_000
+_APART: Final = nanoseconds(timedelta(seconds=15))
 """How far apart two inspections may be that say something of the time between: a batch of changes, and some more."""
 _MOST: Final = 64
 """Spans that are remembered of a table: what is asked for is recent, or is what partitions are behind by."""

@@ -15,9 +15,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
-DROPPED_UNSEEN: Final = Nanoseconds(timedelta(minutes=3) // timedelta(microseconds=1) * 1_000)
+DROPPED_UNSEEN: Final = nanoseconds(timedelta(minutes=3))
 """How much later than its last inspection a change may be that a reader drops for its tables file: a few inspections.
 
 Two readers' files may differ, while a new one is rolled out. A reader that leaves a table out has that stored by each
@@ -28,7 +28,7 @@ than this after the inspection that requests it; and if the other has inspected 
 it again. A snapshot that answers such a request has to be later than that.
 """
 
-COLUMNS_UNSEEN: Final = Nanoseconds(timedelta(seconds=1) // timedelta(microseconds=1) * 1_000)
+COLUMNS_UNSEEN: Final = nanoseconds(timedelta(seconds=1))
 """How much older than a change the inspection may be whose columns its row is completed with.
 
 A column that was added with a default may be missing in such a change. So what was found of columns is healed only by

@@ -19,7 +19,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.row_id import bucket_of, canonical_key
 from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, nanoseconds
 
 KeyText = NewType("KeyText", str)
 """The values of a key, in key order, as a JSON array of wire values: a place in a table."""
@@ -219,7 +219,7 @@ def too_old(read_at: Nanoseconds, now: Nanoseconds) -> bool:
 
 
 def _is_within(age: timedelta, at: Nanoseconds, now: Nanoseconds) -> bool:
-    return now - at <= age // timedelta(microseconds=1) * 1_000
+    return now - at <= nanoseconds(age)
 
 
 class RowMaker:

@@ -19,11 +19,11 @@ import msgspec
 from services.spanner_reader.core.stream.records import DataChangeRecord
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
-from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, nanoseconds
 
 LONGEST_BATCH: Final = timedelta(seconds=10)
 """How much commit time a batch covers: what happens to a table without a change record is seldom within so little."""
-_LONGEST: Final = LONGEST_BATCH // timedelta(microseconds=1) * 1_000
+_LONGEST: Final = nanoseconds(LONGEST_BATCH)
 _MICROSECOND: Final = 1_000
 
 Values = Mapping[str, object]

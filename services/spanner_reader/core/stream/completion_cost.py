@@ -9,11 +9,11 @@ from typing import Final
 
 from services.spanner_reader.core.stream.changes import is_whole
 from services.spanner_reader.core.stream.records import DataChangeRecord, PartitionToken
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 BATCH: Final = timedelta(milliseconds=100)
 """How long the reader waits for more updates that share a read (`app.stream.completer`)."""
-_BATCH: Final = BATCH // timedelta(microseconds=1) * 1_000
+_BATCH: Final = nanoseconds(BATCH)
 
 
 @dataclass(slots=True)
