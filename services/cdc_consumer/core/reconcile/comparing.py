@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds, key_texts
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition
+from services.cdc_consumer.core.types.arrays import one_array
 from services.cdc_consumer.core.types.equality import Mask, differing
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 
@@ -57,7 +58,9 @@ def compare(
     differ: Mask = repeated[place.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)]
     for column in columns:
         if column.name not in kinds:
-            differ |= differing(column.type, _whole(there, column.name), _whole(counterparts, column.name))
+            differ |= differing(
+                column.type, one_array(there.column(column.name)), one_array(counterparts.column(column.name))
+            )
     names = list(kinds)
     found = (
         (DifferenceKind.MISSING, source.filter(pa.array(missing)).select(names)),
@@ -90,8 +93,3 @@ def _once(rows: pa.Table, texts: pa.Array) -> tuple[pa.Table, pa.Array, Mask]:
     places[indices] = np.arange(len(indices))  # the last of each
     counts = np.bincount(indices, minlength=len(places))
     return rows.take(pa.array(places)), texts.take(pa.array(places)), counts > 1
-
-
-def _whole(rows: pa.Table, name: str) -> pa.Array:
-    column = rows.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.cdc_consumer.core.schema.tables import TableDefinition
+from services.cdc_consumer.core.types.arrays import one_array
 from services.cdc_consumer.core.types.types import (
     BYTES_KEY,
     DATE,
@@ -43,7 +44,7 @@ def key_texts(rows: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Array:
     """Return a text for each row that two rows share if and only if their keys are the same."""
     parts = []
     for name, kind in kinds.items():
-        values = _whole(rows.column(name))
+        values = one_array(rows.column(name))
         texts = (normal_numerics(values) if kind == NUMERIC else values).cast(pa.string())
         lengths = pc.fill_null(pc.binary_length(texts), -1).cast(pa.string())
         parts += [lengths, pc.fill_null(texts, "")]
@@ -111,7 +112,3 @@ def _written(kind: ColumnType, value: object) -> object:
             return exact_bytes_text(value)
         case _:
             return value
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

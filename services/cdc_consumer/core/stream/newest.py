@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from services.cdc_consumer.core.types.arrays import one_array
 from services.cdc_consumer.core.types.sequence_array import first_sections, sections_of
 
 
@@ -25,7 +26,7 @@ def newest_of(
     rivals = np.flatnonzero(candidates & ~wins)
     if not len(rivals):
         return wins
-    texts = _one_array(sequence)
+    texts = one_array(sequence)
     # The first section nearly always decides; only what is equal in it is sorted.
     first = first_sections(texts.take(pa.array(rivals)))
     highest = np.zeros(int(numbers.max()) + 1, np.uint64)
@@ -46,9 +47,9 @@ def newest_of(
 
 def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
     """Return a number for each row, the same for rows whose keys are equal: from 0, without gaps."""
-    numbers = _numbered(_one_array(columns[0]))
+    numbers = _numbered(one_array(columns[0]))
     for column in columns[1:]:
-        further = _numbered(_one_array(column))
+        further = _numbered(one_array(column))
         # Numbered again after each column, so that the product never leaves 64 bits.
         numbers = _numbered(pa.array(numbers * (int(further.max(initial=0)) + 1) + further))
     return numbers
@@ -58,7 +59,3 @@ def _numbered(column: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(
         pc.dictionary_encode(column, null_encoding="encode").indices.to_numpy(zero_copy_only=False), np.int64
     )
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from services.cdc_consumer.core.schema.tables import TableColumn
-from services.cdc_consumer.core.types.arrays import by_halves
+from services.cdc_consumer.core.types.arrays import by_halves, one_array
 from services.cdc_consumer.core.types.types import ColumnType, is_known
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
@@ -83,7 +83,7 @@ def parse_objects(
     starts = range(0, len(objects), _BLOCK_CHANGES)
     blocks = (by_halves(start, min(start + _BLOCK_CHANGES, len(objects)), fast, exact) for start in starts)
     pieces = list(chain.from_iterable(blocks)) or [schema.empty_table()]
-    structs = _one_array(pa.concat_tables(pieces).column(_OBJECT))
+    structs = one_array(pa.concat_tables(pieces).column(_OBJECT))
     names = [column.name for column in columns]
     return Parsed(dict(zip(names, structs.flatten(), strict=True)), structs.is_valid(), refused)
 
@@ -99,10 +99,6 @@ def parsed_type(kind: ColumnType) -> pa.DataType:
     if kind.googlesql == "BOOL":
         return pa.bool_()
     return pa.float64() if kind.googlesql in _AS_NUMBER else pa.string()
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fast(

@@ -26,6 +26,11 @@ def _sextets() -> npt.NDArray[np.uint8]:
 _SEXTETS: Final = _sextets()
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece; without a copy where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def decode_base64(texts: pa.StringArray) -> pa.BinaryArray | None:
     """Return the bytes that base64 texts mean (NULL stays NULL), or None if one of them is not padded base64."""
     filled = texts.fill_null("") if texts.null_count else texts
