@@ -112,16 +112,8 @@ class SurveyedSnapshot:
     @property
     def running(self) -> BigtablePartitionSurvey | None:
         """Return the key ranges if the stream has any and is not paused."""
-        return (
-            None
-            if self.stream_ranges is None or not self.stream_ranges.stream_ranges or self.is_paused
-            else self.stream_ranges
-        )
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether the stream is paused."""
-        return self.stream_ranges is not None and self.stream_ranges.paused_since is not None
+        found = self.stream_ranges
+        return None if found is None or not found.stream_ranges or found.paused_since is not None else found
 
 
 class BigtableSnapshotSource:
@@ -184,7 +176,7 @@ class BigtableSnapshotSource:
     async def claim(self, owned: Collection[Hashable], most: int) -> Sequence[OwnedPart]:
         """Claim parts that are left, those of other readers too, whose leases may be over: the store decides."""
         due = [one.number for one in self._due if one.number not in owned]
-        if not due or SurveyedSnapshot(None, self._stream_ranges).is_paused:
+        if not due or self._is_paused:
             return ()
         run, claimed = await self._store.claim(due, most)
         for part in claimed:
@@ -198,7 +190,11 @@ class BigtableSnapshotSource:
 
     def paused(self, owned: Sequence[OwnedPart]) -> Sequence[OwnedPart]:
         """Return all parts while the stream is paused: no minimum rises then."""
-        return owned if SurveyedSnapshot(None, self._stream_ranges).is_paused else ()
+        return owned if self._is_paused else ()
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._stream_ranges is not None and self._stream_ranges.paused_since is not None
 
     async def save(self, owned: Sequence[OwnedPart], *, release: bool = False) -> Collection[Hashable]:
         """Save how far parts are, and renew or release their leases; return those that are no longer ours."""
