@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from services.spanner_reader.core.schema.file_words import excluding
 from services.spanner_reader.core.schema.shapes import (
     COLUMNS_UNSEEN,
     DROPPED_UNSEEN,
@@ -17,6 +16,7 @@ from services.spanner_reader.core.schema.shapes import (
     SpannerResyncRequest,
     TableShape,
     compare,
+    excluding,
     synced,
 )
 from shared.contracts.tables_file import read_tables_file

@@ -14,8 +14,7 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
-from services.cdc_consumer.adapters.bigquery.staleness import interval_of
-from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
+from services.cdc_consumer.adapters.bigquery.staleness import interval_of, read_watermarks
 from services.cdc_consumer.adapters.doctor.dataset_inspection import datasets_of_schemas
 from services.cdc_consumer.core.advice.figures import (
     AdviceProblem,

@@ -1,11 +1,16 @@
-"""How stale a table's answers may be, as BigQuery's API writes it."""
+"""How stale a table's answers may be, as BigQuery's API writes it, and up to when BigQuery has applied what is written.
+
+Source: BigQuery, "Stream table updates with change data capture", section "Monitor table upsert operation progress".
+"""
 
 import re
-from datetime import timedelta
-from typing import Final
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from google.cloud import bigquery
 
+_NO_RETRY: Final[Any] = None  # retries are not nested: the next reading is the retry
 _INTERVAL: Final = re.compile(r"0-0 (\d+) (\d+):(\d+):(\d+)", re.ASCII)
 
 
@@ -30,3 +35,16 @@ def interval_of(text: str) -> timedelta:
 def as_stale(found: bigquery.Table, wanted: timedelta | None) -> bool:
     """Return whether a table is as stale as it should be; where nothing is said of it, any is right."""
     return wanted is None or (bool(found.max_staleness) and staleness_of(found) == wanted)
+
+
+def read_watermarks(client: bigquery.Client, dataset: str, timeout: float) -> Mapping[str, datetime]:
+    """Return the watermarks of the tables that have one, by the tables' names. ``dataset`` is with its project.
+
+    The client's errors; futures.TimeoutError after ``timeout`` seconds.
+    """
+    query = (
+        f"SELECT table_name, upsert_stream_apply_watermark FROM `{dataset}`.INFORMATION_SCHEMA.TABLES "  # noqa: S608
+        "WHERE upsert_stream_apply_watermark IS NOT NULL"
+    )
+    rows = client.query_and_wait(query, retry=_NO_RETRY, api_timeout=timeout, wait_timeout=timeout)
+    return {row["table_name"]: row["upsert_stream_apply_watermark"] for row in rows}

@@ -23,7 +23,7 @@ from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteS
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
-from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
+from services.cdc_consumer.adapters.bigquery.staleness import read_watermarks
 from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN

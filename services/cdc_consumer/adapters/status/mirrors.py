@@ -18,7 +18,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     label_time,
     recreated,
 )
-from services.cdc_consumer.adapters.bigquery.watermarks import read_watermarks
+from services.cdc_consumer.adapters.bigquery.staleness import read_watermarks
 from services.cdc_consumer.ports import Mirror, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.mirrors import MIRROR_OF

@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from services.spanner_reader.core.schema.file_words import excluding
 from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
@@ -21,6 +20,7 @@ from services.spanner_reader.core.schema.shapes import (
     Sighting,
     SpannerResyncCause,
     TableShape,
+    excluding,
     lacked,
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, googlesql_type, is_whole

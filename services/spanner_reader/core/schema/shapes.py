@@ -8,13 +8,14 @@ shows it all the same, whenever it is read: each column is remembered with the t
 it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 DROPPED_UNSEEN: Final = nanoseconds(timedelta(minutes=3))
@@ -438,3 +439,25 @@ def _sighted(seen: Sighting, now: TableShape, *, whole: bool) -> TableShape:
         for column in seen.columns
     ]
     return TableShape((*columns, *hidden), mirrored=True)
+
+
+def excluding(
+    inspection: SchemaInspection, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None = None
+) -> SchemaInspection:
+    """Return an inspection in which what is not to be mirrored is not watched, with what is not written of the rest."""
+    return replace(
+        inspection, tables={name: _said(name, table, included, options) for name, table in inspection.tables.items()}
+    )
+
+
+def _said(
+    name: str, table: TableShape, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None
+) -> TableShape:
+    if not included(name):
+        return replace(table, watched=False, left_out=table.watched)
+    if options is None or not table.watched:
+        return table
+    said = options(name)
+    ignored = {column.lower() for column in said.ignored_columns}
+    columns = [replace(one, ignored=True) if one.name.lower() in ignored else one for one in table.columns]
+    return replace(table, columns=tuple(columns), history=said.mode == "history")
