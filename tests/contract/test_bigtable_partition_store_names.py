@@ -61,7 +61,7 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
         await begun(old, "-")
         (held,) = await take(old, "a")
         start = (await new.survey()).now
-        with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop them first"):
+        with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop all of them first"):
             await new.begin([span("-")], start)
         assert (await new.survey()).stream_ranges == ()
 

@@ -280,7 +280,7 @@ class TestLetterClaims:
         store.claim([ONE], OURS, NOW, LEASE)
         with pytest.raises(ValueError, match="held by the replay ours"):
             store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(59))
-        with pytest.raises(ValueError, match="the same as letter"):
+        with pytest.raises(ValueError, match="the same as dead letter"):
             store.add_edit(TWO, a_letter(3), diff="", why="", who="ann", now=NOW)
         assert store.count(Selection(states=frozenset({State.OPEN}))) == 3
         assert [actions(one, store) for one in (ONE, TWO, THREE)] == [[Action.ARRIVED]] * 3

@@ -120,7 +120,7 @@ class TestLetterQueries:
 
     @pytest.mark.parametrize("limit", [0, -1])
     def test_a_page_of_nothing_is_refused(self, store: DeadLetterStore, limit: int) -> None:
-        with pytest.raises(ValueError, match="one letter or more"):
+        with pytest.raises(ValueError, match="one dead letter or more"):
             store.find(Selection(), limit=limit)
 
     def test_a_selection_is_what_holds_for_all_of_it(self, store: DeadLetterStore) -> None:

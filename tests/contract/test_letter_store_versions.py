@@ -186,7 +186,7 @@ class TestPostgresqlVersions(VersionsContract):
             open_database(address.replace("/versions?", "/nowhere?"))
 
     def test_a_server_that_does_not_answer_is_away(self, tmp_path: Path) -> None:
-        with pytest.raises(TransientError, match="away or busy"):
+        with pytest.raises(TransientError, match="unavailable or busy"):
             open_database(f"postgresql://u:secret@/letters?host={tmp_path}")
 
     @pytest.mark.parametrize(("of_the_role", "of_ours"), [("off", "on"), ("on", "on"), ("local", "local")])
@@ -214,7 +214,7 @@ class TestPostgresqlVersions(VersionsContract):
         with opened(address) as database:
             store = SqlDeadLetterStore(database)
             store.keep([an_arrival()], NOW)
-            with pytest.raises(TransientError, match="away or busy"), database.writing() as connection:
+            with pytest.raises(TransientError, match="unavailable or busy"), database.writing() as connection:
                 connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
             assert store.count(Selection()) == 1
 

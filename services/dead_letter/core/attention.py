@@ -96,6 +96,7 @@ def needs_attention(
     """Return what needs an operator, the urgent first."""
     readers = {_launched(one) for one in services if isinstance(one.status, ReaderStatus)}
     found = [item for service in services for item in _of_service(service, readers, launcher)]
+    found += _of_backlogs(services)
     if letters is not None and (count := letters.by_state.get(State.OPEN, 0)):
         oldest = None if letters.oldest_open is None else format_timestamp(Nanoseconds(letters.oldest_open))
         found.append(
@@ -110,6 +111,29 @@ def needs_attention(
             )
         )
     return sorted(found, key=lambda item: not item.urgent)
+
+
+def _of_backlogs(services: Sequence[WatchedService]) -> Iterator[Attention]:
+    backlogs = {
+        backlog.subscription: backlog
+        for service in services
+        if isinstance(service.status, ReaderStatus)
+        for backlog in service.status.backlogs  # the readers of a topic all know them
+    }
+    for name, backlog in sorted(backlogs.items()):
+        if backlog.left_seconds is not None:
+            hours = backlog.left_seconds / 3600
+            yield Attention(
+                urgent=True,
+                what=f"keeps its oldest message for {hours:,.1f} more hours",
+                where=f"subscription {name.rpartition('/')[2]}",
+                why=f"it is not acked, and is deleted when it is {backlog.retention_seconds / 3600:,.0f} hours old",
+                todo="start what acks it: the consumer, or the dead-letter service for dead letters. If that takes "
+                "longer, the command keeps for 31 days what is still there. Delete a subscription that is not used",
+                command=command(
+                    *("gcloud", "pubsub", "subscriptions", "update", "--message-retention-duration=31d"), name=name
+                ),
+            )
 
 
 def _of_service(service: WatchedService, readers: Collection[str], launcher: Launcher) -> Iterator[Attention]:

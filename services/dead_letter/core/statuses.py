@@ -37,6 +37,22 @@ class PausedTable(msgspec.Struct):
     since: str = ""
 
 
+class Backlog(msgspec.Struct):
+    """What waits in a subscription of the topic or of the dead-letter topic, as a reader knows it."""
+
+    subscription: str
+    retention_seconds: float = 0.0
+    oldest_seconds: float | None = None
+    """Age of the oldest message that is not acked; None: not known."""
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Return for how long the oldest message is still kept, where more than half of its time is over."""
+        if self.oldest_seconds is None or self.oldest_seconds < self.retention_seconds / 2:
+            return None
+        return max(0.0, self.retention_seconds - self.oldest_seconds)
+
+
 class _Status(msgspec.Struct, tag_field="service"):
     state: str = ""
 
@@ -48,6 +64,7 @@ class ReaderStatus(_Status):
     low_watermark: str | None = None
     lag_seconds: float | None = None
     needs_resync: list[PendingResync] = []
+    backlogs: list[Backlog] = []
 
 
 class SpannerReaderStatus(ReaderStatus, tag="spanner_reader"):

@@ -24,6 +24,7 @@ from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.core.pauses import Pause, Pauses
 from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.backlog import SubscriptionBacklog
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
 from tests.unit.dead_letter.letters import NOW
 
@@ -33,12 +34,23 @@ class _Clock:
         return Microseconds(NOW // 1000)
 
 
+def a_backlog(subscription: str, *, days: int) -> SubscriptionBacklog:
+    return SubscriptionBacklog(
+        name=f"projects/p/subscriptions/{subscription}",
+        store="subscription",
+        retention=timedelta(days=7),
+        oldest=timedelta(days=days),
+        messages=3,
+    )
+
+
 def spanner_reader() -> Mapping[str, object]:
     metrics, pause = SpannerPrometheusMetrics(CollectorRegistry()), Pause(NOW, NOW)
     cause = SpannerResyncCause("airports", SpannerResyncKind.COLUMN_DEFAULTED, NOW, NOW, ("city",))
     metrics.need_resync([SpannerResyncRequest("airports", (cause,))], "`")
     metrics.paused(Pauses(NOW, stream=pause, tables={"planes": pause}))
     metrics.surveyed({"RUNNING": 3}, NOW, Nanoseconds(NOW + 1_000_000_000))
+    metrics.backlog.show([a_backlog("consumer", days=4), a_backlog("letters", days=1)])
     return metrics.document()
 
 
@@ -48,6 +60,7 @@ def bigtable_reader() -> Mapping[str, object]:
     request = BigtableResyncRequest("traffic", (cause,))
     survey = BigtablePartitionSurvey((), {}, frozenset(), now, None, request)
     metrics.surveyed(survey, now, timedelta(minutes=5))
+    metrics.backlog.show([a_backlog("consumer", days=4)])
     return metrics.document()
 
 
@@ -110,5 +123,10 @@ def test_the_console_knows_every_state_that_the_services_report() -> None:
         ("spanner_reader", "table planes is paused"),
         ("bigtable_reader", "table traffic is pending resync"),
         ("bigtable_reader", "has a low watermark that stands still"),
+        ("subscription consumer", "keeps its oldest message for 72.0 more hours"),
     }
+    (kept,) = (item.command for item in items if item.where == "subscription consumer")
+    assert kept == (
+        "gcloud pubsub subscriptions update --message-retention-duration=31d projects/p/subscriptions/consumer"
+    )
     assert [item.what for item in items if "diagnose-a-table" in item.todo] == []

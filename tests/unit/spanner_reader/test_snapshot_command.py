@@ -109,7 +109,7 @@ def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
 
 
 def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
-    with pytest.raises(MisconfiguredError, match=r"no table is named: .* --all; `snapshot --status` .* with --watch"):
+    with pytest.raises(MisconfiguredError, match=r"no table is named: .* --all\. `snapshot --status` .* --watch"):
         asyncio.run(command(filled(), "--watch"))
 
 
