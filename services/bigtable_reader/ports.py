@@ -294,7 +294,7 @@ class ResyncStore(Protocol):
         """Return what the reader watched that compared last; None where none has."""
 
     async def heal(self, run: int, watching: str) -> bool:
-        """Take away what was found before a snapshot was asked for that is complete; return whether anything was.
+        """Delete what was found before a snapshot was asked for that is complete; return whether anything was.
 
         ``watching``: the digest of what that has brought. What is found of something else stays.
         """

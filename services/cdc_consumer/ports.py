@@ -30,7 +30,7 @@ class TableTroubleError(TransientError):
     """One table cannot be written for now, others can: its column is not visible yet, it was just made, no permission.
 
     Never a reason for a dead letter: the table's messages are deferred. ``code`` stands for what BigQuery
-    has said where its words may quote a row. ``suspected``: it may as well be the whole service that is away.
+    has said where its words may quote a row. ``suspected``: it may as well be the whole service.
     ``denied``: BigQuery says that this identity lacks a right, perhaps on all tables
     (`DestinationTables.check_rights`).
     """
@@ -148,13 +148,13 @@ class MessageLeases(Protocol):
         """
 
     def ack(self, ack_ids: Sequence[str]) -> None:
-        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away."""
+        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is unavailable."""
 
     def release(self, ack_ids: Sequence[str]) -> None:
-        """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
+        """Let these messages be delivered again at once. TransientError if Pub/Sub is unavailable."""
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
-        """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
+        """Let these messages come again after ``delay`` (600 s at most). TransientError if Pub/Sub is unavailable."""
 
 
 class CrashCounts(Protocol):

@@ -49,8 +49,8 @@ class DeadLetterPage:
 class DeadLetterStore(Protocol):
     """The dead letters, their trail, and who is replaying which. Safe for several threads and processes.
 
-    Every method is one transaction: it has happened whole, or not at all. TransientError while the database is away or
-    busy; MisconfiguredError where it is of another version, or another program's.
+    Each method is one transaction: it happens whole, or not at all. TransientError while the database is unavailable
+    or busy; MisconfiguredError where it is of another version, or another program's.
     """
 
     def pipeline(self) -> Pipeline:
@@ -185,7 +185,7 @@ class Received:
 
 
 class Inbox(Protocol):
-    """The dead-letter subscription. TransientError while Pub/Sub is away."""
+    """The dead-letter subscription. TransientError while Pub/Sub is unavailable."""
 
     def pull(self, wait: timedelta) -> Sequence[Received]:
         """Lease some messages, bounded in number and bytes; empty if none came in time."""
@@ -221,7 +221,7 @@ class Mirrors(Protocol):
         """Return the sequence that is applied to each row.
 
         Left out are rows that are not there, those of source tables without a mirror, and those of which a history is
-        kept as well, since what is old for the mirror is missing in that. TransientError while BigQuery is away.
+        kept as well, since what is old for the mirror is missing in that. TransientError while BigQuery is unavailable.
         """
 
 

@@ -22,7 +22,7 @@ RULES: Final[Sequence[tuple[Path, Mapping[str, Any]]]] = [
 each_rule: Final = pytest.mark.parametrize(("file", "rule"), RULES, ids=[rule["alert"] for _, rule in RULES])
 
 _METRIC: Final = re.compile(r"\b(?:millrace|process)_\w+")
-_PARTS: Final = ("**Meaning.**", "**Confirm.**", "**Do.**", "**If nobody acts.**")
+_PARTS: Final = ("**Meaning.**", "**Confirm.**", "**Do.**", "**If you do nothing.**")
 
 
 def page_of(file: Path) -> str:

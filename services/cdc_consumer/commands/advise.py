@@ -188,7 +188,7 @@ def _quotas(limit: Quotas, rate: float) -> Iterator[str]:
 
 
 def _outages(advice: Advice) -> Iterator[str]:
-    yield f"{'outage':<10}{'waits':>10}{'storage':>13}{'catching up':>13}   {'readers go on':<18}readers away, too"
+    yield f"{'outage':<10}{'waits':>10}{'storage':>13}{'catching up':>13}   {'readers go on':<18}readers down, too"
     for one in advice.outages:
         waits, caught = "unknown", "unknown"
         if one.backlog is not None:

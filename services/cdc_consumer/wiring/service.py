@@ -266,7 +266,7 @@ def wait_for_slots(
 def check_start(settings: Settings, datasets: Iterable[str], health: Health, stop: Stop) -> timedelta:
     """Refuse a subscription or datasets that cannot be relied on; return how long messages are leased for.
 
-    A BigQuery that is away is waited for, alive: a restart would not bring it back.
+    An unavailable BigQuery is waited for, alive: a restart would not bring it back.
     """
     subscription = subscription_path(settings.project, settings.subscription)
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:

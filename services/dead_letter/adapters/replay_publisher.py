@@ -21,7 +21,7 @@ from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
 RETRY_BUDGET: Final = timedelta(seconds=60)
-"""How long Pub/Sub may be away before the replay ends; what is not confirmed stays open."""
+"""How long Pub/Sub may be unavailable before the replay ends; what is not confirmed stays open."""
 _TIMEOUT: Final = 30.0
 _REQUEST_BYTES: Final = 9_000_000
 _REQUEST_MESSAGES: Final = 1_000

@@ -50,7 +50,7 @@ def add_export(router: APIRouter, tools: WebTools) -> None:
         if is_head(request.scope):
             return JsonLines(())
         lines = _lines(tools, selection, asked, who)
-        first = next(lines, b"")  # what is refused or away is said before anything is handed out
+        first = next(lines, b"")  # what is refused or unavailable is said before anything is handed out
         return JsonLines(chain((first,), lines))
 
 

@@ -58,7 +58,7 @@ def serve(settings: Settings, stop: Stop) -> None:
 
 @contextmanager
 def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLetterDatabase]:
-    """Open the store for the block, made or brought up to date where that is needed; wait for one that is away."""
+    """Open the store for the block, made or brought up to date where needed; wait for one that is unavailable."""
     database = None
     for attempt in retrying(stop):
         with attempt:

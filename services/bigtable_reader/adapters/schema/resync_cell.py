@@ -67,7 +67,7 @@ class BigtableResyncStore:
         return None if found is None or found.resync is None else found.resync[1].watching
 
     async def heal(self, run: int, watching: str) -> bool:
-        """Take away what a snapshot has fixed; return whether anything was."""
+        """Delete the request that a snapshot has answered; return whether anything was."""
         return await self._change(lambda before, _notes: core.healed(before, run, watching))
 
     async def synced(self, request: BigtableResyncRequest) -> bool:

@@ -148,7 +148,7 @@ def heals(finding: BigtableResyncCause, watching: str) -> bool:
 
 
 def healed(before: Resync | None, run: int, watching: str) -> Resync | None:
-    """Take away what a snapshot has fixed that all of is published; ``watching``: of what."""
+    """Delete the request that a snapshot has answered that all of is published; ``watching``: of what."""
     if before is None:
         return None
     left = tuple(finding for finding in before.findings if finding.run >= run or not heals(finding, watching))

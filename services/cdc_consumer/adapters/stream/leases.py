@@ -60,7 +60,7 @@ class PubsubLeases:
         self.extended = 0
 
     def ack(self, ack_ids: Sequence[str]) -> None:
-        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is away.
+        """Say that these messages are done: Pub/Sub may forget them. TransientError if Pub/Sub is unavailable.
 
         Their leases are kept until that has succeeded.
         """
@@ -74,13 +74,13 @@ class PubsubLeases:
             self.acked += len(ack_ids)
 
     def release(self, ack_ids: Sequence[str]) -> None:
-        """Let these messages be delivered again at once. TransientError if Pub/Sub is away."""
+        """Let these messages be delivered again at once. TransientError if Pub/Sub is unavailable."""
         self._send_ending_leases("give back", ack_ids, timedelta(0))
         with self._lock:
             self.given_back += len(ack_ids)
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
-        """Let these messages be delivered again after ``delay`` (600 s at most). TransientError if Pub/Sub is away."""
+        """Let these messages come again after ``delay`` (600 s at most). TransientError if Pub/Sub is unavailable."""
         delay = min(delay, LONGEST_DEADLINE)
         self._send_ending_leases("defer", ack_ids, delay)
         with self._lock:

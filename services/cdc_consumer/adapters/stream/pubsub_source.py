@@ -263,7 +263,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 with attempt:
                     response = self._pull()
             self._drained = self._drain and response is None
-        except TransientError as error:  # Pub/Sub is away and keeps the backlog; the query lives on
+        except TransientError as error:  # Pub/Sub is unavailable and keeps the backlog; the query lives on
             structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
         if made := RETRIED.since(retries):  # in a process of the source's own, whose metrics are not scraped
             send_report(self._options.driver, Report(retries=made))

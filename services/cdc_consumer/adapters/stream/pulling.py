@@ -118,7 +118,7 @@ class Puller:
             self._release([(call, 0)])
 
     def now(self, most: int) -> Any | None:
-        """Return up to ``most`` messages if there are any, without waiting; TransientError if Pub/Sub is away."""
+        """Return up to ``most`` messages that are there, without waiting; TransientError if Pub/Sub is unavailable."""
         call = self._pull_now(most)
         with pubsub_errors(f"pull from {self._subscription}"):
             response = call.result()
@@ -176,7 +176,7 @@ class Puller:
         return self._pull.future(request, timeout=_TIMEOUT, metadata=self._metadata)
 
     def _answer(self, call: Any) -> Any | None:
-        """Return an answer, or None where Pub/Sub is away: what was read so far is handed on, the rest can wait."""
+        """Return an answer, or None where Pub/Sub is unavailable: what was read is handed on, the rest can wait."""
         try:
             with pubsub_errors(f"pull from {self._subscription}"):
                 return call.result()

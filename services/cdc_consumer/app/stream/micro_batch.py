@@ -3,7 +3,7 @@
 The order of effects is the promise. Rows are durable and dead letters confirmed before their message is acked, and
 mirrors that lack such changes say so; whatever ends the process between two lines, the messages come again, and
 applying them twice changes nothing. Trouble has three sizes: a row becomes a dead letter, a table's messages are put
-off, and when a service is away everything waits, leases extended, until it is back. Messages that have come often may
+off, and while a service is unavailable everything waits, leases extended. Messages that have come often may
 be what ends the process: they are handled last, few at a time, when all others are acked, and alone once a process has
 ended over them; one that has ended several becomes a dead letter, undecoded.
 """

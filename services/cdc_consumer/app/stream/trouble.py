@@ -33,9 +33,9 @@ class RetryLimits:
     table: timedelta = timedelta(seconds=5)
     """How long a table in trouble is tried again before its messages are deferred. Once; then it is known."""
     alone: timedelta = timedelta(minutes=5)
-    """The same where the service itself may be away: the table is alone in its micro-batch, and nothing tells.
+    """The same where the service itself may be unavailable: the table is alone in its micro-batch, and nothing tells.
 
-    Its messages are then deferred for `longest_deferral`. So a service that stays away costs them a delivery attempt
+    Its messages are then deferred for `longest_deferral`. So a service that stays unavailable costs them an attempt
     every 900 seconds, 96 a day, of the 100 after which Pub/Sub forwards them to the dead-letter topic.
     """
     first_deferral: timedelta = timedelta(seconds=30)

@@ -179,7 +179,7 @@ class Writing:
         """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
 
         Yields when the caller is to settle what is done: before anything waits while others are accepted, and at the
-        end. ``again``: lists in trouble that are tried once more. TransientError: the service was away until the
+        end. ``again``: lists in trouble that are tried once more. TransientError: the service was unavailable until the
         process was asked to stop.
         """
         for one in again:
@@ -191,7 +191,7 @@ class Writing:
                     going_on = self._go_round(lists)
                 outcome = attempt.retry_state.outcome
                 fails = outcome is not None and isinstance(outcome.exception(), TransientError)
-                if fails and self._canaries:  # else it is the service that is away, and nothing is settled
+                if fails and self._canaries:  # else the service is unavailable, and nothing is settled
                     yield
         yield
 
@@ -342,7 +342,7 @@ class Writing:
     def _others_accepted(self, since: Nanoseconds, failing: Collection[str]) -> bool:
         """Return whether BigQuery takes rows of tables that do not fail; if that is not known, send one such row again.
 
-        What was accepted before the failing began proves nothing: the service may have gone away in between. Where all
+        What was accepted before the failing began proves nothing: the service may have failed in between. Where all
         tables of the task fail, a row of an earlier one's is sent again: several that always fail and always come
         together would hold up everything behind them.
         """
@@ -357,7 +357,7 @@ class Writing:
     def _one_of_those_accepted(self, failing: Iterable[ListWrites]) -> bool:
         """Send a row of lists that fail, alone, another each time; return whether it is accepted.
 
-        Few small appends between two retries: where it is the service that is away, that costs nothing to speak of.
+        Few small appends between two retries: where the service is unavailable, that costs nothing to speak of.
         """
         several = [(one, one.under_way[0]) for one in failing if one.under_way and len(one.under_way[0]) > 1]
         if not several:

@@ -77,9 +77,9 @@ def advise_on_pipeline(connections: int | None, bytes_per_second: float | None, 
 
 @dataclass(frozen=True, slots=True)
 class OutageCost:
-    """What it means that the consumer is away for a while. None where the throughput is not known.
+    """What it means that the consumer is down for a while. None where the throughput is not known.
 
-    ``lost``: whether messages are lost, the readers going on; ``lost_at_source``: the same if they are away, too.
+    ``lost``: whether messages are lost, the readers going on; ``lost_at_source``: the same if they are down, too.
     """
 
     length: timedelta

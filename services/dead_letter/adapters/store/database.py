@@ -85,7 +85,7 @@ def open_database(address: str, *, make: bool = True, timeout: timedelta = timed
 
     ``timeout`` is how long a transaction waits for another's lock before the database counts as busy.
     MisconfiguredError where the URL is none that is supported, or the database is of another version and may not be
-    changed; TransientError while it is away.
+    changed; TransientError while it is unavailable.
     """
     url = database_url(address)
     if not make and url.database and url.drivername == "sqlite" and not Path(url.database).exists():

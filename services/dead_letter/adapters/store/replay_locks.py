@@ -44,7 +44,7 @@ class ReplayLocks:
         return [one for one in replays if (path := self._path(one)) is not None and not _is_held(path)]
 
     def bury(self, replay: ReplayId) -> None:
-        """Take away what a dead replay has left."""
+        """Delete what a dead replay has left."""
         path = self._path(replay)
         if path is not None:
             path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ LEASE: Final = timedelta(minutes=10)
 """How long a killed replay keeps its claims: much longer than a batch takes with all its retries."""
 _RENEWED_AFTER: Final = timedelta(minutes=2)
 _RETRY_BUDGET: Final = timedelta(seconds=60)
-"""How long the store or BigQuery may be away before the replay ends."""
+"""How long the store or BigQuery may be unavailable before the replay ends."""
 _CHUNK: Final = 250
 _CHUNK_BYTES: Final = 16 << 20
 _CHUNKS_A_SECOND: Final = 4
@@ -116,7 +116,7 @@ class Replay:
     def run(self, order: ReplayOrder, report: ReportProgress | None = None) -> Outcome:
         """Judge the dead letters of an order and, if it is to be executed, send those that may go.
 
-        TransientError where the store, Pub/Sub or BigQuery is away for too long, MisconfiguredError where one refuses:
+        TransientError where the store, Pub/Sub or BigQuery fails for too long, MisconfiguredError where one refuses:
         what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
         the dead letters are of a pipeline with another topic.
         """
