@@ -40,7 +40,7 @@ def open_count(shown: Shown, reason: Reason) -> int:
 
 def test_see_what_needs_attention_and_copy_the_command_that_fixes_it(browser: Browser, shown: Shown) -> None:
     browser.allow_copying(shown.url)
-    browser.wait_for("4 things need attention")
+    browser.wait_for("5 things need attention")
     first = browser.run("document.querySelector('main li').innerText")
     assert "table flights is deferred" in first
     assert "grant bigquery.tables.updateData" in first
@@ -178,7 +178,7 @@ _NAMED = frozenset(
 
 def _pipeline(browser: Browser, shown: Shown) -> None:
     browser.open(f"{shown.url}/")
-    browser.wait_for("4 things need attention")
+    browser.wait_for("5 things need attention")
 
 
 def _groups(browser: Browser, _shown: Shown) -> None:
@@ -239,7 +239,7 @@ def test_what_a_hostile_writer_sends_runs_nothing(browser: Browser, shown: Shown
     browser.complaints.clear()
 
     browser.open(shown.url)
-    browser.wait_for("4 things need attention")
+    browser.wait_for("5 things need attention")
     table = {"table": HOSTILE, "state": HOSTILE, "troubles": [{"state": HOSTILE, "why": HOSTILE}]}
     shown.pages.documents[CONSUMER] |= {"state": HOSTILE, "tables": [table]}
     shown.pages.documents[FLIGHTS] |= {"state": HOSTILE, "partitions": {HOSTILE: 1}, "low_watermark": HOSTILE}

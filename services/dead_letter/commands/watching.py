@@ -12,7 +12,7 @@ from services.dead_letter.app.decisions import NotDoneError
 from services.dead_letter.app.service_poller import EVERY
 from services.dead_letter.commands.output import console, moment, printable, say
 from services.dead_letter.commands.tools import CommandTools
-from services.dead_letter.core.attention import Attention, needs_attention
+from services.dead_letter.core.attention import Attention, headline, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterStats
 from services.dead_letter.core.statuses import ReaderStatus, WatchedService, tables_of
 from services.dead_letter.ports import DeadLetterStore
@@ -57,7 +57,7 @@ def _shown(tools: CommandTools) -> tuple[Sequence[Attention], list[str]]:
 
 
 def _attention(items: Sequence[Attention]) -> Iterator[str]:
-    yield f"{len(items)} need attention" if items else "nothing needs attention"
+    yield headline(items)
     for item in items:
         yield f"{'! ' if item.urgent else '- '}{item.where}: {item.what}" + (
             f", since {moment(item.since)}" if item.since else ""

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.dead_letter.core.dead_letters import DeadLetterStats, State
+from services.dead_letter.core.dead_letters import DeadLetterStats
+from services.dead_letter.core.guidance import OF_OTHER_PROGRAMS
 from services.dead_letter.core.statuses import (
     BigtableReaderStatus,
     ConsumerAnswer,
@@ -20,7 +21,8 @@ from services.dead_letter.core.statuses import (
     TableTrouble,
     WatchedService,
 )
-from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import format_timestamp
 
 FAR_BEHIND: Final = 300.0
 """Seconds of lag from which on a reader needs attention."""
@@ -97,20 +99,47 @@ def needs_attention(
     readers = {_launched(one) for one in services if isinstance(one.status, ReaderStatus)}
     found = [item for service in services for item in _of_service(service, readers, launcher)]
     found += _of_backlogs(services)
-    if letters is not None and (count := letters.by_state.get(State.OPEN, 0)):
-        oldest = None if letters.oldest_open is None else format_timestamp(Nanoseconds(letters.oldest_open))
-        found.append(
-            Attention(
-                urgent=False,
-                what=f"{count:,} open dead letter{'' if count == 1 else 's'}",
-                where="dead letters",
-                why="changes that could not be applied; the rows in BigQuery are older than at the source",
-                since=oldest,
-                todo="open Dead letters: fix the cause of a group, then replay it",
-                command=launcher.command("dead-letters", "groups"),
-            )
-        )
+    if letters is not None:
+        found += _of_dead_letters(letters, launcher)
     return sorted(found, key=lambda item: not item.urgent)
+
+
+def headline(items: Sequence[Attention]) -> str:
+    """Return how much needs attention."""
+    if not items:
+        return "nothing needs attention"
+    return "1 thing needs attention" if len(items) == 1 else f"{len(items)} things need attention"
+
+
+def _of_dead_letters(letters: DeadLetterStats, launcher: Launcher) -> Iterator[Attention]:
+    """Yield what others have published, which no replay helps, apart from the changes that could not be applied."""
+    foreign = {reason: count for reason, count in letters.by_reason.items() if reason in OF_OTHER_PROGRAMS}
+    if count := sum(foreign.values()):
+        options = [word for reason in Reason if reason in foreign for word in ("--reason", reason.value)]
+        yield Attention(
+            urgent=False,
+            what=f"{count:,} message{' that is no change batch' if count == 1 else 's that are no change batches'}",
+            where="dead letters",
+            why="another program publishes to the topic; a replay cannot help",
+            since=_oldest(letters, foreign),
+            todo="open Dead letters: find the program by the attributes of one, stop it, and discard them",
+            command=launcher.command("dead-letters", "groups", *options),
+        )
+    changes = {reason: count for reason, count in letters.by_reason.items() if reason not in OF_OTHER_PROGRAMS}
+    if count := sum(changes.values()):
+        yield Attention(
+            urgent=False,
+            what=f"{count:,} open dead letter{'' if count == 1 else 's'}",
+            where="dead letters",
+            why="changes that could not be applied; the rows in BigQuery are older than at the source",
+            since=_oldest(letters, changes),
+            todo="open Dead letters: fix the cause of a group, then replay it",
+            command=launcher.command("dead-letters", "groups"),
+        )
+
+
+def _oldest(letters: DeadLetterStats, reasons: Collection[Reason]) -> str:
+    return format_timestamp(min(letters.oldest_by_reason[reason] for reason in reasons))
 
 
 def _of_backlogs(services: Sequence[WatchedService]) -> Iterator[Attention]:

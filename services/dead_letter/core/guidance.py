@@ -28,3 +28,5 @@ GUIDANCE: Final[Mapping[Reason, str]] = {
     Reason.NOT_APPLIED_IN_TIME: "Fix what the consumer's status says of the table, then replay the whole group.",
     Reason.UNEXPLAINED: "Upgrade this service if a newer version sent it; otherwise find who did, and discard this.",
 }
+OF_OTHER_PROGRAMS: Final = frozenset(reason for reason, text in GUIDANCE.items() if text == _OTHERS)
+"""Reasons of messages that are no change batches: no reader has published them."""

@@ -64,7 +64,7 @@ def state_of(api: Api, letter: DeadLetter) -> str:
 def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(api: Api) -> None:
     page = text_of(Visit(api).get("/"))
 
-    assert page.index("4 things need attention") < page.index("Sources") < page.index("Tables")
+    assert page.index("5 things need attention") < page.index("Sources") < page.index("Tables")
     for wanted in (
         "Act now consumer : table flights is deferred since just now",
         "grant bigquery.tables.updateData on table flights to the consumer",
@@ -72,7 +72,8 @@ def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(ap
         "./millrace spanner-reader snapshot airports Copy",
         "Act now orders : refuses connections http://10.0.0.4:8080/status cannot be asked: ConnectionRefusedError",
         "curl --max-time 5 http://10.0.0.4:8080/readyz Copy",
-        "Look soon dead letters : 3 open dead letters since 3 h ago",
+        "Look soon dead letters : 1 message that is no change batch since 3 h ago",
+        "Look soon dead letters : 2 open dead letters since 1 h ago",
         "flights ● reading 2.5 s 2026-11-21 13:00:00 UTC 3 running, 12 finished",
         "traffic ● reading 0.8 s",
         "4 tables, 1 in trouble",
@@ -175,7 +176,7 @@ def test_this_clone_is_known_as_one() -> None:
 def test_without_services_the_page_says_how_to_watch_them(api: Api) -> None:
     page = text_of(Visit(with_letters(Api())).get("/"))
     assert "CONSOLE_SERVICES" in page
-    assert "3 open dead letters" in page
+    assert "2 things need attention - Pipeline" in page
     assert "Nothing needs attention" in text_of(Visit(Api()).get("/"))
 
 

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from services.dead_letter.core.attention import needs_attention
+from services.dead_letter.core.attention import headline, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterStats
 from services.dead_letter.core.documents import stats_document
 from services.dead_letter.core.statuses import MOST_TABLES_SHOWN, ReaderStatus, tables_of
@@ -31,6 +31,7 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
             tables=tables_of(services),
             most_tables=MOST_TABLES_SHOWN,
             items=items,
+            headline=headline(items).capitalize(),
             where=tools.launcher.where,
             stats=_shown(stats),
             store_error=error,
