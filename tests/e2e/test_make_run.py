@@ -61,7 +61,8 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
         for line in run.stdout:
             before.append(line)
             if "changing rows" in line:
-                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=timedelta(seconds=200))
+                patience, pause = timedelta(seconds=200), timedelta(seconds=0.5)  # each try opens a connection
+                wait_until(a_row_is_changed_behind_its_back, "the table", timeout=patience, pause=pause)
                 break
         said = "".join(before) + run.stdout.read()
 
