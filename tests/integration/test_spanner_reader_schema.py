@@ -170,9 +170,9 @@ def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_res
             watched.write("t", id=2, a="x", b="text")
             await watched.until(lambda: bool(watched.resync_requests()))
             await watched.until(lambda: watched.changes("t") == 2)
-        types = [{column.name: column.type for column in header.columns} for header in watched.topic.headers]
-        assert types[0]["b"] == "INT64"
-        assert types[-1]["b"] == "STRING"
+        columns = [column for header in watched.topic.headers for column in header.columns]
+        types = [column.type for column in columns if column.name == "b"]  # an inspection may come between DROP and ADD
+        assert (types[0], types[-1]) == ("INT64", "STRING")
         assert watched.resync_requests() == {"t": {("column_type_changed", ("b",))}}
 
     asyncio.run(scenario())
