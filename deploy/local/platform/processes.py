@@ -178,11 +178,14 @@ class Processes:
         """Return the processes that have ended by themselves and were not restarted."""
         return list(self._dead)
 
-    def restart(self, dead: Process) -> Process:
-        """Start the command of a process that has died again, with the same log, in its place."""
+    def restart(self, dead: Process, changed: Mapping[str, str] | None = None) -> Process:
+        """Start the command of a process that has died again, with the same log, in its place.
+
+        ``changed`` is what its environment has instead or besides.
+        """
         arguments, environment = dead.command
         dead.end()
-        process = self.start(dead.name, arguments, environment)
+        process = self.start(dead.name, arguments, {**environment, **(changed or {})})
         self._dead.remove(dead)
         started = self._running.pop()
         place = self.running.index(dead)

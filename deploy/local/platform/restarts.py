@@ -1,19 +1,25 @@
-"""Services of the platform that stays: one that has died is restarted, until it is plain that this does not help."""
+"""Services of the platform that stays: one that has died is restarted, after pauses that grow.
 
+It gets what its settings file holds by then, so that a setting is corrected as it is where services are deployed.
+"""
+
+import shlex
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
-from deploy.local.platform.processes import Process, ProcessDiedError, Processes
+from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.services import Service
 from shared.runtime.clock import Clock
 
-WINDOW: Final = timedelta(minutes=5)
-MOST: Final = 5
-"""Restarts of one service within the window; it is given up after that."""
+_WINDOW: Final = timedelta(minutes=5)
+"""For how long a death makes the next pause longer."""
+LONGEST: Final = 60
+"""The longest pause, in seconds."""
 _MISCONFIGURED: Final = 2
-"""The exit code of a service that needs a person: a restart would end in the same way."""
+"""The exit code of a service that needs a person."""
 
 
 class Restarts:
@@ -30,7 +36,7 @@ class Restarts:
         self._due: dict[str, int] = {}
 
     def restart_ended(self) -> bool:
-        """Restart what is due, and return whether anything was; ProcessDiedError where a restart does not help."""
+        """Restart what is due, and return whether anything was; ProcessDiedError where an emulator has died."""
         restarted = False
         for process in self._processes.dead:
             if process.name not in self._crashes:  # an emulator, whose data have died with it
@@ -40,7 +46,7 @@ class Restarts:
             elif self._clock.now() >= self._due[process.name]:
                 del self._due[process.name]
                 service = next(one for one in self._services if one.process is process)
-                service.process = self._processes.restart(process)
+                service.process = self._processes.restart(process, _settings_in(self._settings_file(process)))
                 self._say(f"{process.name} is restarted")
                 restarted = True
         return restarted
@@ -48,14 +54,21 @@ class Restarts:
     def _wait(self, process: Process) -> int:
         """Return how long to wait, in nanoseconds."""
         now, crashes = self._clock.now(), self._crashes[process.name]
-        window = WINDOW // timedelta(microseconds=1) * 1000
+        window = _WINDOW // timedelta(microseconds=1) * 1000
         while crashes and crashes[0] < now - window:
             crashes.popleft()
         crashes.append(now)
-        if process.exit_code == _MISCONFIGURED:
-            raise ProcessDiedError(f"a restart would not help: {process.obituary()}")
-        if len(crashes) > MOST:
-            raise ProcessDiedError(f"given up after {MOST} restarts within {WINDOW}: {process.obituary()}")
-        seconds = 1 << (len(crashes) - 1)
+        seconds = min(1 << (len(crashes) - 1), LONGEST)
         self._say(f"{process.name} ended with exit code {process.exit_code}; it is restarted in {seconds} s")
+        if process.exit_code == _MISCONFIGURED:
+            self._say(f"it needs you: the end of {process.log} says what; settings: {self._settings_file(process)}")
         return seconds * 1_000_000_000
+
+    def _settings_file(self, process: Process) -> Path:
+        return self._processes.directory / f"{process.name}.env"
+
+
+def _settings_in(file: Path) -> dict[str, str]:
+    """Return what a file of `export NAME=value` lines sets."""
+    words = shlex.split(file.read_text(), comments=True) if file.exists() else []
+    return dict(word.split("=", 1) for word in words if "=" in word)
