@@ -95,14 +95,14 @@ class KeyRangePartitionStore(Protocol):
     async def advance(
         self, progress: Sequence[BigtableProgress], *, release: bool = False
     ) -> Collection[StreamRangeId]:
-        """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them).
+        """Save how far partitions are confirmed, their reserved upper limits, and renew (or release) their leases.
 
-        Return those that are no longer ours. A ceiling never falls, nor does a low watermark: but the ceiling
-        of what is released, or ended, is the one that is named, for no further stamp is made.
+        Return those that are no longer ours. A reserved upper limit never falls, nor does a low watermark. But the
+        limit of what is released, or ended, is the one that is named, for no further stamp is made.
         """
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
-        """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours.
+        """End a partition: children carry on above the reserved upper limit; False, and no change, if it is not ours.
 
         One write on the partition's own row decides; the reader that tends next finishes what a crash leaves behind.
         Closing again what we have closed changes nothing and returns True. Keys of the partition that no child names

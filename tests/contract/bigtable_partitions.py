@@ -144,13 +144,13 @@ async def take(store: KeyRangePartitionStore, *keys: str) -> list[BigtablePartit
 
 
 def reached(
-    partition: BigtablePartition, *, minutes: int = 0, ceiling: int = 0, at: str | None = None
+    partition: BigtablePartition, *, minutes: int = 0, reserved_up_to: int = 0, at: str | None = None
 ) -> BigtableProgress:
-    """Return progress by so many minutes, up to the token of that name, asking for a ceiling above the minimum."""
+    """Return progress by so many minutes, up to the token of that name; its upper limit is above the minimum."""
     range_ = partition.stream_range.range
     position = partition.position if at is None else Position((RangeToken(range_, at),))
     watermark = Microseconds(partition.low_watermark + minutes * MINUTE)
-    return BigtableProgress(partition, position, watermark, partition.min_version + ceiling)
+    return BigtableProgress(partition, position, watermark, partition.min_version + reserved_up_to)
 
 
 class KilledError(Exception):

@@ -25,7 +25,7 @@ from tests.contract.bigtable_partitions import (
 )
 
 CHILDREN = [child("-b"), child("b-c")]
-CEILING = 500
+RESERVED = 500
 
 
 @dataclass
@@ -90,8 +90,8 @@ async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
 
 
 async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
-    """Begin, and take the first of two key ranges, with stamps up to a ceiling."""
+    """Begin, and take the first of two key ranges, with stamps up to a reserved upper limit."""
     await begun(store, "-c", "c-")
     (held,) = await take(store, "a")
-    assert await store.advance([reached(held, ceiling=CEILING, at="saved")]) == frozenset()
+    assert await store.advance([reached(held, reserved_up_to=RESERVED, at="saved")]) == frozenset()
     return held

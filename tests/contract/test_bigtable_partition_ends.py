@@ -30,13 +30,13 @@ class PartitionEndsContract(Promises):
 
     # Ends
 
-    def test_a_split_is_carried_on_above_the_ceiling_and_is_closed_once(self) -> None:
+    def test_a_split_is_carried_on_above_the_reserved_limit_and_is_closed_once(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-c", "c-")
             (held,) = await take(one, "a")
-            await one.advance([reached(held, ceiling=500)])
-            end = reached(held, minutes=3, ceiling=20)
+            await one.advance([reached(held, reserved_up_to=500)])
+            end = reached(held, minutes=3, reserved_up_to=20)
             assert await one.close(end, [child("-b"), child("b-c")])
             assert await stream_ranges(two) == ["-b:-b", "b-c:b-c", "c-:@"]
             assert await one.close(end, [child("-b"), child("b-c")])  # again: nothing
@@ -74,8 +74,8 @@ class PartitionEndsContract(Promises):
             (left,) = await take(one, "a")
             (right,) = await take(two, "c")
             closed = await asyncio.gather(
-                one.close(reached(left, minutes=5, ceiling=40), [child("-b", "-d")]),
-                two.close(reached(right, minutes=4, ceiling=60), [child("b-d", "-d")]),
+                one.close(reached(left, minutes=5, reserved_up_to=40), [child("-b", "-d")]),
+                two.close(reached(right, minutes=4, reserved_up_to=60), [child("b-d", "-d")]),
             )
             assert all(closed)
             tended = [await store.tend() for store in (one, two)]
@@ -128,7 +128,7 @@ class PartitionEndsContract(Promises):
             two = stores.open("two", timeouts=MergeTimeouts(merge=timedelta(), token=timedelta(days=1)))
             await begun(one, "-b", "b-d", "d-")
             (left, right) = await take(one, "a", "c")
-            await one.close(reached(left, ceiling=30), [child("-b", "-d")])
+            await one.close(reached(left, reserved_up_to=30), [child("-b", "-d")])
             await one.close(reached(right), [child("b-c", "-c"), child("c-d")])  # never hears of -d
             assert await stream_ranges(two) == ["-b:-b -> -d", "b-c:b-c -> -c", "c-d:c-d", "d-:@"]
             assert (await two.tend()).reconciled == 2
@@ -147,7 +147,7 @@ class PartitionEndsContract(Promises):
             two = stores.open("two", timeouts=ZERO_TIMEOUTS)
             start = await begun(one, "-")
             (held,) = await take(one, "a")
-            await one.close(reached(held, minutes=90, ceiling=30), [child("b-c")])
+            await one.close(reached(held, minutes=90, reserved_up_to=30), [child("b-c")])
             assert await stream_ranges(one) == ["-b:", "b-c:b-c", "c-:"]
             assert [p.stream_range.range for p in await one.claim((await one.survey()).stream_ranges)] == [span("b-c")]
             assert (await one.tend()).reconciled == 0
@@ -167,11 +167,11 @@ class PartitionEndsContract(Promises):
             for wrong, target in ((reached(left, at="l"), "-b"), (reached(left, at="l"), "b-"), (reached(left), "-d")):
                 with pytest.raises(ValueError, match="cannot wait"):
                     await one.wait_for(wrong, span(target))
-            assert await one.wait_for(reached(left, ceiling=70, at="l"), span("-d"))
+            assert await one.wait_for(reached(left, reserved_up_to=70, at="l"), span("-d"))
             assert await stream_ranges(one) == ["-b:l -> -d", "b-d:@", "d-:@"]
             assert [stream_range.again for stream_range in (await whole(one)).stream_ranges] == [1, 0, 0]
             assert await one.wait_for(reached(left, at="l"), span("-d"))  # said again
-            assert await one.close(reached(right, ceiling=60), [child("b-d", "-d", "r")])
+            assert await one.close(reached(right, reserved_up_to=60), [child("b-d", "-d", "r")])
             assert await stream_ranges(one) == ["-d:l,r", "d-:@"]
             (whole_again,) = await take(one, "a")
             assert (whole_again.min_version, whole_again.stream_range.again) == (left.min_version + 70, 0)
@@ -239,7 +239,7 @@ class PartitionEndsContract(Promises):
             await one.survey()
             await one.tend()
             (again,) = await take(one, "a")
-            await one.advance([reached(again, ceiling=80)])
+            await one.advance([reached(again, reserved_up_to=80)])
             restarted = await one.restart_from_time(again)
             assert restarted is not None
             assert restarted.position == Position(start=Microseconds(start + MINUTE))

@@ -130,7 +130,7 @@ class PartitionStoreContract(Promises):
             start = await begun(one, "-b", "b-")
             (claimed,) = await take(one, "a")
             assert (claimed.position, claimed.low_watermark, claimed.owner) == (Position(start=start), start, "one")
-            assert claimed.min_version == claimed.ceiling == claimed.stream_range.min_version
+            assert claimed.min_version == claimed.reserved_up_to == claimed.stream_range.min_version
             survey = await whole(two)
             assert [saved.owner for saved in survey.saved.values()] == ["one"]
             assert [saved.free for saved in survey.saved.values()] == [False]
@@ -174,17 +174,17 @@ class PartitionStoreContract(Promises):
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")
             (first,) = await take(one, "a")
-            assert await one.advance([reached(first, minutes=1, ceiling=70, at="saved")]) == frozenset()
+            assert await one.advance([reached(first, minutes=1, reserved_up_to=70, at="saved")]) == frozenset()
             await stores.let_leases_end(two)
             (second,) = await take(two, "a")
             assert second.fence == first.fence + 1
             assert second.position == Position((child("-", named="saved").token,))
             assert second.low_watermark == first.low_watermark + MINUTE
-            assert second.min_version == second.ceiling == first.min_version + 70
+            assert second.min_version == second.reserved_up_to == first.min_version + 70
 
             name = first.stream_range.id
-            assert await one.advance([reached(first, minutes=9, ceiling=900, at="z")]) == {name}
-            assert await one.advance([reached(first, minutes=9, ceiling=900, at="z")], release=True) == {name}
+            assert await one.advance([reached(first, minutes=9, reserved_up_to=900, at="z")]) == {name}
+            assert await one.advance([reached(first, minutes=9, reserved_up_to=900, at="z")], release=True) == {name}
             assert not await one.close(reached(first, minutes=9), [child("-b"), child("b-")])
             saved = (await whole(two)).saved[name]
             assert (saved.owner, saved.fence, saved.state) == ("two", second.fence, "RUNNING")
@@ -200,7 +200,9 @@ class PartitionStoreContract(Promises):
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")
             (held,) = await take(one, "a")
-            assert await one.advance([reached(held, minutes=2, ceiling=50, at="left")], release=True) == frozenset()
+            assert (
+                await one.advance([reached(held, minutes=2, reserved_up_to=50, at="left")], release=True) == frozenset()
+            )
             saved = (await whole(two)).saved[held.stream_range.id]
             assert (saved.owner, saved.free) == ("", True)
             (taken,) = await take(two, "a")
@@ -217,20 +219,20 @@ class PartitionStoreContract(Promises):
             (first,) = await take(one, "a")
             (second,) = await take(one, "a")
             assert second.fence == first.fence + 1
-            assert await one.advance([reached(first, ceiling=900)]) == {first.stream_range.id}
-            assert await one.advance([reached(second, ceiling=10)], release=True) == frozenset()
+            assert await one.advance([reached(first, reserved_up_to=900)]) == {first.stream_range.id}
+            assert await one.advance([reached(second, reserved_up_to=10)], release=True) == frozenset()
             (third,) = await take(two, "a")
             assert third.min_version == first.min_version + 10
 
         self.run(promise)
 
-    def test_ceilings_and_low_watermarks_never_fall(self) -> None:
+    def test_reserved_limits_and_low_watermarks_never_fall(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")
             (held,) = await take(one, "a")
-            for minutes, ceiling in [(1, 100), (5, 300), (2, 200), (0, 0)]:
-                assert await one.advance([reached(held, minutes=minutes, ceiling=ceiling)]) == frozenset()
+            for minutes, reserved_up_to in [(1, 100), (5, 300), (2, 200), (0, 0)]:
+                assert await one.advance([reached(held, minutes=minutes, reserved_up_to=reserved_up_to)]) == frozenset()
             assert (await whole(one)).saved[held.stream_range.id].low_watermark == held.low_watermark + 5 * MINUTE
             await stores.let_leases_end(two)
             (taken,) = await take(two, "a")
@@ -243,13 +245,13 @@ class PartitionStoreContract(Promises):
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")
             (held,) = await take(one, "a")
-            await one.advance([replace(reached(held, ceiling=300), min_version=held.min_version + 40)])
-            await one.advance([reached(held, ceiling=50)], release=True)
+            await one.advance([replace(reached(held, reserved_up_to=300), min_version=held.min_version + 40)])
+            await one.advance([reached(held, reserved_up_to=50)], release=True)
             saved = (await whole(two)).saved[held.stream_range.id]
-            assert (saved.min_version, saved.ceiling) == (held.min_version + 50, held.min_version + 50)
+            assert (saved.min_version, saved.reserved_up_to) == (held.min_version + 50, held.min_version + 50)
             (taken,) = await take(two, "a")
-            assert taken.min_version == taken.ceiling == held.min_version + 50
-            await two.advance([replace(reached(taken, ceiling=300), min_version=taken.min_version + 40)])
+            assert taken.min_version == taken.reserved_up_to == held.min_version + 50
+            await two.advance([replace(reached(taken, reserved_up_to=300), min_version=taken.min_version + 40)])
             await two.close(reached(taken), [child("-b"), child("b-")])
             assert {stream_range.min_version for stream_range in (await whole(one)).stream_ranges} == {
                 taken.min_version + 40

@@ -23,7 +23,7 @@ from tests.contract.bigtable_partitions import (
     until_known,
     whole,
 )
-from tests.contract.bigtable_rigs import CEILING, CHILDREN, Rig, Run, holding
+from tests.contract.bigtable_rigs import CHILDREN, RESERVED, Rig, Run, holding
 
 # Killed at each request
 
@@ -47,7 +47,7 @@ def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, 
         held = await holding(rig, dying)
         channels.restart_counting({number: when})
         with pytest.raises(KilledError):
-            await dying.close(reached(held, ceiling=CEILING), CHILDREN)
+            await dying.close(reached(held, reserved_up_to=RESERVED), CHILDREN)
         well = rig.well()
         decided = (number, when) != (1, "before")
         await rig.stores.let_leases_end(well)
@@ -58,14 +58,14 @@ def test_killed_at_each_request_of_an_end_another_replica_finishes_it(run: Run, 
         await well.tend()
         if not decided:  # nothing was: the partition goes on where it was, and ends in other hands
             (taken,) = await take(well, "a")
-            assert (taken.position.tokens[0].token, taken.min_version) == ("saved", held.min_version + CEILING)
+            assert (taken.position.tokens[0].token, taken.min_version) == ("saved", held.min_version + RESERVED)
             await well.close(reached(taken), CHILDREN)
         assert await stream_ranges(well) == ["-b:-b", "b-c:b-c", "c-:@"]
         survey = await whole(well)
         assert survey.saved == {}
         assert [stream_range.min_version - held.min_version for stream_range in survey.stream_ranges[:2]] == [
-            CEILING,
-            CEILING,
+            RESERVED,
+            RESERVED,
         ]
         assert {p.stream_range.range for p in await well.claim(survey.stream_ranges)} == {
             span("-b"),
@@ -117,11 +117,11 @@ def test_killed_at_each_request_of_the_second_half_of_a_merge(run: Run, when: Wh
             await begun(well, "-b", "b-d", "d-")
             (left,) = await take(well, "a")
             (right,) = await take(dying, "c")
-            await dying.advance([reached(right, ceiling=CEILING)])
-            await well.close(reached(left, ceiling=20), [child("-b", "-d")])
+            await dying.advance([reached(right, reserved_up_to=RESERVED)])
+            await well.close(reached(left, reserved_up_to=20), [child("-b", "-d")])
             channels.restart_counting({number: when})
             with pytest.raises(KilledError):
-                await dying.close(reached(right, ceiling=CEILING), [child("b-d", "-d")])
+                await dying.close(reached(right, reserved_up_to=RESERVED), [child("b-d", "-d")])
             await rig.stores.let_leases_end(well)
             await well.tend()
             survey = await whole(well)
@@ -131,7 +131,7 @@ def test_killed_at_each_request_of_the_second_half_of_a_merge(run: Run, when: Wh
                 await well.close(reached(taken), [child("b-d", "-d")])
             assert await stream_ranges(well) == ["-d:-b,b-d", "d-:@"]
             (merged,) = await take(well, "c")
-            assert merged.min_version == max(right.min_version + CEILING, left.min_version + 20)
+            assert merged.min_version == max(right.min_version + RESERVED, left.min_version + 20)
             assert survey.readers >= {"well"}
 
     run(scenario)
@@ -144,14 +144,14 @@ def test_killed_at_each_request_of_a_claim_nothing_is_lost_to_it(run: Run, when:
             rig = make()
             well, (dying, channels) = rig.well(), rig.owner("dies", kills=True)
             held = await holding(rig, well)
-            await well.advance([reached(held, ceiling=CEILING, at="left")], release=True)
+            await well.advance([reached(held, reserved_up_to=RESERVED, at="left")], release=True)
             survey = await dying.survey()
             channels.restart_counting({number: when})
             with pytest.raises(KilledError):
                 await dying.claim([survey.stream_ranges[0]])
             await rig.stores.let_leases_end(well)
             (taken,) = await take(well, "a")
-            assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + CEILING)
+            assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + RESERVED)
             assert taken.fence == held.fence + (1 if (number, when) == (1, "before") else 2)
 
     run(scenario)
@@ -199,17 +199,17 @@ def test_whatever_request_fails_once_asking_again_ends_well(run: Run, number: in
         held = min(claimed.values(), key=lambda partition: partition.stream_range.range)
 
         channels.restart_counting({number: when})
-        progress = [reached(one, ceiling=CEILING, at="saved") for one in claimed.values()]
+        progress = [reached(one, reserved_up_to=RESERVED, at="saved") for one in claimed.values()]
         assert await until_known(lambda: store.advance(progress)) == frozenset()
 
         channels.restart_counting({number: when})
-        assert await until_known(lambda: store.close(reached(held, ceiling=CEILING), CHILDREN))
+        assert await until_known(lambda: store.close(reached(held, reserved_up_to=RESERVED), CHILDREN))
         await until_known(store.survey)
         tended = await until_known(store.tend)
         assert await stream_ranges(store) == ["-b:-b", "b-c:b-c", "c-:@"]
         assert tended.split == 1
         (born,) = await take(rig.well(), "a")
-        assert born.min_version == held.min_version + CEILING
+        assert born.min_version == held.min_version + RESERVED
 
     run(scenario)
 
@@ -221,14 +221,14 @@ def test_a_late_request_does_not_put_back_what_was_saved_after_it(run: Run) -> N
         held = await holding(rig, store)
         channels.restart_counting({1: "late"})
         with pytest.raises(TransientError):
-            await store.advance([reached(held, ceiling=600, at="early")])
-        assert await store.advance([reached(held, ceiling=900, at="later")]) == frozenset()
+            await store.advance([reached(held, reserved_up_to=600, at="early")])
+        assert await store.advance([reached(held, reserved_up_to=900, at="later")]) == frozenset()
         await channels.deliver()
-        assert await store.advance([reached(held, ceiling=901, at="last")]) == frozenset()
+        assert await store.advance([reached(held, reserved_up_to=901, at="last")]) == frozenset()
         channels.restart_counting({1: "late"})
         with pytest.raises(TransientError):
             await store.advance([reached(held, at="too late")])
-        await store.advance([reached(held, ceiling=901, at="left")], release=True)
+        await store.advance([reached(held, reserved_up_to=901, at="left")], release=True)
         await channels.deliver()
         (taken,) = await take(rig.well(), "a")
         assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + 901)
@@ -275,9 +275,9 @@ def test_a_late_request_that_comes_first_is_known_for_ones_own(run: Run) -> None
         held = await holding(rig, store)
         channels.restart_counting({1: "late"})
         with pytest.raises(TransientError):
-            await store.advance([reached(held, ceiling=600)])
+            await store.advance([reached(held, reserved_up_to=600)])
         await channels.deliver()
-        assert await store.advance([reached(held, ceiling=550)], release=True) == frozenset()
+        assert await store.advance([reached(held, reserved_up_to=550)], release=True) == frozenset()
         (taken,) = await take(rig.well(), "a")
         assert taken.min_version == held.min_version + 550
 
@@ -332,9 +332,9 @@ def test_a_claim_of_what_was_renewed_since_it_was_seen_takes_nothing(run: Run) -
         held = await holding(rig, owner)
         await rig.stores.let_leases_end(other)
         survey = await other.survey()
-        assert await owner.advance([reached(held, ceiling=900)]) == frozenset()
+        assert await owner.advance([reached(held, reserved_up_to=900)]) == frozenset()
         assert await other.claim([survey.stream_ranges[0]]) == []
-        assert await owner.advance([reached(held, ceiling=901)]) == frozenset()
+        assert await owner.advance([reached(held, reserved_up_to=901)]) == frozenset()
 
     run(scenario)
 
@@ -349,7 +349,7 @@ def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(run: Run) ->
         (asleep,) = await take(sleeper, "a")
         await rig.stores.let_leases_end(well)
         (held,) = await take(well, "a")
-        await well.close(reached(held, ceiling=CEILING), CHILDREN)  # and its row is gone
+        await well.close(reached(held, reserved_up_to=RESERVED), CHILDREN)  # and its row is gone
 
         late_channels.restart_counting({2: "before"})
         with pytest.raises(KilledError):
@@ -357,7 +357,7 @@ def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(run: Run) ->
                 [old.stream_ranges[0]]
             )  # makes the row again, and dies before it looks whether the key range is there
         assert asleep.stream_range.id in (await whole(well)).saved
-        assert await sleeper.advance([reached(asleep, ceiling=10_000)]) == {asleep.stream_range.id}
+        assert await sleeper.advance([reached(asleep, reserved_up_to=10_000)]) == {asleep.stream_range.id}
         assert not await sleeper.close(reached(asleep), [child("-c")])
         assert await stream_ranges(well) == ["-b:-b", "b-c:b-c", "c-:@"]
         await rig.stores.let_leases_end(well)

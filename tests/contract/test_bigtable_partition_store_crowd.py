@@ -126,7 +126,7 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
                     asked = chance.sample(free, min(len(free), 2))
                     for partition in await store.claim(asked):
                         held[partition.stream_range.id] = Reading(
-                            partition, Stamps(partition.min_version, partition.ceiling)
+                            partition, Stamps(partition.min_version, partition.reserved_up_to)
                         )
                         ever.append(held[partition.stream_range.id])
                 case 2 | 3 | 4 if held:
@@ -136,28 +136,30 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
                     ]
                     asking = [
                         reached(
-                            one.partition, minutes=chance.randint(0, 3), ceiling=ceiling - one.partition.min_version
+                            one.partition,
+                            minutes=chance.randint(0, 3),
+                            reserved_up_to=reserved_up_to - one.partition.min_version,
                         )
-                        for one, ceiling in zip(some, wanted, strict=True)
+                        for one, reserved_up_to in zip(some, wanted, strict=True)
                     ]
                     lost = await store.advance(asking)
-                    for one, ceiling in zip(some, wanted, strict=True):
+                    for one, reserved_up_to in zip(some, wanted, strict=True):
                         if one.partition.stream_range.id in lost:
                             held.pop(one.partition.stream_range.id)  # it goes on stamping all the same
                         else:
-                            one.stamps.raised(ceiling)
+                            one.stamps.raised(reserved_up_to)
                 case 5 if held:
                     one = chance.choice(list(held.values()))
                     del held[one.partition.stream_range.id]
                     ever.remove(one)  # it stamps no more, whatever comes of that
-                    await store.advance([reached(one.partition, ceiling=used(one))], release=True)
+                    await store.advance([reached(one.partition, reserved_up_to=used(one))], release=True)
                 case 6 | 7 | 8 if held:
                     one = chance.choice(list(held.values()))
                     range_ = one.partition.stream_range.range
                     children = crowd.service.children(range_) if chance.random() < 0.8 else wild(chance)
                     del held[one.partition.stream_range.id]
                     ever.remove(one)
-                    crowd.closed += await store.close(reached(one.partition, ceiling=used(one)), children)
+                    crowd.closed += await store.close(reached(one.partition, reserved_up_to=used(one)), children)
                 case 9:
                     await store.tend()
                     crowd.monotonic[0] += LEASE.total_seconds() * chance.choice([0, 0.4, 1.1])
@@ -192,9 +194,9 @@ async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> 
     else:
         raise AssertionError("it never comes together")
     for partition in await last.claim(survey.stream_ranges):
-        stamps = Stamps(partition.min_version, partition.ceiling)
+        stamps = Stamps(partition.min_version, partition.reserved_up_to)
         stamps.raised(partition.min_version + 1)
-        assert await last.advance([reached(partition, ceiling=1)]) == frozenset()
+        assert await last.advance([reached(partition, reserved_up_to=1)]) == frozenset()
         crowd.stamp(Reading(partition, stamps), 0)
     assert all(max(generations)[0] == max(g[0] for g in generations) for generations in crowd.stamped.values())
     crowd.check()

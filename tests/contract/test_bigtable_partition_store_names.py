@@ -65,7 +65,7 @@ def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_e
             await new.begin([span("-")], start)
         assert (await new.survey()).stream_ranges == ()
 
-        await old.advance([reached(held, ceiling=10**9)], release=True)
+        await old.advance([reached(held, reserved_up_to=10**9)], release=True)
         await old.leave()
         assert await new.begin([span("-")], start)
         survey = await new.survey()

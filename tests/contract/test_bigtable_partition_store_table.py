@@ -29,7 +29,7 @@ from tests.contract.bigtable_partitions import (
     take,
     whole,
 )
-from tests.contract.bigtable_rigs import CEILING, CHILDREN, Rig, Run, holding
+from tests.contract.bigtable_rigs import CHILDREN, RESERVED, Rig, Run, holding
 
 VERSIONS: dict[str, Any] = {"max_num_versions": 1}
 AGE: dict[str, Any] = {"max_age": {"seconds": 60}}
@@ -158,7 +158,7 @@ def test_rows_that_are_not_what_a_reader_wrote_are_refused(run: Run) -> None:
             await begun(fixed.well(), "-")
             (stream_range,) = (await whole(fixed.well())).stream_ranges
             if qualifier != b"saved":
-                assert stream_range.min_version >= held.min_version + CEILING
+                assert stream_range.min_version >= held.min_version + RESERVED
 
     run(scenario)
 
@@ -187,9 +187,9 @@ def test_stream_ranges_that_were_deleted_are_not_taken_for_a_stream_that_never_b
         assert (await store.survey()).stream_ranges == ()
         await store.tend()
         assert (await rig.rows.scan()).partitions.keys() == {held.stream_range.id}  # left, to be looked into
-        assert await store.advance([reached(held, ceiling=10**9)]) == frozenset()
+        assert await store.advance([reached(held, reserved_up_to=10**9)]) == frozenset()
         with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-            await store.close(reached(held, ceiling=10**9), CHILDREN)
+            await store.close(reached(held, reserved_up_to=10**9), CHILDREN)
 
         start = (await store.survey()).now
         assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped

@@ -46,7 +46,7 @@ class Row:
     claim: int
     position: Position
     low_watermark: Microseconds
-    ceiling: int
+    reserved_up_to: int
     min_version: int
     renewals: int = 0
     load: int = 0
@@ -130,8 +130,8 @@ class FakePartitionStore:
         if self.table.topology is not None:
             self._check()
             return False
-        ceilings = [row.ceiling for row in self.table.rows.values()]
-        min_version = max(ceilings, default=0)
+        limits = [row.reserved_up_to for row in self.table.rows.values()]
+        min_version = max(limits, default=0)
         try:
             first = begin(
                 ranges, life=f"{next(self.table.numbers)}", start=start, min_version=max(min_version, self.table.now())
@@ -184,15 +184,15 @@ class FakePartitionStore:
                 continue
             claim = next(self.table.numbers)
             self._claims.add(claim)
-            ceiling = max(stream_range.min_version, 0 if row is None else row.ceiling)
+            reserved_up_to = max(stream_range.min_version, 0 if row is None else row.reserved_up_to)
             taken = self.table.rows[stream_range.id] = Row(
                 owner=self._owner,
                 fence=1 if row is None else row.fence + 1,
                 claim=claim,
                 position=stream_range.position if row is None else row.position,
                 low_watermark=stream_range.low_watermark if row is None else row.low_watermark,
-                ceiling=ceiling,
-                min_version=ceiling,
+                reserved_up_to=reserved_up_to,
+                min_version=reserved_up_to,
                 load=0 if row is None else row.load,
             )
             claimed.append(
@@ -200,8 +200,8 @@ class FakePartitionStore:
                     stream_range=stream_range,
                     position=taken.position,
                     low_watermark=taken.low_watermark,
-                    min_version=taken.ceiling,
-                    ceiling=taken.ceiling,
+                    min_version=taken.reserved_up_to,
+                    reserved_up_to=taken.reserved_up_to,
                     fence=taken.fence,
                     owner=self._owner,
                     load=taken.load,
@@ -213,7 +213,7 @@ class FakePartitionStore:
     async def advance(
         self, progress: Sequence[BigtableProgress], *, release: bool = False
     ) -> Collection[StreamRangeId]:
-        """Save how far partitions are confirmed and their ceilings, and renew their leases (or give them back)."""
+        """Save how far partitions are confirmed, their reserved upper limits, and renew (or release) their leases."""
         await self._step()
         self.table.require_conditions()
         lost = set()
@@ -223,8 +223,8 @@ class FakePartitionStore:
                 row.position = one.position
                 row.low_watermark = max(row.low_watermark, one.low_watermark)
                 row.min_version = max(row.min_version, one.min_version)
-                row.ceiling = max(row.min_version if release else row.ceiling, one.ceiling)
-                row.min_version = row.ceiling if release else row.min_version
+                row.reserved_up_to = max(row.min_version if release else row.reserved_up_to, one.reserved_up_to)
+                row.min_version = row.reserved_up_to if release else row.min_version
                 row.renewals += 1
                 row.load = one.load
                 row.state = "RELEASED" if release else "RUNNING"
@@ -234,7 +234,7 @@ class FakePartitionStore:
         return frozenset(lost)
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
-        """End a partition: children carry on, each above the ceiling; False, and nothing changed, if it is not ours."""
+        """End a partition: children carry on above the reserved upper limit; False, and no change, if not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
         return await self._end(progress, successors(progress.partition.stream_range.range, children))
@@ -250,11 +250,11 @@ class FakePartitionStore:
         if row is None:
             return self._has_closed(partition)
         if row.state != "CLOSING":
-            row.ceiling = row.min_version = max(row.min_version, progress.min_version, progress.ceiling)
+            row.reserved_up_to = row.min_version = max(row.min_version, progress.min_version, progress.reserved_up_to)
             row.low_watermark = max(row.low_watermark, progress.low_watermark)
             row.position = progress.position
             row.state, row.renewals = "CLOSING", row.renewals + 1
-            row.ending = Ending(parts, row.ceiling, row.low_watermark)
+            row.ending = Ending(parts, row.reserved_up_to, row.low_watermark)
             self._closed.add((partition.stream_range.id, partition.fence))
             await self._step()
         self._settle()
@@ -288,7 +288,7 @@ class FakePartitionStore:
             raise PositionLostError("made-up", str(error)) from error
         restarted = replace(partition, position=Position(start=start))
         lost = await self.advance(
-            [BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)]
+            [BigtableProgress(partition, restarted.position, partition.low_watermark, partition.reserved_up_to)]
         )
         return None if lost else restarted
 
@@ -345,7 +345,7 @@ class FakePartitionStore:
             low_watermark=row.low_watermark,
             free=self._is_free(name, row),
             min_version=row.min_version,
-            ceiling=row.ceiling,
+            reserved_up_to=row.reserved_up_to,
             load=row.load,
         )
 

@@ -69,9 +69,9 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
             await reader.begin([KeyRange(b"", b"m"), KeyRange(b"m", b"")], start)
             held, given_back = await reader.claim((await reader.survey()).stream_ranges)
             await reader.advance(
-                [BigtableProgress(given_back, given_back.position, start, given_back.ceiling)], release=True
+                [BigtableProgress(given_back, given_back.position, start, given_back.reserved_up_to)], release=True
             )
-            await reader.advance([BigtableProgress(held, held.position, start, held.ceiling)])
+            await reader.advance([BigtableProgress(held, held.position, start, held.reserved_up_to)])
             await reader.survey()
             await snapshot_store(settings, channels, "").request([ALL_KEYS], start, again=False, whole=True)
             code, reading = await shown(settings)

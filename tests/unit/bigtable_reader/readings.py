@@ -38,7 +38,9 @@ def outputs(*, images: bool = True, entries: bool = False, options: BigtableOpti
     )
 
 
-def a_partition(range_: KeyRange = ALL_KEYS, *, min_version: int = 0, ceiling: int | None = None) -> BigtablePartition:
+def a_partition(
+    range_: KeyRange = ALL_KEYS, *, min_version: int = 0, reserved_up_to: int | None = None
+) -> BigtablePartition:
     """Return a partition that is held, of a key range that is read from a time."""
     position = Position(start=EPOCH)
     stream_range = StreamRange(
@@ -49,7 +51,7 @@ def a_partition(range_: KeyRange = ALL_KEYS, *, min_version: int = 0, ceiling: i
         position=position,
         low_watermark=EPOCH,
         min_version=min_version,
-        ceiling=min_version if ceiling is None else ceiling,
+        reserved_up_to=min_version if reserved_up_to is None else reserved_up_to,
         fence=1,
         owner="reader",
     )
@@ -57,7 +59,7 @@ def a_partition(range_: KeyRange = ALL_KEYS, *, min_version: int = 0, ceiling: i
 
 def a_held(partition: BigtablePartition | None = None, *, seconds: float = 1_000) -> BigtableOwnedPartition:
     """Return a held partition whose lease is trusted for so long."""
-    held = BigtableOwnedPartition(partition or a_partition(ceiling=2 * EPOCH))
+    held = BigtableOwnedPartition(partition or a_partition(reserved_up_to=2 * EPOCH))
     held.trusted_until = asyncio.get_running_loop().time() + seconds
     return held
 

@@ -194,7 +194,7 @@ def test_the_position_is_before_a_record_whose_image_is_not_confirmed() -> None:
     async def scenario() -> None:
         reading = Reading([a_record(b"a", 1), Heartbeat("h", Microseconds(EPOCH + 9))], mirror=True)
         task = await reading.begin()
-        reading.held.raise_ceiling(2 * EPOCH)
+        reading.held.raise_reserved(2 * EPOCH)
         await asyncio.sleep(1)
         assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.low_watermark) == (1, None, EPOCH)
         await reading.confirm(0)

@@ -58,7 +58,7 @@ def test_readers_that_follow_on_each_other_in_order_do_not_drive_stamps_away_fro
             reader.stop.request()
             await reader.task
         now = VirtualClock().now()
-        assert max(row.ceiling for row in world.partitions.rows.values()) <= now
+        assert max(row.reserved_up_to for row in world.partitions.rows.values()) <= now
 
     run_in_virtual_time(scenario())
 

@@ -43,7 +43,13 @@ def a_survey(left: Saved, right: Saved, readers: str = "one two") -> BigtablePar
 def read_by(owner: str, *, above: int = 1, reached: int = 0) -> Saved:
     """Return what is saved of a key range: a minimum so far above noon, read up to so many microseconds after it."""
     return Saved(
-        owner, 1, "RUNNING", Microseconds(NOON + reached), not owner, min_version=NOON + above, ceiling=NOON + above
+        owner,
+        1,
+        "RUNNING",
+        Microseconds(NOON + reached),
+        not owner,
+        min_version=NOON + above,
+        reserved_up_to=NOON + above,
     )
 
 

@@ -24,7 +24,7 @@ def test_a_stamp_is_the_time_where_that_rises_and_one_more_than_the_last_where_n
     assert made == [NOON + 10, NOON + 11, NOON + 12, NOON + 13, NOON + 20]
 
 
-def test_before_a_ceiling_is_saved_nothing_is_stamped() -> None:
+def test_before_a_reserved_limit_is_saved_nothing_is_stamped() -> None:
     stamps = Stamps(NOON, NOON)
     assert stamps.next(us(NOON + SECOND)) is None
     assert stamps.last == NOON
@@ -32,15 +32,15 @@ def test_before_a_ceiling_is_saved_nothing_is_stamped() -> None:
     assert [stamps.next(us(NOON)) for _ in range(3)] == [NOON + 1, NOON + 2, None]
 
 
-def test_a_clock_that_has_run_past_the_ceiling_stops_nothing() -> None:
+def test_a_clock_that_has_run_past_the_reserved_limit_stops_nothing() -> None:
     stamps = Stamps(NOON, NOON + 3)
     assert [stamps.next(us(NOON + SECOND)) for _ in range(4)] == [NOON + 1, NOON + 2, NOON + 3, None]
 
 
-def test_a_ceiling_does_not_fall() -> None:
+def test_a_reserved_limit_does_not_fall() -> None:
     stamps = Stamps(NOON, NOON + 3)
     stamps.raised(NOON + 1)
-    assert stamps.ceiling == NOON + 3
+    assert stamps.reserved_up_to == NOON + 3
 
 
 @pytest.mark.parametrize(("now", "wanted"), [(NOON - SECOND, NOON + 20), (NOON + SECOND, NOON + SECOND + 20)])
@@ -52,19 +52,19 @@ def test_what_is_asked_for_is_ahead_of_the_clock_and_of_the_last_stamp(now: int,
     min_version=st.integers(0, 2 * NOON),
     steps=st.lists(st.tuples(st.integers(0, 2 * NOON), st.none() | st.integers(0, 2 * NOON)), max_size=50),
 )
-def test_stamps_rise_and_stay_between_min_version_and_ceiling_whatever_the_clock_does(
+def test_stamps_rise_and_stay_between_min_version_and_reserved_limit_whatever_the_clock_does(
     min_version: int, steps: list[tuple[int, int | None]]
 ) -> None:
     stamps = Stamps(min_version, min_version)
     last = min_version
-    for now, ceiling in steps:
-        if ceiling is not None:
-            stamps.raised(ceiling)
-        room = last < stamps.ceiling
+    for now, reserved_up_to in steps:
+        if reserved_up_to is not None:
+            stamps.raised(reserved_up_to)
+        room = last < stamps.reserved_up_to
         stamp = stamps.next(us(now))
         assert (stamp is not None) == room
         if stamp is not None:
-            assert last < stamp <= stamps.ceiling
+            assert last < stamp <= stamps.reserved_up_to
             last = stamp
 
 
@@ -79,11 +79,11 @@ class Owner:
 
 
 class OwnersComeAndGo(RuleBasedStateMachine):
-    """One key range, its saved ceiling, and owners who do not know that they are not owners any more.
+    """One key range, its saved reserved upper limit, and owners who do not know that they are not owners any more.
 
-    Whoever claims raises the fence; a ceiling is saved on the newest fence only; a stamp is made and published by
-    anybody who has room for it, at any later time. Now and then the key range is closed, and its child begins at the
-    ceiling; or is given back, by which the ceiling falls to the last stamp that was made.
+    Whoever claims raises the fence; a reserved upper limit is saved on the newest fence only; a stamp is made and
+    published by anybody who has room for it, at any later time. Now and then the key range is closed, and its child
+    begins at the reserved upper limit; or is given back, by which that limit falls to the last stamp that was made.
     """
 
     owners = Bundle("owners")
@@ -91,7 +91,7 @@ class OwnersComeAndGo(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.fence = 0
-        self.ceiling = NOON
+        self.reserved_up_to = NOON
         self.count = 0
         self.stamped: list[tuple[int, int]] = []
 
@@ -100,14 +100,14 @@ class OwnersComeAndGo(RuleBasedStateMachine):
         """A new owner: of the key range, or of the child of one that was closed, with a new row that begins alike."""
         self.fence += 1
         self.count += 1
-        return Owner(self.count, self.fence, NOON + skew * SECOND, Stamps(self.ceiling, self.ceiling))
+        return Owner(self.count, self.fence, NOON + skew * SECOND, Stamps(self.reserved_up_to, self.reserved_up_to))
 
     @rule(owner=owners, jump=st.integers(-100, 100), ahead=st.integers(1, 30), reply_lost=st.booleans())
     def renew(self, owner: Owner, jump: int, ahead: int, reply_lost: bool) -> None:
         owner.clock += jump * SECOND
         asked = owner.stamps.wanted(us(owner.clock), ahead * SECOND)
         if owner.fence == self.fence:
-            self.ceiling = max(self.ceiling, asked)
+            self.reserved_up_to = max(self.reserved_up_to, asked)
             if not reply_lost:
                 owner.stamps.raised(asked)
 
@@ -123,7 +123,7 @@ class OwnersComeAndGo(RuleBasedStateMachine):
     def gives_back(self, owner: Owner) -> None:
         """It stamps no more, and what was reserved is free; by one that is no owner any more nothing is changed."""
         if owner.fence == self.fence:
-            self.ceiling = owner.stamps.last
+            self.reserved_up_to = owner.stamps.last
 
     @rule(owner=consumes(owners))
     def dies(self, owner: Owner) -> None:

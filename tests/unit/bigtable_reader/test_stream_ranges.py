@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.bigtable_reader.adapters.stream.partition_cells import PartitionContent
 from services.bigtable_reader.core.stream.partitions import (
     BigtablePartitionSurvey,
     Resume,
@@ -47,6 +48,19 @@ def test_what_earlier_versions_saved_is_read() -> None:
 
     assert (found.min_version, found.low_watermark) == (7, 9)
     assert b'"floor":7' in msgspec.json.encode(found), "an older reader reads it as well"
+
+
+def test_the_reserved_upper_limit_that_earlier_versions_saved_is_read() -> None:
+    saved = (
+        b'{"owner":"o","position":{"tokens":[],"start":1},"low_watermark":9,"ceiling":8,'
+        b'"ending":{"successors":[],"ceiling":8,"low_watermark":9},"floor":7,"load":0}'
+    )
+
+    found = msgspec.json.decode(saved, type=PartitionContent)
+
+    assert found.ending is not None
+    assert (found.min_version, found.reserved_up_to, found.ending.reserved_up_to) == (7, 8, 8)
+    assert msgspec.json.encode(found) == saved, "an older reader reads it as well"
 
 
 @given(st.lists(ranges(), max_size=6), ranges())

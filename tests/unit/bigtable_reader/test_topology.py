@@ -54,14 +54,14 @@ def at(topology: KeyRangeTopology, key: str) -> StreamRange:
 
 
 def closed(
-    topology: KeyRangeTopology, key: str, *children: Child, ceiling: int = 100, read: int = 0
+    topology: KeyRangeTopology, key: str, *children: Child, reserved_up_to: int = 100, read: int = 0
 ) -> KeyRangeTopology:
     """End the key range that holds a key, and put together what is complete."""
     stream_range = at(topology, key)
     ended = end(
         topology,
         stream_range.id,
-        Ending(successors(stream_range.range, children), ceiling, us(stream_range.low_watermark + read)),
+        Ending(successors(stream_range.range, children), reserved_up_to, us(stream_range.low_watermark + read)),
     )
     assert ended is not None
     merged = merge(ended.topology)
@@ -136,9 +136,9 @@ def test_what_contradicts_itself_is_still_cut_into_the_whole(children: list[Chil
 # Ends
 
 
-def test_children_begin_above_the_ceiling_and_at_the_watermark_of_their_parent() -> None:
+def test_children_begin_above_the_reserved_limit_and_at_the_watermark_of_their_parent() -> None:
     before = begun("-c", "c-")
-    after = closed(before, "a", child("-b"), child("b-c"), ceiling=70, read=MINUTE)
+    after = closed(before, "a", child("-b"), child("b-c"), reserved_up_to=70, read=MINUTE)
     assert [(p.min_version, p.low_watermark) for p in after.stream_ranges] == [
         (70, NOON + MINUTE),
         (70, NOON + MINUTE),
@@ -146,8 +146,8 @@ def test_children_begin_above_the_ceiling_and_at_the_watermark_of_their_parent()
     ]
 
 
-def test_a_min_version_does_not_fall_with_a_lower_ceiling() -> None:
-    assert at(closed(begun("-"), "a", child("-"), ceiling=1), "a").min_version == 5
+def test_a_min_version_does_not_fall_with_a_lower_reserved_limit() -> None:
+    assert at(closed(begun("-"), "a", child("-"), reserved_up_to=1), "a").min_version == 5
 
 
 def test_an_end_that_was_rolled_forward_already_changes_nothing() -> None:
@@ -187,9 +187,9 @@ def test_splits_are_counted_once_and_a_merge_is_none() -> None:
 
 def test_a_merged_partition_begins_when_all_of_it_is_there() -> None:
     topology = begun("-b", "b-d", "d-")
-    topology = closed(topology, "a", child("-b", "-d", "one"), ceiling=70, read=2 * MINUTE)
+    topology = closed(topology, "a", child("-b", "-d", "one"), reserved_up_to=70, read=2 * MINUTE)
     assert shape(topology)[0] == "-b:-b -> -d"
-    topology = closed(topology, "b", child("b-d", "-d", "two"), ceiling=60, read=MINUTE)
+    topology = closed(topology, "b", child("b-d", "-d", "two"), reserved_up_to=60, read=MINUTE)
     merged = at(topology, "c")
     assert merged.range == span("", "d")
     assert merged.position == Position((RangeToken(span("", "b"), "one"), RangeToken(span("b", "d"), "two")))

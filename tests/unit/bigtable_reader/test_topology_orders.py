@@ -131,15 +131,17 @@ class StreamRanges(RuleBasedStateMachine):
         found = [stream_range for stream_range in self.topology.stream_ranges if stream_range.is_readable]
         return data.draw(st.sampled_from(found))
 
-    def close(self, stream_range: StreamRange, children: list[Child], ceiling: int) -> None:
+    def close(self, stream_range: StreamRange, children: list[Child], reserved_up_to: int) -> None:
         cut = successors(stream_range.range, children)
-        ended = end(self.topology, stream_range.id, Ending(cut, ceiling, Microseconds(stream_range.low_watermark + 1)))
+        ended = end(
+            self.topology, stream_range.id, Ending(cut, reserved_up_to, Microseconds(stream_range.low_watermark + 1))
+        )
         if ended is None:
             return
         for key in KEYS:
             if key in stream_range.range:
                 found = [one for one in ended.topology.stream_ranges if key in one.range]
-                assert [one.min_version for one in found] == [max(stream_range.min_version, ceiling)]
+                assert [one.min_version for one in found] == [max(stream_range.min_version, reserved_up_to)]
         self.become(ended.topology)
         merged = merge(self.topology)
         if merged is not None:

@@ -45,10 +45,10 @@ class LeasedRow:
     ) -> bool:
         """Write how far it has been read, or that it has ended; return whether it is ours (or was, when it ended).
 
-        Of a row that has ended nothing is written. Minimum version and low watermark never fall, nor does the ceiling
-        while the lease is ours. Once it is released, or the partition has ended, the ceiling is our last version, and
-        what was reserved above it is free. The next owner makes versions above the ceiling, which is the minimum
-        version from then on.
+        Of a row that has ended nothing is written. Minimum version and low watermark never fall, nor does the reserved
+        upper limit while the lease is ours. Once it is released, or the partition has ended, that limit is our last
+        version, and what was reserved above it is free. The next owner makes versions above the reserved upper limit,
+        which is the minimum version from then on.
         """
         async with self._writing:
             for _attempt in range(_ATTEMPTS):
@@ -64,14 +64,16 @@ class LeasedRow:
         before = self._row
         low_watermark = max(before.content.low_watermark, progress.low_watermark)
         min_version = max(before.content.min_version, progress.min_version)
-        ceiling = max(before.content.ceiling if state == "RUNNING" else min_version, progress.ceiling)
+        reserved_up_to = max(
+            before.content.reserved_up_to if state == "RUNNING" else min_version, progress.reserved_up_to
+        )
         content = PartitionContent(
             owner=before.content.owner,
             position=progress.position,
             low_watermark=low_watermark,
-            ceiling=ceiling,
-            ending=None if successors is None else Ending(successors, ceiling, low_watermark),
-            min_version=min_version if state == "RUNNING" else ceiling,
+            reserved_up_to=reserved_up_to,
+            ending=None if successors is None else Ending(successors, reserved_up_to, low_watermark),
+            min_version=min_version if state == "RUNNING" else reserved_up_to,
             load=progress.load,
         )
         row = PartitionRow(before.lease.renewed(state), content)

@@ -10,8 +10,8 @@ The table is in Bigtable, serves any number of change streams, and has four kind
                                shape:resync    JSON: what needs all rows to be read again (`core/resync.py`)
                                piece:<id>      JSON: a StreamRange; the cell's time is when it came to be
     <stream>#partition#<id>    partition:lease fence, renewals, claim, state: what every change is conditional on
-                               partition:saved JSON: owner, position, low watermark, minimum version and ceiling; how it
-                               ended
+                               partition:saved JSON: owner, position, low watermark, minimum version and reserved
+                               upper limit; how it ended
     <stream>#reader#<owner>    reader:present  something new at each survey; the cell's time is Bigtable's clock
     <stream>#snapshot          shape:version, shape:snapshot, partition:<number>: see `snapshot_row.py`
 
@@ -68,7 +68,7 @@ class Lease(msgspec.Struct, frozen=True):
         return Lease(self.fence, self.renewals + 1, self.claim, state)
 
 
-class PartitionContent(msgspec.Struct, frozen=True, rename={"min_version": "floor"}):
+class PartitionContent(msgspec.Struct, frozen=True, rename={"min_version": "floor", "reserved_up_to": "ceiling"}):
     """What is saved of a partition.
 
     ``min_version``: every stamp that is made after this was written is above it. ``load``: records per second;
@@ -78,7 +78,7 @@ class PartitionContent(msgspec.Struct, frozen=True, rename={"min_version": "floo
     owner: str
     position: Position
     low_watermark: Microseconds
-    ceiling: int
+    reserved_up_to: int
     ending: Ending | None = None
     min_version: int = 0
     load: int = 0

@@ -129,7 +129,7 @@ class PartitionRows:
             for cell in cells:
                 try:
                     if (cell.family, cell.qualifier) == SAVED:
-                        highest = max(highest, msgspec.json.decode(cell.value, type=PartitionContent).ceiling)
+                        highest = max(highest, msgspec.json.decode(cell.value, type=PartitionContent).reserved_up_to)
                     elif cell.family == "piece":
                         highest = max(highest, msgspec.json.decode(cell.value, type=StreamRange).min_version)
                 except msgspec.MsgspecError as error:

@@ -161,7 +161,7 @@ class BigtablePartitionStore:
     async def advance(
         self, progress: Sequence[BigtableProgress], *, release: bool = False
     ) -> Collection[StreamRangeId]:
-        """Save how far partitions are confirmed and their ceilings, and renew their leases (or release them)."""
+        """Save how far partitions are confirmed, their reserved upper limits, and renew (or release) their leases."""
 
         async def save(one: BigtableProgress) -> bool:
             leased = self._ours(one.partition)
@@ -182,7 +182,7 @@ class BigtablePartitionStore:
         return frozenset(one.partition.stream_range.id for one, kept in zip(progress, answers, strict=True) if not kept)
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
-        """End a partition: children carry on, each above the ceiling; False if it is not ours."""
+        """End a partition: children carry on, each above the reserved upper limit; False if it is not ours."""
         if not children:
             raise ValueError("a partition ends with children; without them its position is kept")
         return await self._end(progress, shape.successors(progress.partition.stream_range.range, children))
@@ -233,7 +233,7 @@ class BigtablePartitionStore:
         except ValueError as error:
             raise PositionLostError("bigtable-position-lost", self._lost(f"{stream_range.range}: {error}")) from error
         restarted = replace(partition, position=Position(start=start))
-        progress = BigtableProgress(partition, restarted.position, partition.low_watermark, partition.ceiling)
+        progress = BigtableProgress(partition, restarted.position, partition.low_watermark, partition.reserved_up_to)
         if await self.advance([progress]):
             return None
         self._log.warning(
@@ -313,13 +313,13 @@ class BigtablePartitionStore:
         claim = uuid.uuid4().hex
         _remember(self._claims, claim)
         lease = Lease(1 if before is None else before.lease.fence + 1, 0, claim, "RUNNING")
-        ceiling = max(stream_range.min_version, 0 if before is None else before.content.ceiling)
+        reserved_up_to = max(stream_range.min_version, 0 if before is None else before.content.reserved_up_to)
         content = PartitionContent(
             owner=self._owner,
             position=stream_range.position if before is None else before.content.position,
             low_watermark=stream_range.low_watermark if before is None else before.content.low_watermark,
-            ceiling=ceiling,
-            min_version=ceiling,
+            reserved_up_to=reserved_up_to,
+            min_version=reserved_up_to,
             load=0 if before is None else before.content.load,
         )
         row = PartitionRow(lease, content)
@@ -330,8 +330,8 @@ class BigtablePartitionStore:
             stream_range=stream_range,
             position=content.position,
             low_watermark=content.low_watermark,
-            min_version=content.ceiling,
-            ceiling=content.ceiling,
+            min_version=content.reserved_up_to,
+            reserved_up_to=content.reserved_up_to,
             fence=lease.fence,
             owner=self._owner,
             load=content.load,
@@ -395,7 +395,7 @@ def saved(row: PartitionRow, *, free: bool) -> Saved:
         low_watermark=row.content.low_watermark,
         free=free,
         min_version=row.content.min_version,
-        ceiling=row.content.ceiling,
+        reserved_up_to=row.content.reserved_up_to,
         load=row.content.load,
     )
 

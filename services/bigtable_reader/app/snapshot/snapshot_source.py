@@ -48,8 +48,8 @@ from services.bigtable_reader.core.snapshot.snapshot import (
     SnapshotPart,
     SnapshotPlace,
     behind,
-    ceiling_over,
     cuts_of,
+    highest_reserved,
     min_version_under,
     min_versions_wanted,
     parts_of,
@@ -260,7 +260,7 @@ class BigtableSnapshotSource:
         ranges = parts_of(
             owned.part.range, cuts | {stream_range.range.start for stream_range in stream_ranges.stream_ranges}
         )
-        above = ceiling_over(stream_ranges, ALL_KEYS) if owned.part.again else 0
+        above = highest_reserved(stream_ranges, ALL_KEYS) if owned.part.again else 0
         cut = await self._store.cut(owned.run, owned.part, [(keys, above) for keys in ranges])
         if cut is None:
             return False

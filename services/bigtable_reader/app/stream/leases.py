@@ -1,4 +1,4 @@
-"""The leases of the Bigtable reader: positions and ceilings of stamps are saved with them."""
+"""The leases of the Bigtable reader: positions and reserved upper limits of stamps are saved with them."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,7 +16,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtableProgress]):
-    """Saves positions with the leases, and raises the ceilings of stamps."""
+    """Saves positions with the leases, and raises the reserved upper limits of stamps."""
 
     not_saved: ClassVar[str] = "positions_not_saved"
 
@@ -33,7 +33,7 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         self._ahead = options.reserve // _MICROSECOND
 
     def take(self, owned: BigtableOwnedPartition, asked_at: float) -> None:
-        """Own a partition by a lease that was asked for then; no stamp can be made before a ceiling is saved."""
+        """Own a partition by a lease asked for then; no stamp can be made before a reserved upper limit is saved."""
         super().take(owned, asked_at)
         self.renew_now()
 
@@ -49,7 +49,7 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
     def _to_save(self, owned: Sequence[BigtableOwnedPartition]) -> Sequence[BigtableProgress]:
         now, ahead = self._clock.now(), self._ahead
         for one in owned:  # what is read from now on may be published under the time, though nothing changes
-            if now < one.stamps.ceiling:
+            if now < one.stamps.reserved_up_to:
                 one.stamps.rise(now)
         return [one.progress(max(one.stamps.wanted(now, ahead), one.raised_min_version + ahead)) for one in owned]
 
@@ -61,4 +61,4 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         return replace(progress, position=claimed.position, low_watermark=claimed.low_watermark)
 
     def _renewed(self, owned: BigtableOwnedPartition, saved: BigtableProgress) -> None:
-        owned.raise_ceiling(saved.ceiling)
+        owned.raise_reserved(saved.reserved_up_to)

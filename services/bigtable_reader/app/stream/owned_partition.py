@@ -45,9 +45,9 @@ class BigtableOwnedPartition(OwnedPartition):
         self.partition = partition
         self.prefix = BigtableConfirmedPrefix(partition.stream_range.range, partition.position, partition.low_watermark)
         self.load = partition.load
-        self.stamps = Stamps(partition.min_version, partition.ceiling)
+        self.stamps = Stamps(partition.min_version, partition.reserved_up_to)
         self.raised_min_version = 0
-        """No further stamp up to it is to be made, as soon as the ceiling is above it."""
+        """No further stamp up to it is to be made, as soon as the reserved upper limit is above it."""
         self.raised = asyncio.Event()
         self._expired = False
 
@@ -86,13 +86,13 @@ class BigtableOwnedPartition(OwnedPartition):
         self._expired = self._expired or asyncio.get_running_loop().time() >= self.trusted_until
         return not self.over and not self._expired
 
-    def progress(self, ceiling: int) -> BigtableProgress:
+    def progress(self, reserved_up_to: int) -> BigtableProgress:
         """Return how far it has been read and confirmed."""
         return BigtableProgress(
             self.partition,
             self.prefix.position,
             self.prefix.low_watermark,
-            ceiling,
+            reserved_up_to,
             self.stamps.last,
             round(self.load),
         )
@@ -102,8 +102,8 @@ class BigtableOwnedPartition(OwnedPartition):
         self.prefix.confirm(places)
         self.moved.set()
 
-    def raise_ceiling(self, ceiling: int) -> None:
-        """Let stamps be made up to a ceiling that is saved."""
-        self.stamps.raised(ceiling)
+    def raise_reserved(self, reserved_up_to: int) -> None:
+        """Let stamps be made up to a reserved upper limit that is saved."""
+        self.stamps.raised(reserved_up_to)
         self.stamps.rise(self.raised_min_version)
         self.raised.set()

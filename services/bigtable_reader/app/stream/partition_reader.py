@@ -60,7 +60,7 @@ class DataChangePublisher:
         clock: VersionClock,
         renew: Callable[[], None],
     ) -> None:
-        """``renew`` asks for the leases to be renewed now, and the ceilings raised."""
+        """``renew`` asks for the leases to be renewed now, and the reserved upper limits raised."""
         self._publishing = publishing
         self._outputs = outputs
         self._read_back = read_back
@@ -76,7 +76,8 @@ class DataChangePublisher:
         entries, read_back = self._outputs.entries, self._read_back
         calls_for_image = self._outputs.watched.calls_for_image
         asking = [read_back is not None and calls_for_image(record) for record in records]
-        # The stamps first: they wait for a ceiling, and a place in the line for what will not come is for ever.
+        # The stamps first: they wait for a reserved upper limit, and a place in the line for what will not come is for
+        # ever.
         stamps = iter(await self._stamps(owned, sum(asking)))
         add = owned.prefix.add
         lines: list[tuple[str, Change]] = []

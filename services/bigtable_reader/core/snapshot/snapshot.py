@@ -178,14 +178,16 @@ def min_version_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | 
     return min(min_versions) if min_versions and covered else None
 
 
-def ceiling_over(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
+def highest_reserved(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
     """Return a number that no stamp is above which was made for any of the keys before the inspection."""
-    ceilings = [0]
+    limits = [0]
     for stream_range in survey.stream_ranges:
         if common(stream_range.range, keys) is not None:
             saved = survey.saved.get(stream_range.id)
-            ceilings.append(stream_range.min_version if saved is None else max(stream_range.min_version, saved.ceiling))
-    return max(ceilings)
+            limits.append(
+                stream_range.min_version if saved is None else max(stream_range.min_version, saved.reserved_up_to)
+            )
+    return max(limits)
 
 
 def min_versions_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequence[tuple[KeyRange, int]]:

@@ -61,7 +61,7 @@ class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     low_watermark: Microseconds
     min_version: int
-    ceiling: int
+    reserved_up_to: int
     """No stamp is made above it before a higher one is saved. At the claim it is the minimum: none can be made yet."""
     fence: int
     owner: str
@@ -70,12 +70,12 @@ class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BigtableProgress(msgspec.Struct, frozen=True):
-    """How far a held partition has been read and confirmed; and the ceiling that it asks for."""
+    """How far a held partition has been read and confirmed; and the reserved upper limit that it asks for."""
 
     partition: BigtablePartition
     position: Position
     low_watermark: Microseconds
-    ceiling: int
+    reserved_up_to: int
     min_version: int = 0
     """Every stamp that is made from now on is above it."""
     load: int = 0
@@ -94,7 +94,7 @@ class Saved(msgspec.Struct, frozen=True):
     """Whether the one who surveys may claim it: released, unchanged for a lease, or in its own name already."""
     min_version: int = 0
     """Every stamp that is made after the inspection is above it."""
-    ceiling: int = 0
+    reserved_up_to: int = 0
     """No stamp that was made before the inspection is above it."""
     load: int = 0
     """Records per second."""

@@ -63,11 +63,11 @@ class Successor(msgspec.Struct, frozen=True):
     again: int = 0
 
 
-class Ending(msgspec.Struct, frozen=True):
+class Ending(msgspec.Struct, frozen=True, rename={"reserved_up_to": "ceiling"}):
     """How a key range ended: what it is cut into, above which stamp that begins, and how far it had been read."""
 
     successors: tuple[Successor, ...]
-    ceiling: int
+    reserved_up_to: int
     low_watermark: Microseconds
 
 
@@ -236,7 +236,7 @@ class _Draft:
         stream_range = None if name in self.gone else self._stream_ranges.get(name)
         if stream_range is None:
             return 0
-        min_version = max(stream_range.min_version, ending.ceiling)
+        min_version = max(stream_range.min_version, ending.reserved_up_to)
         low_watermark = max(stream_range.low_watermark, ending.low_watermark)
         heirs = [
             Heir(
