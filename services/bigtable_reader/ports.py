@@ -98,7 +98,7 @@ class KeyRangePartitionStore(Protocol):
         """Save how far partitions are confirmed, their reserved upper limits, and renew (or release) their leases.
 
         Return those that are no longer ours. A reserved upper limit never falls, nor does a low watermark. But the
-        limit of what is released, or ended, is the one that is named, for no further stamp is made.
+        limit of what is released, or ended, is the one that is named, for no further version is made.
         """
 
     async def close(self, progress: BigtableProgress, children: Sequence[Child]) -> bool:
@@ -318,7 +318,7 @@ class TableCatalog(Protocol):
 
 
 class VersionClock(Protocol):
-    """This machine's clock: for stamps, which only have to rise, and for what is shown."""
+    """This machine's clock: for versions, which only have to rise, and for what is shown."""
 
     def now(self) -> Microseconds:
         """Return the time."""

@@ -43,7 +43,7 @@ Content = Literal["changes", "images", "entries"]
 
 - changes: every change of a row, each with the whole row as it then was. They make mirrors and histories.
 - images: rows as they were when they were read again after a change; what came in between is skipped, and a reader that
-  begins again stamps them again. They make mirrors only.
+  begins again gives them new versions. They make mirrors only.
 - entries: lines of a change log, each a row of its own that never changes; the key tells one from another. They are
   appended as they are. Where they have a column ``row_key``, it says which row they are of; ``commit_timestamp``, when.
 """

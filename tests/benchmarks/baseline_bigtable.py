@@ -4,8 +4,8 @@
 JSON, published as a message of its own with google.cloud.pubsub_v1.PublisherClient and its own batching, and every
 publish awaited. For the mode of whole rows each hundred changed rows are read back with one `read_rows`, and of the
 change no more is looked at than goes into the message. Nothing of Millrace is in it; what it does not do: leases,
-tokens, stamps, ordering keys, restarts. Run as ``python -m tests.benchmarks.baseline_bigtable JSON``, with the Pub/Sub
-emulator's address in the environment.
+tokens, versions, ordering keys, restarts. Run as ``python -m tests.benchmarks.baseline_bigtable JSON``, with the
+Pub/Sub emulator's address in the environment.
 """
 
 import base64

@@ -81,10 +81,10 @@ def images(stream: Sequence[bytes]) -> int:
     cells: RowCells = {"w": {qualifier: [CellVersion(0, _VALUE)] for qualifier in _QUALIFIERS}}
 
     def made() -> Iterator[tuple[Header, list[tuple[str, Change]]]]:
-        for stamp, data in enumerate(stream):
+        for version, data in enumerate(stream):
             record = merging.take(_Response.FromString(data))
             if isinstance(record, DataChange) and _WATCHED.calls_for_image(record):
-                image = maker.image(record.row_key, cells, Trigger.of(record), stamp)
+                image = maker.image(record.row_key, cells, Trigger.of(record), version)
                 yield image.header, [(image.ordering_key, image.change)]
 
     return _published(made())

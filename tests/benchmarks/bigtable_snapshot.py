@@ -90,7 +90,7 @@ def _take(
     """Have a snapshot taken by the command; return how long its first rows took, its seconds since, its CPU seconds.
 
     The command is a process of its own, and not counted. Until the first rows come the reader notices what was asked
-    for, and the numbers that rows are published under come to be above all that was stamped before. The clock of the
+    for, and the numbers that rows are published under come to be above all versions made before. The clock of the
     reading starts at the last look that showed none of them.
     """
     already, before = confirmed_rows(reader), cpu_times(reader.process)

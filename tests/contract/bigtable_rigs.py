@@ -90,7 +90,7 @@ async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
 
 
 async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
-    """Begin, and take the first of two key ranges, with stamps up to a reserved upper limit."""
+    """Begin, and take the first of two key ranges, with versions up to a reserved upper limit."""
     await begun(store, "-c", "c-")
     (held,) = await take(store, "a")
     assert await store.advance([reached(held, reserved_up_to=RESERVED, at="saved")]) == frozenset()

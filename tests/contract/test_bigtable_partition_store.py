@@ -112,7 +112,7 @@ class PartitionStoreContract(Promises):
 
         self.run(promise)
 
-    def test_stamps_of_a_new_life_begin_no_earlier_than_bigtables_clock(self) -> None:
+    def test_versions_of_a_new_life_begin_no_earlier_than_bigtables_clock(self) -> None:
         async def promise(stores: Stores) -> None:
             one = stores.open("one")
             before = (await one.survey()).now
@@ -240,7 +240,7 @@ class PartitionStoreContract(Promises):
 
         self.run(promise)
 
-    def test_what_was_reserved_above_the_last_stamp_is_free_once_a_partition_is_given_back(self) -> None:
+    def test_what_was_reserved_above_the_last_version_is_free_once_a_partition_is_given_back(self) -> None:
         async def promise(stores: Stores) -> None:
             one, two = stores.open("one"), stores.open("two")
             await begun(one, "-")

@@ -1,7 +1,7 @@
 """Several owners at once, some asleep or out of reach, while the service splits and merges: on the fake and for real.
 
-Whatever they do: the key space is covered, and never twice; what a later owner stamps for a key is above all that any
-earlier one did or ever will; and when it is quiet, the key ranges are the service's partitions.
+Whatever they do: the key space is covered, and never twice; a later owner's version for a key is above all that
+any earlier one made or ever will; and when it is quiet, the key ranges are the service's partitions.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.stream.partitions import BigtablePartition
 from services.bigtable_reader.core.stream.records import Child, KeyRange, Microseconds, RangeToken
-from services.bigtable_reader.core.stream.stamps import Stamps
+from services.bigtable_reader.core.stream.versions import VersionAllocator
 from services.bigtable_reader.ports import KeyRangePartitionStore
 from shared.contracts.errors import TransientError
 from tests.contract.bigtable_partitions import (
@@ -41,7 +41,7 @@ KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 NOON = 1_700_000_000_000_000
 SECOND = 1_000_000
 Generation = tuple[int, int]
-"""Of who stamps: the version that the key range is of, and the fence."""
+"""Of who makes versions: the topology version that the key range is of, and the fence."""
 
 
 @dataclass
@@ -70,10 +70,10 @@ class Service:
 
 @dataclass
 class Reading:
-    """A partition that somebody claimed at some time, and goes on stamping for without asking whether it is theirs."""
+    """A partition that somebody claimed at some time, and goes on making versions for, theirs or not."""
 
     partition: BigtablePartition
-    stamps: Stamps
+    versions: VersionAllocator
 
     @property
     def generation(self) -> Generation:
@@ -87,22 +87,22 @@ class Crowd:
     chance: Random
     monotonic: list[float]
     service: Service = field(default_factory=lambda: Service([KeyRange(b"", b"c"), KeyRange(b"c", b"")]))
-    stamped: dict[bytes, dict[Generation, list[int]]] = field(default_factory=lambda: {key: {} for key in KEYS})
+    allocated: dict[bytes, dict[Generation, list[int]]] = field(default_factory=lambda: {key: {} for key in KEYS})
     closed: int = 0
 
-    def stamp(self, reading: Reading, now: int) -> None:
-        stamp = reading.stamps.next(Microseconds(now))
-        if stamp is None:
+    def allocate(self, reading: Reading, now: int) -> None:
+        version = reading.versions.next(Microseconds(now))
+        if version is None:
             return
         for key in KEYS:
             if key in reading.partition.stream_range.range:
-                self.stamped[key].setdefault(reading.generation, []).append(stamp)
+                self.allocated[key].setdefault(reading.generation, []).append(version)
 
     def check(self) -> None:
-        for generations in self.stamped.values():
+        for generations in self.allocated.values():
             in_turn = [generations[generation] for generation in sorted(generations)]
-            for stamps in in_turn:
-                assert stamps == sorted(set(stamps))
+            for versions in in_turn:
+                assert versions == sorted(set(versions))
             for earlier, later in itertools.pairwise(in_turn):
                 assert earlier[-1] < later[0]
 
@@ -117,7 +117,7 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
         await asyncio.sleep(0)
         now = NOON + skew + step * chance.choice([1, SECOND])
         if ever:
-            crowd.stamp(chance.choice(ever[-6:]), now)
+            crowd.allocate(chance.choice(ever[-6:]), now)
         with suppress(TransientError):
             match chance.randrange(11):
                 case 0 | 1:
@@ -126,13 +126,13 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
                     asked = chance.sample(free, min(len(free), 2))
                     for partition in await store.claim(asked):
                         held[partition.stream_range.id] = Reading(
-                            partition, Stamps(partition.min_version, partition.reserved_up_to)
+                            partition, VersionAllocator(partition.min_version, partition.reserved_up_to)
                         )
                         ever.append(held[partition.stream_range.id])
                 case 2 | 3 | 4 if held:
                     some = chance.sample(list(held.values()), min(len(held), 3))
                     wanted = [
-                        reading.stamps.wanted(Microseconds(now), chance.randint(1, 20) * SECOND) for reading in some
+                        reading.versions.wanted(Microseconds(now), chance.randint(1, 20) * SECOND) for reading in some
                     ]
                     asking = [
                         reached(
@@ -145,13 +145,13 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
                     lost = await store.advance(asking)
                     for one, reserved_up_to in zip(some, wanted, strict=True):
                         if one.partition.stream_range.id in lost:
-                            held.pop(one.partition.stream_range.id)  # it goes on stamping all the same
+                            held.pop(one.partition.stream_range.id)  # it goes on making versions all the same
                         else:
-                            one.stamps.raised(reserved_up_to)
+                            one.versions.raised(reserved_up_to)
                 case 5 if held:
                     one = chance.choice(list(held.values()))
                     del held[one.partition.stream_range.id]
-                    ever.remove(one)  # it stamps no more, whatever comes of that
+                    ever.remove(one)  # it makes no more versions, whatever comes of that
                     await store.advance([reached(one.partition, reserved_up_to=used(one))], release=True)
                 case 6 | 7 | 8 if held:
                     one = chance.choice(list(held.values()))
@@ -175,8 +175,8 @@ async def live(crowd: Crowd, store: KeyRangePartitionStore, steps: int, deliver:
 
 
 def used(reading: Reading) -> int:
-    """Return how far above its minimum version a reading's last stamp is."""
-    return reading.stamps.last - reading.partition.min_version
+    """Return how far above its minimum version a reading's last version is."""
+    return reading.versions.last - reading.partition.min_version
 
 
 async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> None:
@@ -194,11 +194,11 @@ async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> 
     else:
         raise AssertionError("it never comes together")
     for partition in await last.claim(survey.stream_ranges):
-        stamps = Stamps(partition.min_version, partition.reserved_up_to)
-        stamps.raised(partition.min_version + 1)
+        versions = VersionAllocator(partition.min_version, partition.reserved_up_to)
+        versions.raised(partition.min_version + 1)
         assert await last.advance([reached(partition, reserved_up_to=1)]) == frozenset()
-        crowd.stamp(Reading(partition, stamps), 0)
-    assert all(max(generations)[0] == max(g[0] for g in generations) for generations in crowd.stamped.values())
+        crowd.allocate(Reading(partition, versions), 0)
+    assert all(max(generations)[0] == max(g[0] for g in generations) for generations in crowd.allocated.values())
     crowd.check()
 
 

@@ -132,7 +132,7 @@ def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkey
         await one.attend("me", "mark")
 
         channels.restart_counting()
-        assert await one.highest_stamp() == 500
+        assert await one.highest_version() == 500
         assert channels.requests == ["ReadRows"] * 4  # seven rows
         found = await one.streams_elsewhere("source")
         assert found.keys() == {"other"}

@@ -192,7 +192,7 @@ def test_stream_ranges_that_were_deleted_are_not_taken_for_a_stream_that_never_b
             await store.close(reached(held, reserved_up_to=10**9), CHILDREN)
 
         start = (await store.survey()).now
-        assert await store.begin([span("-")], start)  # a new life: above all that the old one may have stamped
+        assert await store.begin([span("-")], start)  # a new life: above all versions of the old one
         (stream_range,) = (await whole(store)).stream_ranges
         assert stream_range.min_version >= held.min_version + 10**9
         assert stream_range.id != held.stream_range.id

@@ -283,7 +283,7 @@ class TestInEmulator(SnapshotStoreContract):
             await both.asked()
             scan = await self.rows.scan()
             assert (scan.topology, scan.partitions, scan.readers) == (None, {}, {})
-            assert await self.rows.highest_stamp() >= 0
+            assert await self.rows.highest_version() >= 0
             await self.rows.write_snapshot((await self.version()), b"00000009 x", {("shape", b"snapshot"): b"{}"})
             with pytest.raises(MisconfiguredError, match="#snapshot is not what a reader wrote"):
                 await both.ours.survey()

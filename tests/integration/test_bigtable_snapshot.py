@@ -156,7 +156,7 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
     for number in range(30):
         pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"))
     pipeline.wait_until_equal("f", "g")
-    first.kill()  # so what it had reserved for its stamps is above what nobody stamps under any more
+    first.kill()  # so what it had reserved for its versions is above every version that is still made
     assert pipeline.command()[0] == 0
     reads_no_further = pipeline.start(**over)
     reads_no_further.expected_to_end = True

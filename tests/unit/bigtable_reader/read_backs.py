@@ -65,12 +65,12 @@ class Reading:
             ReadBackLimits(rows_at_once, readings, waiting),
         )
 
-    async def ask(self, row_key: bytes, stamp: int, held: BigtableOwnedPartition | None = None) -> None:
+    async def ask(self, row_key: bytes, version: int, held: BigtableOwnedPartition | None = None) -> None:
         """Ask for a row."""
         held = held or self.held
-        record = a_record(row_key, stamp)
+        record = a_record(row_key, version)
         place = held.prefix.add(record.token, record.low_watermark, 1)
-        self.read_back.ask(held, row_key, Trigger.of(record), stamp, place, self.stop)
+        self.read_back.ask(held, row_key, Trigger.of(record), version, place, self.stop)
         await self.read_back.room()
 
     def published(self) -> list[tuple[str, str, str]]:
@@ -78,8 +78,8 @@ class Reading:
         return [(change.op, change.key, change.sequence) for change in self.topic.changes]
 
 
-def sequence(stamp: int) -> str:
-    return str(four_sections(stamp))
+def sequence(version: int) -> str:
+    return str(four_sections(version))
 
 
 async def some_turns() -> None:

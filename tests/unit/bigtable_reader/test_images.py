@@ -38,8 +38,8 @@ def maker(options: BigtableOptions | None = None, families: tuple[str, ...] = ("
     )
 
 
-def made(maker: ImageMaker, cells: RowCells | None, row_key: bytes = b"k", stamp: int = 7) -> Made:
-    found = maker.image(row_key, cells, TRIGGER, stamp)
+def made(maker: ImageMaker, cells: RowCells | None, row_key: bytes = b"k", version: int = 7) -> Made:
+    found = maker.image(row_key, cells, TRIGGER, version)
     assert isinstance(found, Made)
     return found
 
@@ -140,8 +140,8 @@ def test_a_row_that_is_gone_or_has_nothing_watched_left_is_a_delete() -> None:
         assert (found.change.op, found.change.row, found.change.key) == ("DELETE", None, '{"row_key":"k"}')
 
 
-def test_an_image_carries_the_stamp_and_what_is_known_of_its_record() -> None:
-    change = made(maker(), {"f": {b"q": cell(b"v")}}, stamp=99).change
+def test_an_image_carries_the_version_and_what_is_known_of_its_record() -> None:
+    change = made(maker(), {"f": {b"q": cell(b"v")}}, version=99).change
 
     assert change.sequence == str(four_sections(99))
     assert (change.mod_type, change.commit_timestamp) == ("USER", "2023-11-14T22:13:20.123456Z")

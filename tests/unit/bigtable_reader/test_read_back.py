@@ -1,4 +1,4 @@
-"""One image for all records of a row that have come until it is read; its stamp stands from then on."""
+"""One image for all records of a row that have come until it is read; its version stands from then on."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, sequence, some_turns
 
 
-def test_records_of_a_row_that_wait_share_one_reading_and_the_newest_stamp_and_all_are_confirmed_by_it() -> None:
+def test_records_of_a_row_that_wait_share_one_reading_and_the_newest_version_and_all_are_confirmed_by_it() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW))
         reading.rows.gate.set()
-        for stamp in (1, 2, 3):
-            await reading.ask(b"a", stamp)
+        for version in (1, 2, 3):
+            await reading.ask(b"a", version)
         await some_turns()
         assert reading.rows.readings == [[b"a"]]
         assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(3))]
@@ -22,7 +22,7 @@ def test_records_of_a_row_that_wait_share_one_reading_and_the_newest_stamp_and_a
     run_in_virtual_time(scenario())
 
 
-def test_what_comes_while_a_row_is_being_read_does_not_give_that_image_its_stamp_and_is_read_again_after_it() -> None:
+def test_what_comes_while_a_row_is_being_read_does_not_give_that_image_its_version_and_is_read_again_after_it() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW))
         await reading.ask(b"a", 1)

@@ -19,8 +19,8 @@ def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_a
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
         reading.rows.gate.set()
-        for row_key, stamp in ((b"a", 1), (b"b", 2), (b"\xff", 3)):
-            await reading.ask(row_key, stamp)
+        for row_key, version in ((b"a", 1), (b"b", 2), (b"\xff", 3)):
+            await reading.ask(row_key, version)
         await some_turns()
         assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
         assert [letter.reason for letter in reading.letters.kept] == [
@@ -50,7 +50,7 @@ def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(ref
     run_in_virtual_time(scenario())
 
 
-def test_a_reading_that_fails_is_made_again_under_the_same_stamp() -> None:
+def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW))
         reading.rows.gate.set()
@@ -63,7 +63,7 @@ def test_a_reading_that_fails_is_made_again_under_the_same_stamp() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_what_is_left_of_a_reading_is_read_under_its_own_stamps_after_what_came_is_published() -> None:
+def test_what_is_left_of_a_reading_is_read_under_its_own_versions_after_what_came_is_published() -> None:
     async def scenario() -> None:
         reading = Reading(GatedRows(a=ROW, b=ROW, c=ROW), readings=1)
         reading.rows.at_once = 2
@@ -75,7 +75,7 @@ def test_what_is_left_of_a_reading_is_read_under_its_own_stamps_after_what_came_
         reading.rows.gate.set()
         await some_turns()
         assert reading.rows.readings == [[b"a", b"b", b"c"], [b"c"], [b"c"]]
-        assert [number for _op, _key, number in reading.published()] == [sequence(stamp) for stamp in (1, 2, 3, 9)]
+        assert [number for _op, _key, number in reading.published()] == [sequence(version) for version in (1, 2, 3, 9)]
         assert reading.held.prefix.outstanding == 0
 
     run_in_virtual_time(scenario())

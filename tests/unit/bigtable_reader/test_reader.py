@@ -47,7 +47,7 @@ def batches_of(world: World) -> list[object]:
     return [header for header, _changes in world.topic.batches if not isinstance(header.published_until, int)]
 
 
-def test_readers_that_follow_on_each_other_in_order_do_not_drive_stamps_away_from_the_time() -> None:
+def test_readers_that_follow_on_each_other_in_order_do_not_drive_versions_away_from_the_time() -> None:
     async def scenario() -> None:
         world = await a_world(b"b")
         for _restart in range(30):

@@ -71,7 +71,7 @@ def test_an_owner_that_does_not_know_that_it_is_one_no_more_publishes_only_what_
         published = len(world.topic.changes)
         world.table.write(b"a", SetCell("f", b"q", Microseconds(1_000), b"2"))
         await asyncio.sleep(2)
-        assert len(world.topic.changes) == published + 2  # by both, each under stamps of its own
+        assert len(world.topic.changes) == published + 2  # by both, each under versions of its own
         await world.kill(zombie)
         world.table.write(b"a", SetCell("f", b"q", Microseconds(1_000), b"3"))  # of which the zombie knows nothing
         await world.wait_until_all_is_read()

@@ -109,7 +109,9 @@ def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> No
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_however_far_stamps_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(again: bool) -> None:
+def test_however_far_versions_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(
+    again: bool,
+) -> None:
     async def scenario() -> None:
         world = SnapshotWorld(Random(0), cuts=[b"b", b"d"])
         await a_filled_world(world, KEYS)

@@ -196,7 +196,7 @@ def test_a_merged_partition_begins_when_all_of_it_is_there() -> None:
     assert (merged.min_version, merged.low_watermark) == (
         70,
         NOON + MINUTE,
-    )  # above all stamps, behind all that is read
+    )  # above all versions, behind all that is read
     assert merged.is_readable
 
 

@@ -51,7 +51,7 @@ MakeSnapshots = Callable[[DeadLettering, Callable[[KeyRange, int], None], Callab
 
 
 class Trusting(BigtableReaderOptions):
-    """Of a reader that goes on when its lease is over: what it publishes then has to lose by its stamps alone."""
+    """Of a reader that goes on when its lease is over: what it publishes then has to lose by its versions alone."""
 
     @property
     def trust(self) -> timedelta:

@@ -161,22 +161,22 @@ def test_an_entry_is_never_too_old_for_nothing_that_is_appended_can_undo_a_delet
 
 
 @pytest.mark.parametrize(
-    ("stamped", "refused"),
+    ("versioned", "refused"),
     [
-        (timedelta(), False),  # days late in all, but stamped when it was published: whoever is newer comes after it
+        (timedelta(), False),  # days late in all, but versioned when it was published: whoever is newer comes after it
         (timedelta(hours=45), False),
         (timedelta(hours=47), True),  # its reader slept
     ],
 )
 def test_an_image_that_was_held_back_for_days_is_too_old_and_a_late_one_is_not(
-    stamped: timedelta, refused: bool
+    versioned: timedelta, refused: bool
 ) -> None:
     now = datetime(2024, 1, 12, tzinfo=UTC)
     published = now - timedelta(hours=1)
-    stamp = int((published - stamped).timestamp() * 1_000_000)
+    version = int((published - versioned).timestamp() * 1_000_000)
     changes = [
-        upsert(1, {"note": "a"}, sequence=stamp, committed="2024-01-02T03:04:05Z"),
-        delete(2, sequence=stamp, committed="2024-01-02T03:04:05Z"),
+        upsert(1, {"note": "a"}, sequence=version, committed="2024-01-02T03:04:05Z"),
+        delete(2, sequence=version, committed="2024-01-02T03:04:05Z"),
     ]
     messages = messages_of(batch_of(changes, images_of(header_of())))
     at = pa.array([published], pa.timestamp("us", tz="UTC"))

@@ -119,8 +119,8 @@ class PartitionRows:
         cells = await self._row(key)
         return partition_of(key, cells) if cells else None
 
-    async def highest_stamp(self) -> int:
-        """Return the highest number that any stream of this partition table may have stamped; 0 where there is none.
+    async def highest_version(self) -> int:
+        """Return the highest version that any stream of this partition table may have made; 0 where there is none.
 
         What cannot be read is passed over: beginning again is the fix.
         """

@@ -279,8 +279,8 @@ class BigtablePartitionStore:
     async def _require_nobody_elsewhere(self) -> bool:
         """Return whether the table was read under another name; MisconfiguredError while it is.
 
-        Stamps of two streams are in no order: our minimum version is above what others have saved, not above what they
-        save yet.
+        Versions of two streams are in no order: our minimum version is above what others have saved, not above what
+        they save yet.
         """
         since = self._now - _STILL_THERE * self._lease * 1_000_000
         streams = await self._rows.streams_elsewhere(self._stream_ranges.source)

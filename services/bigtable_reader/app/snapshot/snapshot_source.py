@@ -1,8 +1,8 @@
 """What the Bigtable reader adds to `shared.reading.snapshots`: rows that are read as they are now.
 
 Bigtable cannot read at a time, so a row's place among the images of the stream is not a time but a number between
-versions (`core/stamps.py`): the *minimum* of its keys, the smallest of those key ranges that cover what is left of the
-part, as the partition table had it before the reading began. Why that is right, for any one row:
+versions (`core/stream/versions.py`): the *minimum* of its keys, the smallest of those key ranges that cover what is
+left of the part, as the partition table had it before the reading began. Why that is right, for any one row:
 
 - Let F be the minimum. A change that the reading does not show was applied after the row was read, so its record
   arrives after the survey of the partition table. Minimums are saved before any version above them is made, are never

@@ -1,4 +1,4 @@
-"""The leases of the Bigtable reader: positions and reserved upper limits of stamps are saved with them."""
+"""The leases of the Bigtable reader: positions and reserved upper limits of versions are saved with them."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,7 +16,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtableProgress]):
-    """Saves positions with the leases, and raises the reserved upper limits of stamps."""
+    """Saves positions with the leases, and raises the reserved upper limits of versions."""
 
     not_saved: ClassVar[str] = "positions_not_saved"
 
@@ -33,28 +33,28 @@ class BigtablePartitionLeases(PartitionLeases[BigtableOwnedPartition, BigtablePr
         self._ahead = options.reserve // _MICROSECOND
 
     def take(self, owned: BigtableOwnedPartition, asked_at: float) -> None:
-        """Own a partition by a lease asked for then; no stamp can be made before a reserved upper limit is saved."""
+        """Own a partition by a lease asked for then; no version can be made before a reserved upper limit is saved."""
         super().take(owned, asked_at)
         self.renew_now()
 
     def raise_min_versions(self, keys: KeyRange, min_version: int) -> None:
-        """Make no further stamp up to a number for keys, and have that saved: at the second renewal at last."""
-        low = [one for one in self.owned.values() if not one.over and one.stamps.last < min_version]
+        """Make no further version up to a number for keys, and have that saved: at the second renewal at last."""
+        low = [one for one in self.owned.values() if not one.over and one.versions.last < min_version]
         for one in low:
             if overlapping([one.partition.stream_range.range, keys]):
                 one.raised_min_version = max(one.raised_min_version, min_version)
-                one.stamps.rise(min_version)
+                one.versions.rise(min_version)
                 self.renew_now()
 
     def _to_save(self, owned: Sequence[BigtableOwnedPartition]) -> Sequence[BigtableProgress]:
         now, ahead = self._clock.now(), self._ahead
         for one in owned:  # what is read from now on may be published under the time, though nothing changes
-            if now < one.stamps.reserved_up_to:
-                one.stamps.rise(now)
-        return [one.progress(max(one.stamps.wanted(now, ahead), one.raised_min_version + ahead)) for one in owned]
+            if now < one.versions.reserved_up_to:
+                one.versions.rise(now)
+        return [one.progress(max(one.versions.wanted(now, ahead), one.raised_min_version + ahead)) for one in owned]
 
     def _to_release(self, owned: BigtableOwnedPartition, *, durable: bool) -> BigtableProgress:
-        last = owned.stamps.last  # no further stamp is made for it here
+        last = owned.versions.last  # no further version is made for it here
         progress, claimed = owned.progress(last), owned.partition
         if durable:
             return progress

@@ -9,7 +9,7 @@ from typing import Final
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, BigtableProgress
 from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
 from services.bigtable_reader.core.stream.records import Microseconds, Position
-from services.bigtable_reader.core.stream.stamps import Stamps
+from services.bigtable_reader.core.stream.versions import VersionAllocator
 from shared.reading.leases import ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
@@ -28,7 +28,7 @@ class BigtableReaderOptions(ReaderOptions):
 
     @property
     def reserve(self) -> timedelta:
-        """Return how far ahead of the clock stamps are reserved: further than a renewal may be late."""
+        """Return how far ahead of the clock versions are reserved: further than a renewal may be late."""
         return max(self.lease, _LEAST_RESERVE)
 
     @property
@@ -45,9 +45,9 @@ class BigtableOwnedPartition(OwnedPartition):
         self.partition = partition
         self.prefix = BigtableConfirmedPrefix(partition.stream_range.range, partition.position, partition.low_watermark)
         self.load = partition.load
-        self.stamps = Stamps(partition.min_version, partition.reserved_up_to)
+        self.versions = VersionAllocator(partition.min_version, partition.reserved_up_to)
         self.raised_min_version = 0
-        """No further stamp up to it is to be made, as soon as the reserved upper limit is above it."""
+        """No further version up to it is to be made, as soon as the reserved upper limit is above it."""
         self.raised = asyncio.Event()
         self._expired = False
 
@@ -93,7 +93,7 @@ class BigtableOwnedPartition(OwnedPartition):
             self.prefix.position,
             self.prefix.low_watermark,
             reserved_up_to,
-            self.stamps.last,
+            self.versions.last,
             round(self.load),
         )
 
@@ -103,7 +103,7 @@ class BigtableOwnedPartition(OwnedPartition):
         self.moved.set()
 
     def raise_reserved(self, reserved_up_to: int) -> None:
-        """Let stamps be made up to a reserved upper limit that is saved."""
-        self.stamps.raised(reserved_up_to)
-        self.stamps.rise(self.raised_min_version)
+        """Let versions be made up to a reserved upper limit that is saved."""
+        self.versions.raised(reserved_up_to)
+        self.versions.rise(self.raised_min_version)
         self.raised.set()

@@ -76,9 +76,9 @@ class DataChangePublisher:
         entries, read_back = self._outputs.entries, self._read_back
         calls_for_image = self._outputs.watched.calls_for_image
         asking = [read_back is not None and calls_for_image(record) for record in records]
-        # The stamps first: they wait for a reserved upper limit, and a place in the line for what will not come is for
-        # ever.
-        stamps = iter(await self._stamps(owned, sum(asking)))
+        # The versions first: they wait for a reserved upper limit, and a place in the line for what will not come is
+        # for ever.
+        versions = iter(await self._versions(owned, sum(asking)))
         add = owned.prefix.add
         lines: list[tuple[str, Change]] = []
         of_lines: list[Place] = []
@@ -88,7 +88,7 @@ class DataChangePublisher:
             made, failed = entries.changes(record) if entries is not None else ((), ())
             place = add(record.token, record.low_watermark, asks + bool(made) + bool(failed))
             if asks and read_back is not None:
-                read_back.ask(owned, record.row_key, Trigger.of(record), next(stamps), place, stop)
+                read_back.ask(owned, record.row_key, Trigger.of(record), next(versions), place, stop)
             if made:
                 lines += made
                 of_lines.append(place)
@@ -102,23 +102,23 @@ class DataChangePublisher:
         if read_back is not None:
             await read_back.room()
 
-    async def _stamps(self, owned: BigtableOwnedPartition, count: int) -> Sequence[int]:
-        """Return so many stamps, which rise."""
-        stamps: list[int] = []
-        while len(stamps) < count:
+    async def _versions(self, owned: BigtableOwnedPartition, count: int) -> Sequence[int]:
+        """Return so many versions, which rise."""
+        versions: list[int] = []
+        while len(versions) < count:
             if not owned.ours:
                 if not owned.over:  # after a pause of the process: before any timer could run
                     self._log.warning("lease_lost", **owned.log_fields, why="not renewed in time")
                 owned.over = True
                 raise TransientError("the lease is over")
             now = self._clock.now()
-            while len(stamps) < count and (stamp := owned.stamps.next(now)) is not None:
-                stamps.append(stamp)
-            if len(stamps) < count:
+            while len(versions) < count and (version := owned.versions.next(now)) is not None:
+                versions.append(version)
+            if len(versions) < count:
                 owned.raised.clear()
                 self._renew()
                 await owned.raised.wait()
-        return stamps
+        return versions
 
 
 class BigtablePartitionReader:
@@ -186,7 +186,7 @@ class BigtablePartitionReader:
         elif record.code == 0 and not record.children and end is not None:
             await owned.confirmed()
             owned.prefix.reach(Microseconds(end + 1))
-            progress = owned.progress(owned.stamps.last)
+            progress = owned.progress(owned.versions.last)
             await owned.end(lambda: self._store.advance([progress], release=True), stop)
             self._log.info("partition_reached_the_end", **owned.log_fields)
         else:
@@ -194,7 +194,7 @@ class BigtablePartitionReader:
             raise TransientError(f"the stream was closed with code {record.code}: {record.message}")
 
     async def _close(self, owned: BigtableOwnedPartition, children: Sequence[Child]) -> Literal[True] | None:
-        return await self._store.close(owned.progress(owned.stamps.last), children) or None
+        return await self._store.close(owned.progress(owned.versions.last), children) or None
 
     async def _give_up_position(self, owned: BigtableOwnedPartition, error: PositionLostError, stop: Stop) -> None:
         """Begin at a time what was reconciled; anything else has lost changes, and a person has to choose.
@@ -206,7 +206,7 @@ class BigtablePartitionReader:
             await owned.confirmed()
             target = partition_around(stream_range.range, await retried(stop, self._stream.initial_partitions))
             if target is not None and stream_range.again < _AGAIN:
-                progress = owned.progress(owned.stamps.last)
+                progress = owned.progress(owned.versions.last)
                 await retried(stop, lambda: self._store.wait_for(progress, target))
                 owned.over = True
                 self._log.warning(

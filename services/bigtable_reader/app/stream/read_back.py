@@ -1,8 +1,8 @@
 """Rows read back after a change: one image for all records of a row that have come until the reading begins.
 
-The rule that makes mirrors converge: an image's sequence is the newest stamp of those records, each of which was
-received and stamped before the reading begins. So the image with a row's highest stamp holds every change, and none
-that was read earlier can beat it, in whatever order they are published.
+The rule that makes mirrors converge: an image's sequence is the newest version of those records, each of which was
+received and given a version before the reading begins. So the image with a row's highest version holds every change,
+and none that was read earlier can beat it, in whatever order they are published.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class _Waiting(msgspec.Struct, eq=False):
     owned: BigtableOwnedPartition
     row_key: bytes
     trigger: Trigger
-    stamp: int
+    version: int
     places: list[Place]
 
 
@@ -97,15 +97,15 @@ class ReadBack:
         """Of a row's image, on average, the latest counting most."""
 
     def ask(
-        self, owned: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, stamp: int, place: Place, stop: Stop
+        self, owned: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, version: int, place: Place, stop: Stop
     ) -> None:
         """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
         row = (id(owned), row_key)
         waiting = self._waiting.get(row)
         if waiting is None:
-            self._waiting[row] = _Waiting(owned, row_key, trigger, stamp, [place])
+            self._waiting[row] = _Waiting(owned, row_key, trigger, version, [place])
         else:
-            waiting.trigger, waiting.stamp = trigger, stamp
+            waiting.trigger, waiting.version = trigger, version
             waiting.places.append(place)
         self._records += 1
         is_enough = self._resting is None or len(self._waiting) >= self._at_once
@@ -166,7 +166,7 @@ class ReadBack:
         """Take the rows of the next reading off the line: those that have waited longest and are not being read.
 
         None where all are being read; none at all where those were of partitions that are no longer ours, and there
-        may be others behind them. From here on their stamps stand: what is asked for later waits for another reading.
+        may be others behind them. From here on their versions stand: what is asked for later waits for another reading.
         """
         batch: list[_Waiting] = []
         free = (row for row in self._waiting if row not in self._being_read)
@@ -186,7 +186,7 @@ class ReadBack:
     async def _read(self, batch: Sequence[_Waiting], stop: Stop) -> None:
         """Read a batch of rows, and hand the images of what came to the publisher before more of it is read.
 
-        The stamps of what is read later stand all the same: it is read after them.
+        The versions of what is read later stand all the same: it is read after them.
         """
         left, at_once = list(batch), len(batch)
         while left:
@@ -215,7 +215,7 @@ class ReadBack:
         if waiting.owned.ours:
             why = f"Bigtable does not read this row, and reads others: {error}"
             await self._dead_letters.keep(
-                [self._images.unreadable(waiting.row_key, waiting.trigger, waiting.stamp, why)]
+                [self._images.unreadable(waiting.row_key, waiting.trigger, waiting.version, why)]
             )
             self._confirm([waiting])
 
@@ -229,7 +229,7 @@ class ReadBack:
         for waiting in batch:
             if waiting.owned not in ours:  # the lease is over: its new owner reads the row again
                 continue
-            image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.stamp)
+            image = make(waiting.row_key, found.get(waiting.row_key), waiting.trigger, waiting.version)
             if isinstance(image, RefusedChange):
                 refused.append(image)
                 dead_letters.append(waiting)

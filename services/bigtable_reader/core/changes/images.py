@@ -64,7 +64,7 @@ class TooLargeRow(msgspec.Struct, frozen=True):
 Row = RowCells | TooLargeRow
 
 _NO_MORE_SECTIONS: Final = "/0000000000000000" * 3
-"""Of `four_sections`: a stamp is the first, the rest is nothing."""
+"""Of `four_sections`: a version is the first, the rest is nothing."""
 _TOO_LARGE: Final = (
     "the row takes {} bytes or more, no message takes as many: make it smaller, or leave its large columns out with "
     "excluded_columns in the tables file"
@@ -151,9 +151,9 @@ class ImageMaker:
         self._known |= frozenset(families)
         return True
 
-    def image(self, row_key: bytes, cells: Row | None, trigger: Trigger, stamp: int) -> Made | RefusedChange:
-        """Return a row as it is now, or its absence (None), under the stamp of the record that asked for it."""
-        sequence = f"{stamp:016X}{_NO_MORE_SECTIONS}"
+    def image(self, row_key: bytes, cells: Row | None, trigger: Trigger, version: int) -> Made | RefusedChange:
+        """Return a row as it is now, or its absence (None), under the version of the record that asked for it."""
+        sequence = f"{version:016X}{_NO_MORE_SECTIONS}"
         return self._image(row_key, cells, trigger.kind, sequence, instant(trigger.commit), _place(trigger))
 
     def row(self, row_key: bytes, cells: Row | None, at: SnapshotPlace) -> Made | RefusedChange:
@@ -189,9 +189,9 @@ class ImageMaker:
         change = Change("UPSERT", kind, sequence, commit, place, f'{{"{ROW_KEY}":{key}}}', row)
         return Made(self.header, self._ordering_key(key), change)
 
-    def unreadable(self, row_key: bytes, trigger: Trigger, stamp: int, why: str) -> RefusedChange:
+    def unreadable(self, row_key: bytes, trigger: Trigger, version: int, why: str) -> RefusedChange:
         """Return the dead letter of a row that is too large to be read: its key and its place, and nothing of it."""
-        return self._too_large(self.image(row_key, None, trigger, stamp), row_key, why)
+        return self._too_large(self.image(row_key, None, trigger, version), row_key, why)
 
     @staticmethod
     def _too_large(absent: Made | RefusedChange, row_key: bytes, why: str, size: int = 0) -> RefusedChange:
@@ -356,11 +356,11 @@ class _Family(msgspec.Struct, frozen=True):
     def _member(self, qualifier: bytes, versions: Sequence[CellVersion]) -> str:
         if not self.timestamps:
             return self._value(qualifier, versions[0].value)
-        stamped = [
+        members = [
             f'{{"value":{self._value(qualifier, version.value)},"timestamp_micros":{version.timestamp}}}'
             for version in versions[: self.versions]
         ]
-        return f"[{','.join(stamped)}]" if self.versions > 1 else stamped[0]
+        return f"[{','.join(members)}]" if self.versions > 1 else members[0]
 
     def _value(self, qualifier: bytes, value: bytes) -> str:
         if self.values == "base64":

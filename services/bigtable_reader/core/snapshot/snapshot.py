@@ -44,7 +44,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, rename={"min_versi
     number: int
     range: KeyRange
     above: int = 0
-    """Its rows are to win over every image that was stamped up to this number, before they were asked for."""
+    """Its rows are to win over every image with a version up to this number, made before they were asked for."""
     last: bytes | None = None
     """Everything up to this key is confirmed by Pub/Sub."""
     again: bool = False
@@ -113,9 +113,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, rename={"announced": "
     def read_since(self) -> Microseconds:
         """Return a time before any row of it was read, by Bigtable's clock.
 
-        A number between stamps is no time: it may be ahead of all clocks by as much as any reader's clock ever was, and
-        by a reserve of stamps for each owner that was lost. So what is compared with times is this. Where a part knows
-        none (a reader of an older version has read of it), it is when the snapshot was asked for, by whose clock ever.
+        A number between versions is no time: it may be ahead of all clocks by as much as any reader's clock ever was,
+        and by a reserve of versions for each owner that was lost. So what is compared with times is this. Where a part
+        knows none (a reader of an older release has read of it), it is when the snapshot was asked for, by whose clock
+        ever.
         """
         times = [part.read_since for part in self.parts if part.min_version is not None]
         return min((self.requested_at if time is None else time for time in times), default=self.requested_at)
@@ -153,7 +154,7 @@ class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sequence(self) -> str:
-        """Return it as a change sequence number: above the image that was stamped with the same number."""
+        """Return it as a change sequence number: above the image with the same version."""
         return f"{self.min_version:016X}/{self.run:016X}/{self.fence:016X}/{0:016X}"
 
 
@@ -161,7 +162,7 @@ class SnapshotPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 def min_version_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | None:
-    """Return a number below every stamp that is made for any of the keys after the inspection; None if unknown."""
+    """Return a number below every version that is made for any of the keys after the inspection; None if unknown."""
     min_versions = []
     at: bytes | None = keys.start
     for stream_range in sorted(survey.stream_ranges, key=lambda stream_range: stream_range.range):
@@ -179,7 +180,7 @@ def min_version_under(survey: BigtablePartitionSurvey, keys: KeyRange) -> int | 
 
 
 def highest_reserved(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
-    """Return a number that no stamp is above which was made for any of the keys before the inspection."""
+    """Return a number that no version is above which was made for any of the keys before the inspection."""
     limits = [0]
     for stream_range in survey.stream_ranges:
         if common(stream_range.range, keys) is not None:
@@ -191,7 +192,7 @@ def highest_reserved(survey: BigtablePartitionSurvey, keys: KeyRange) -> int:
 
 
 def min_versions_wanted(snapshot: Snapshot, survey: BigtablePartitionSurvey) -> Sequence[tuple[KeyRange, int]]:
-    """Return the keys that wait for their minimum version, and what it has to be: stamps need only rise."""
+    """Return the keys that wait for their minimum version, and what it has to be: versions need only rise."""
     left = [(keys, part.above) for part in snapshot.unfinished if (keys := part.left) is not None]
     return [
         (keys, above) for keys, above in left if (low := min_version_under(survey, keys)) is not None and low < above

@@ -13,7 +13,7 @@ from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Mic
 from shared.contracts.errors import MisconfiguredError
 
 RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin under another"
-"""The fix for what cannot go on: stamps of two names are in no order while both are read."""
+"""The fix for what cannot go on: versions of two names are in no order while both are read."""
 
 RESTART_WITH_ALL_ROWS: Final = (
     f"{RESTART}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
@@ -32,7 +32,7 @@ StreamRangeId = NewType("StreamRangeId", str)
 
 
 class StreamRange(msgspec.Struct, frozen=True, kw_only=True, rename={"min_version": "floor"}):
-    """A part of the key space. ``min_version``: every stamp that is made for it is above.
+    """A part of the key space. ``min_version``: every version that is made for it is above.
 
     ``target`` is the partition that it is to be a part of, once the others have come; None: it may be read as it is.
     ``position`` is None where the service named no token for it; it is read from a time, if it comes to that.
@@ -55,14 +55,14 @@ class StreamRange(msgspec.Struct, frozen=True, kw_only=True, rename={"min_versio
 
 
 class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A key range as its reader holds it: where to go on, above which stamp, and in the name of which fence."""
+    """A key range as its reader holds it: where to go on, above which version, and in the name of which fence."""
 
     stream_range: StreamRange
     position: Position
     low_watermark: Microseconds
     min_version: int
     reserved_up_to: int
-    """No stamp is made above it before a higher one is saved. At the claim it is the minimum: none can be made yet."""
+    """No version above it is made before a higher one is saved. At the claim it is the minimum: no room yet."""
     fence: int
     owner: str
     load: int = 0
@@ -77,7 +77,7 @@ class BigtableProgress(msgspec.Struct, frozen=True):
     low_watermark: Microseconds
     reserved_up_to: int
     min_version: int = 0
-    """Every stamp that is made from now on is above it."""
+    """Every version that is made from now on is above it."""
     load: int = 0
     """Records per second."""
 
@@ -93,9 +93,9 @@ class Saved(msgspec.Struct, frozen=True):
     free: bool
     """Whether the one who surveys may claim it: released, unchanged for a lease, or in its own name already."""
     min_version: int = 0
-    """Every stamp that is made after the inspection is above it."""
+    """Every version that is made after the inspection is above it."""
     reserved_up_to: int = 0
-    """No stamp that was made before the inspection is above it."""
+    """No version that was made before the inspection is above it."""
     load: int = 0
     """Records per second."""
 

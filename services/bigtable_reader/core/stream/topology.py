@@ -2,7 +2,7 @@
 
 A topology whose key ranges overlap, leave a hole or have tokens for other keys than their own cannot be made: each of
 these functions returns a whole one, or raises. Minimum versions only rise: every key's next key range begins above all
-stamps before it.
+versions before it.
 """
 
 from collections import defaultdict
@@ -64,7 +64,7 @@ class Successor(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True, rename={"reserved_up_to": "ceiling"}):
-    """How a key range ended: what it is cut into, above which stamp that begins, and how far it had been read."""
+    """How a key range ended: what it is cut into, above which version that begins, and how far it had been read."""
 
     successors: tuple[Successor, ...]
     reserved_up_to: int

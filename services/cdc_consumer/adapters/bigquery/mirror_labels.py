@@ -94,7 +94,7 @@ _COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT})
 _HOUR: Final = timedelta(hours=1) // timedelta(microseconds=1)
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
-"""How far ahead of BigQuery's clock a source's times may be. Bigtable's stamps are no times: see `READ_SINCE`."""
+"""How far ahead of BigQuery's clock a source's times may be. Bigtable's versions are no times: see `READ_SINCE`."""
 
 
 def completed(

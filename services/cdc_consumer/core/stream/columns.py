@@ -299,10 +299,10 @@ def _heartbeats(batches: dict[int, ChangeBatch], published: Sequence[int | None]
 
 
 def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | None]) -> frozenset[int]:
-    """Return the messages with an image that was stamped long before it was published.
+    """Return the messages with an image whose version is from long before it was published.
 
     Who sends such a one was away meanwhile, and what another has read since may be applied already: a delete too, that
-    is forgotten by now. The texts of stamps sort as the stamps do.
+    is forgotten by now. The texts of versions sort as the versions do.
     """
     images = [index for index, batch in batches.items() if batch.header.content == "images" and batch.sequence]
     if not images:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from services.bigtable_reader.core.stream.records import Microseconds
-from services.bigtable_reader.core.stream.stamps import Stamps
+from services.bigtable_reader.core.stream.versions import VersionAllocator
 from tests.seeds import examples
 
 NOON = 1_700_000_000_000_000
@@ -18,54 +18,54 @@ def us(time: int) -> Microseconds:
     return Microseconds(time)
 
 
-def test_a_stamp_is_the_time_where_that_rises_and_one_more_than_the_last_where_not() -> None:
-    stamps = Stamps(NOON, NOON + 100)
-    made = [stamps.next(us(now)) for now in (NOON + 10, NOON + 10, NOON - 50 * SECOND, NOON + 11, NOON + 20)]
+def test_a_version_is_the_time_where_that_rises_and_one_more_than_the_last_where_not() -> None:
+    versions = VersionAllocator(NOON, NOON + 100)
+    made = [versions.next(us(now)) for now in (NOON + 10, NOON + 10, NOON - 50 * SECOND, NOON + 11, NOON + 20)]
     assert made == [NOON + 10, NOON + 11, NOON + 12, NOON + 13, NOON + 20]
 
 
-def test_before_a_reserved_limit_is_saved_nothing_is_stamped() -> None:
-    stamps = Stamps(NOON, NOON)
-    assert stamps.next(us(NOON + SECOND)) is None
-    assert stamps.last == NOON
-    stamps.raised(NOON + 2)
-    assert [stamps.next(us(NOON)) for _ in range(3)] == [NOON + 1, NOON + 2, None]
+def test_before_a_reserved_limit_is_saved_no_version_is_made() -> None:
+    versions = VersionAllocator(NOON, NOON)
+    assert versions.next(us(NOON + SECOND)) is None
+    assert versions.last == NOON
+    versions.raised(NOON + 2)
+    assert [versions.next(us(NOON)) for _ in range(3)] == [NOON + 1, NOON + 2, None]
 
 
 def test_a_clock_that_has_run_past_the_reserved_limit_stops_nothing() -> None:
-    stamps = Stamps(NOON, NOON + 3)
-    assert [stamps.next(us(NOON + SECOND)) for _ in range(4)] == [NOON + 1, NOON + 2, NOON + 3, None]
+    versions = VersionAllocator(NOON, NOON + 3)
+    assert [versions.next(us(NOON + SECOND)) for _ in range(4)] == [NOON + 1, NOON + 2, NOON + 3, None]
 
 
 def test_a_reserved_limit_does_not_fall() -> None:
-    stamps = Stamps(NOON, NOON + 3)
-    stamps.raised(NOON + 1)
-    assert stamps.reserved_up_to == NOON + 3
+    versions = VersionAllocator(NOON, NOON + 3)
+    versions.raised(NOON + 1)
+    assert versions.reserved_up_to == NOON + 3
 
 
 @pytest.mark.parametrize(("now", "wanted"), [(NOON - SECOND, NOON + 20), (NOON + SECOND, NOON + SECOND + 20)])
-def test_what_is_asked_for_is_ahead_of_the_clock_and_of_the_last_stamp(now: int, wanted: int) -> None:
-    assert Stamps(NOON, NOON).wanted(us(now), 20) == wanted
+def test_what_is_asked_for_is_ahead_of_the_clock_and_of_the_last_version(now: int, wanted: int) -> None:
+    assert VersionAllocator(NOON, NOON).wanted(us(now), 20) == wanted
 
 
 @given(
     min_version=st.integers(0, 2 * NOON),
     steps=st.lists(st.tuples(st.integers(0, 2 * NOON), st.none() | st.integers(0, 2 * NOON)), max_size=50),
 )
-def test_stamps_rise_and_stay_between_min_version_and_reserved_limit_whatever_the_clock_does(
+def test_versions_rise_and_stay_between_min_version_and_reserved_limit_whatever_the_clock_does(
     min_version: int, steps: list[tuple[int, int | None]]
 ) -> None:
-    stamps = Stamps(min_version, min_version)
+    versions = VersionAllocator(min_version, min_version)
     last = min_version
     for now, reserved_up_to in steps:
         if reserved_up_to is not None:
-            stamps.raised(reserved_up_to)
-        room = last < stamps.reserved_up_to
-        stamp = stamps.next(us(now))
-        assert (stamp is not None) == room
-        if stamp is not None:
-            assert last < stamp <= stamps.reserved_up_to
-            last = stamp
+            versions.raised(reserved_up_to)
+        room = last < versions.reserved_up_to
+        version = versions.next(us(now))
+        assert (version is not None) == room
+        if version is not None:
+            assert last < version <= versions.reserved_up_to
+            last = version
 
 
 @dataclass
@@ -75,15 +75,15 @@ class Owner:
     number: int
     fence: int
     clock: int
-    stamps: Stamps
+    versions: VersionAllocator
 
 
 class OwnersComeAndGo(RuleBasedStateMachine):
     """One key range, its saved reserved upper limit, and owners who do not know that they are not owners any more.
 
-    Whoever claims raises the fence; a reserved upper limit is saved on the newest fence only; a stamp is made and
+    Whoever claims raises the fence; a reserved upper limit is saved on the newest fence only; a version is made and
     published by anybody who has room for it, at any later time. Now and then the key range is closed, and its child
-    begins at the reserved upper limit; or is given back, by which that limit falls to the last stamp that was made.
+    begins at the reserved upper limit; or is given back, by which that limit falls to the last version that was made.
     """
 
     owners = Bundle("owners")
@@ -93,37 +93,39 @@ class OwnersComeAndGo(RuleBasedStateMachine):
         self.fence = 0
         self.reserved_up_to = NOON
         self.count = 0
-        self.stamped: list[tuple[int, int]] = []
+        self.allocated: list[tuple[int, int]] = []
 
     @rule(target=owners, skew=st.integers(-3600, 3600))
     def claim(self, skew: int) -> Owner:
         """A new owner: of the key range, or of the child of one that was closed, with a new row that begins alike."""
         self.fence += 1
         self.count += 1
-        return Owner(self.count, self.fence, NOON + skew * SECOND, Stamps(self.reserved_up_to, self.reserved_up_to))
+        return Owner(
+            self.count, self.fence, NOON + skew * SECOND, VersionAllocator(self.reserved_up_to, self.reserved_up_to)
+        )
 
     @rule(owner=owners, jump=st.integers(-100, 100), ahead=st.integers(1, 30), reply_lost=st.booleans())
     def renew(self, owner: Owner, jump: int, ahead: int, reply_lost: bool) -> None:
         owner.clock += jump * SECOND
-        asked = owner.stamps.wanted(us(owner.clock), ahead * SECOND)
+        asked = owner.versions.wanted(us(owner.clock), ahead * SECOND)
         if owner.fence == self.fence:
             self.reserved_up_to = max(self.reserved_up_to, asked)
             if not reply_lost:
-                owner.stamps.raised(asked)
+                owner.versions.raised(asked)
 
     @rule(owner=owners, jump=st.integers(-10_000_000, 10_000_000), times=st.integers(1, 3))
-    def stamp(self, owner: Owner, jump: int, times: int) -> None:
+    def allocate(self, owner: Owner, jump: int, times: int) -> None:
         owner.clock += jump
         for _time in range(times):
-            stamp = owner.stamps.next(us(owner.clock))
-            if stamp is not None:
-                self.stamped.append((owner.number, stamp))
+            version = owner.versions.next(us(owner.clock))
+            if version is not None:
+                self.allocated.append((owner.number, version))
 
     @rule(owner=consumes(owners))
     def gives_back(self, owner: Owner) -> None:
-        """It stamps no more, and what was reserved is free; by one that is no owner any more nothing is changed."""
+        """It makes no more versions, and what was reserved is free; one that is no owner any more changes nothing."""
         if owner.fence == self.fence:
-            self.reserved_up_to = owner.stamps.last
+            self.reserved_up_to = owner.versions.last
 
     @rule(owner=consumes(owners))
     def dies(self, owner: Owner) -> None:
@@ -134,12 +136,12 @@ class OwnersComeAndGo(RuleBasedStateMachine):
         return multiple() if owner.fence == self.fence else multiple(owner)  # zombies are asked more often
 
     @invariant()
-    def a_later_owner_stamps_above_all_that_an_earlier_one_did_or_ever_will(self) -> None:
+    def a_later_owner_makes_versions_above_all_that_an_earlier_one_did_or_ever_will(self) -> None:
         highest: dict[int, int] = {}
         lowest: dict[int, int] = {}
-        for number, stamp in self.stamped:
-            highest[number] = max(stamp, highest.get(number, stamp))
-            lowest[number] = min(stamp, lowest.get(number, stamp))
+        for number, version in self.allocated:
+            highest[number] = max(version, highest.get(number, version))
+            lowest[number] = min(version, lowest.get(number, version))
         numbers = sorted(highest)
         for earlier, later in itertools.pairwise(numbers):
             assert highest[earlier] < lowest[later]
