@@ -331,7 +331,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
 
         self.run(promise)
 
-    def test_what_happened_to_a_partition_is_stamped_with_commit_timestamps(self) -> None:
+    def test_what_happened_to_a_partition_has_commit_timestamps(self) -> None:
         async def promise(stores: Stores) -> None:
             await stores.one.add_root(START, None)
             (held,) = await stores.one.claim([ROOT], None)
@@ -339,8 +339,8 @@ class TestSpannerPartitionStore(PartitionStoreContract):
             await stores.one.finish(SpannerProgress(held, START), [child(A)])
 
         self.run(promise)
-        stamps = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
-        rows = self.database.query(f"SELECT {stamps} AS ordered FROM millrace_partitions WHERE token = ''")
+        in_order = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
+        rows = self.database.query(f"SELECT {in_order} AS ordered FROM millrace_partitions WHERE token = ''")
         assert rows == [{"ordered": True}]
 
     def test_two_writers_at_once_end_one_after_the_other(self) -> None:

@@ -108,5 +108,5 @@ def _series(project: str, metric: str, subscription: str, value: int, end: datet
 
 
 def _point(at: datetime, value: int) -> dict[str, Any]:
-    stamp = at.isoformat().replace("+00:00", "Z")
-    return {"interval": {"startTime": stamp, "endTime": stamp}, "value": {"int64Value": str(value)}}
+    timestamp = at.isoformat().replace("+00:00", "Z")
+    return {"interval": {"startTime": timestamp, "endTime": timestamp}, "value": {"int64Value": str(value)}}

@@ -2,8 +2,8 @@
 
 Once a snapshot is at its end, each row that the source had when it began is published as of then or later. What is
 older in the mirror is gone, or its snapshot row is still on its way. So the source is asked for each key first, where
-it can be; and as a delete is stamped just below the snapshot's time, a row that was deleted wrongly comes back with its
-snapshot row, whenever that arrives.
+it can be; and as a delete is given the time just below the snapshot's, a row that was deleted wrongly comes back with
+its snapshot row, whenever that arrives.
 
 Where a history is kept beside the mirror, the delete goes there first: what is gone from the mirror is not found again.
 """
