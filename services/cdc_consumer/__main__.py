@@ -1,6 +1,6 @@
 """The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
 
-`python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `doctor` it looks
+`python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `doctor` it checks
 whether all that it needs is there and right, with `status` it asks the one that runs how each table is, with `sweep` it
 deletes from a mirror what its source no longer has, with `reconcile` it compares mirrors with their source, with
 `tables` it prints what source tables become under a tables file.

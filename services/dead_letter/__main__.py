@@ -3,7 +3,7 @@
 `python -m services.dead_letter`, or `run`, collects. Exits 0 when asked to stop, 1 when something failed that a restart
 may fix, 2 when nothing will work until someone acts; the log says what.
 
-`doctor` looks whether all that it needs is there and right. Everything else is a command for people and their scripts:
+`doctor` checks whether all that it needs is there and right. Everything else is a command for people and their scripts:
 `python -m services.dead_letter --help` lists them.
 """
 

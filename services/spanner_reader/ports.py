@@ -162,13 +162,13 @@ class SchemaFindings:
     compared_since: Nanoseconds | None = None
     """As `SchemaInspection.compared_since`: column lists of records from before are worth comparing."""
     counted: bool = True
-    """False where a newer look was there, so that nothing of this one is remembered."""
+    """False where a newer inspection was there, so that nothing of this one is remembered."""
     tables: Mapping[str, TableShape] = field(default_factory=dict)
     """As they are remembered now."""
 
 
 class ShapeStore(Protocol):
-    """What the tables looked like when somebody looked last, and which of them need re-sync; kept for all readers.
+    """What the tables looked like at the last inspection, and which of them need re-sync; kept for all readers.
 
     Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again. A
     call whose caller is cancelled is over within a second, with any outcome.

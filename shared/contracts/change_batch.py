@@ -217,7 +217,7 @@ def decode_batch(data: bytes) -> ChangeBatch:
     """
     try:
         if not data.isascii():
-            data.decode()  # what stays JSON text is not looked into below, and has to be UTF-8 all the same
+            data.decode()  # what stays JSON text is not parsed below, and has to be UTF-8 all the same
         document = _document.decode(data)
         header = _header.decode(document.header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

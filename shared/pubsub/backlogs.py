@@ -133,7 +133,7 @@ def monitored_backlogs(
 
 
 def inspect_backlogs(backlogs: MonitoredBacklogs | None) -> Finding:
-    """Look whether a reader can export the backlogs. It runs without them, so that nothing here is an error."""
+    """Check whether a reader can export the backlogs. It runs without them, so that nothing here is an error."""
     what = "backlogs"
     if backlogs is None:
         return Finding(Level.OK, what, "not known here: an emulator of Pub/Sub has no Cloud Monitoring")

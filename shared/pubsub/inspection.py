@@ -1,4 +1,4 @@
-"""What a `doctor` looks at in Pub/Sub: subscriptions by their settings, topics by who keeps their messages, and rights.
+"""What a `doctor` inspects in Pub/Sub: subscriptions by their settings, topics by who keeps their messages, and rights.
 
 Every setting is a finding of its own, right or wrong. The start checks of the services (`topology.py`) stop at less.
 """
@@ -58,7 +58,7 @@ def inspect_topics(
 
 
 class Inspection:
-    """Looks at topics and subscriptions over one channel. Changes nothing, leases nothing, and never raises."""
+    """Inspects topics and subscriptions over one channel. Changes nothing, leases nothing, and never raises."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
@@ -67,7 +67,7 @@ class Inspection:
     def subscription(
         self, name: str, *, dead_letter_topic: str, keep_messages_for: timedelta, topic: str | None = None
     ) -> Iterator[Finding]:
-        """Look at every setting of a subscription that the consumer reads from."""
+        """Inspect every setting of a subscription that the consumer reads from."""
         what = f"subscription {short_name(name)}"
         found = self._asked(what, self._get_subscription, name)
         if isinstance(found, Finding):
@@ -90,7 +90,7 @@ class Inspection:
         )
 
     def topic(self, name: str, keep_messages_for: timedelta) -> Iterator[Finding]:
-        """Look whether what is published to a topic is kept: what has no subscription is confirmed and discarded."""
+        """Check whether what is published to a topic is kept: what has no subscription is confirmed and discarded."""
         what = f"topic {short_name(name)}"
         found = self._asked(what, self._subscriptions_of, name)
         if isinstance(found, Finding):
@@ -114,7 +114,7 @@ class Inspection:
         )
 
     def rights(self, resource: str, *wanted: str) -> Iterator[Finding]:
-        """Look whether this identity may do what is wanted (``consume``, ``get``, ``publish``) with a resource."""
+        """Check whether this identity may do what is wanted (``consume``, ``get``, ``publish``) with a resource."""
         kind = resource.split("/")[2]
         what = f"rights on {kind[:-1]} {short_name(resource)}"
         permissions = {f"pubsub.{kind}.{each}": _NEEDED[each] for each in wanted}
@@ -137,7 +137,7 @@ class Inspection:
         )
 
     def forwarding(self, subscription: str, dead_letter_topic: str) -> Iterator[Finding]:
-        """Look whether Pub/Sub's own agent may forward what was delivered too often: nothing says so if it may not."""
+        """Check whether Pub/Sub's own agent may forward what was delivered too often: nothing says so if it may not."""
         for right in forwarding_rights(subscription, dead_letter_topic):
             what = f"Pub/Sub's right on {right.kind[:-1]} {short_name(right.resource)}"
             found, role, fix = self._asked(what, self._bindings, right.resource), right.role, right.grant

@@ -43,7 +43,7 @@ _LONGEST_REST: Final = timedelta(milliseconds=500)
 _AGE_FOR_REST: Final = 10
 _BETWEEN_REQUESTS: Final = 0.01
 """Seconds from one request to the next where messages have no ordering keys: what comes meanwhile goes together."""
-_LOOK_AT_CLOCK: Final = timedelta(minutes=1)
+_CHECK_CLOCK: Final = timedelta(minutes=1)
 _SECOND: Final = 1_000_000_000  # in nanoseconds
 _TIMEOUT: Final = 30.0
 _DEAD_LETTERS_AT_ONCE: Final = 500
@@ -122,7 +122,7 @@ class BatchPublisher:
         self._closed = False
         self._outage = Outage(topic, hooks.monotonic)
         self._awake_at: Nanoseconds | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
         self.published_messages = 0
         self.published_changes = 0
 
@@ -161,7 +161,7 @@ class BatchPublisher:
         future = asyncio.get_running_loop().create_future()
         self._futures[receipt] = future
         if self._awake_at is None:
-            self._look_at_clock()
+            self._check_clock()
         elif self._is_held_too_long(self._awake_at):  # they may have been read before that
             self._break(_stale(f"this process stood still from {format_timestamp(self._awake_at)} on"))
             return future
@@ -179,8 +179,8 @@ class BatchPublisher:
     async def close(self) -> None:
         """Publish what is left for some seconds, then return; the futures of what is not confirmed by then fail."""
         self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         self._packer.hurry()
         self._pump()
         last_chance = asyncio.ensure_future(asyncio.sleep(self._last_chance.total_seconds()))
@@ -325,11 +325,11 @@ class BatchPublisher:
         """
         return timedelta(microseconds=(self._clock.now() - taken_at) // 1_000) > MOST_HELD
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         """Note every now and then that this process is awake, but not after it has stood still for too long."""
         if self._awake_at is None or not self._is_held_too_long(self._awake_at):
             self._awake_at = self._clock.now()
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_AT_CLOCK.total_seconds(), self._look_at_clock)
+        self._next_check = asyncio.get_running_loop().call_later(_CHECK_CLOCK.total_seconds(), self._check_clock)
 
     async def _dead_letter_oversized(self) -> None:
         """Publish a dead letter of each oversized change, many at a time, until none is left."""

@@ -88,7 +88,7 @@ class ReaderTopic:
         return BacklogWatch(self._backlogs(), metrics, self._settings.check_subscriptions_every).watching()
 
     def inspect(self) -> Iterator[Finding]:
-        """Look at both topics, and at what counts their backlogs."""
+        """Inspect both topics, and what counts their backlogs."""
         settings, topics = self._settings, (self._topic, self._dead_letter_topic)
         yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
         yield inspect_backlogs(self._backlogs())

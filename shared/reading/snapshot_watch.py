@@ -54,13 +54,13 @@ def print_snapshots(
 
 
 async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:
-    """Look until nothing is left to read; return what was shown last.
+    """Poll until nothing is left to read; return what was shown last.
 
     ``poll`` returns what to show, and what is in the way; where something is for long, that is said, and waited on.
     An inspection that is not answered is made again.
     """
     loop = asyncio.get_running_loop()
-    drawn, before, looked_at = 0, dict[tuple[str, Any], int](), loop.time()
+    drawn, before, drawn_at = 0, dict[tuple[str, Any], int](), loop.time()
     went_on_at, said = loop.time(), False
     while True:
         try:
@@ -78,11 +78,11 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))
             rates = {_name(one): (one["rows"] - before.get(_name(one), one["rows"])) for one in shown}
-            seconds = max(now - looked_at, 0.001)
+            seconds = max(now - drawn_at, 0.001)
             out.writelines(f"{bar(one, rates[_name(one)] / seconds)}\n" for one in shown)
             out.write(f"{shown_hindrance}\n" if shown_hindrance else "")
             out.flush()
-            drawn, before, looked_at = (
+            drawn, before, drawn_at = (
                 len(shown) + bool(shown_hindrance),
                 {_name(one): one["rows"] for one in shown},
                 now,

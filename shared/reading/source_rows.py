@@ -105,7 +105,7 @@ async def _say(out: BinaryIO, answer: Answer) -> None:
 
 
 async def _write(out: BinaryIO, line: bytes) -> None:
-    # In a thread: who asked may take its time, and the connections of this process have to be looked after meanwhile.
+    # In a thread: who asked may take its time, and the connections of this process have to be served meanwhile.
     await asyncio.to_thread(_write_now, out, line)
 
 

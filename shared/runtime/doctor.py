@@ -31,9 +31,7 @@ def inspect_settings(
     try:
         right = read_settings(settings, environ)
     except MisconfiguredError as error:
-        yield Finding(
-            Level.ERROR, "settings", str(error), "set what is named; nothing else can be looked at without it"
-        )
+        yield Finding(Level.ERROR, "settings", str(error), "set what is named; nothing else can be checked without it")
         return None
     yield Finding(Level.OK, "settings", summary(right))
     yield from misspelt_settings(settings, environ)

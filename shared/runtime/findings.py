@@ -1,4 +1,4 @@
-"""What a `doctor` finds: one finding for each thing it has looked at, with the fix of what is not as it should be."""
+"""What a `doctor` finds: one finding for each thing it has inspected, with the fix of what is not as it should be."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ T = TypeVar("T")
 TIMEOUT: Final = timedelta(minutes=2)
 MOST_CONNECTIONS: Final = 32
 """At once, to the port of health and metrics."""
-_LOOK: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
+_POLL: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
 _CLIENTS_TIMEOUT: Final = 10.0  # seconds
 
 
@@ -191,7 +191,7 @@ def serving_health(
             "address-in-use",
             f"cannot listen on HOST={host}, PORT={port} for health and metrics ({error}): choose others, or PORT=0",
         ) from error
-    thread = threading.Thread(target=server.serve_forever, args=(_LOOK,), name="health", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(_POLL,), name="health", daemon=True)
     thread.start()
     taken = int(server.server_address[1])
     structlog.get_logger().info("health_served", port=taken)

@@ -75,7 +75,7 @@ def file_there(path: Path) -> None:
 def together(check: CheckT) -> CheckT:
     """Mark a method of a Settings class that says what is wrong with several fields together, or None.
 
-    It is asked of fields that are right one by one, and not at all where one that it looks at is not.
+    It is asked of fields that are right one by one, and not at all where one that it reads is not.
     """
     setattr(check, _TOGETHER, True)
     return check

@@ -56,8 +56,8 @@ EXPLAINED: Final[Mapping[str, str]] = {
     "message ends with the fix.",
     "bigtable-table-unfit": "The table, its stream, an app profile or a right is unfit. Each line that begins "
     "with `->` is a fix.",
-    "append-refused": "BigQuery refuses to take rows, for the reason in its words. The consumer's `doctor` looks "
-    "at what it needs.",
+    "append-refused": "BigQuery refuses to take rows, for the reason in its words. The consumer's `doctor` checks "
+    "what it needs.",
     "before-not-a-time": "`--before` of `sweep` takes a time such as `2026-01-02T03:04:05Z`.",
     "bigquery-query-refused": "BigQuery refuses the query of a mirror, for the reason in its words. The "
     "consumer's `doctor` checks dataset and roles.",
@@ -70,7 +70,7 @@ EXPLAINED: Final[Mapping[str, str]] = {
     "after-malformed": "`--after` takes the value that the page before has printed. Leave it out for the first page.",
     "filter-time-invalid": "`--since` and `--until` take a time such as `2026-01-02T03:04:05Z`, or an age such "
     "as `30m`.",
-    "mirrors-refused": "BigQuery refuses the query that looks for newer rows, for the reason in its words. The "
+    "mirrors-refused": "BigQuery refuses the query for newer rows, for the reason in its words. The "
     "service's `doctor` checks the dataset and the roles.",
     "history-kept-too-short": "`keep` of a history is shorter than its change stream retains. Let it keep as "
     "much, or leave `keep` out.",

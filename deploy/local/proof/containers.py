@@ -59,7 +59,7 @@ _BUILD: Final = timedelta(minutes=30)
 _START: Final = timedelta(minutes=10)
 _STOP: Final = timedelta(minutes=3)
 _COMMAND: Final = timedelta(minutes=10)
-_LOOK_AGAIN: Final = timedelta(seconds=1)
+_POLL: Final = timedelta(seconds=1)
 _KILL_ALL: Final = "kill -9 -1"
 """Everything that may be signalled, which is all but the init; that ends with what it has started."""
 _MB: Final = 1_000_000
@@ -260,7 +260,7 @@ class _Killer:
 
 
 def _wait(condition: Callable[[], bool], what: str, stop: Stop) -> None:
-    wait_until(condition, what, timeout=_START, stop=stop, pause=_LOOK_AGAIN)
+    wait_until(condition, what, timeout=_START, stop=stop, pause=_POLL)
 
 
 def _stopped(project: Project, say: Say) -> list[str]:

@@ -26,7 +26,7 @@ from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
 _COMMANDS_TIMEOUT: Final = timedelta(minutes=2)
-_LOOK_AGAIN: Final = timedelta(milliseconds=500)
+_POLL: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +180,6 @@ def _until_equal(
 def _wait(condition: Callable[[], bool], timeout: timedelta, stop: Stop) -> bool:
     deadline = time.monotonic() + timeout.total_seconds()
     while not condition():
-        if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+        if time.monotonic() > deadline or stop.wait(_POLL):
             return False
     return True

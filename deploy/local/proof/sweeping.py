@@ -21,7 +21,7 @@ from shared.runtime.stop import Stop
 _TABLE: Final = "airlines"
 _KEY: Final = "??"
 _COMPLETE_SINCE: Final = "millrace_complete_since"
-_LOOK_AGAIN: Final = timedelta(milliseconds=500)
+_POLL: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _complete_since(
         since = Nanoseconds(int(dataset.labels(_TABLE).get(_COMPLETE_SINCE, "0")) * 1_000)
         if since >= asked_at // 1_000 * 1_000:
             return since
-        if time.monotonic() > deadline or stop.wait(_LOOK_AGAIN):
+        if time.monotonic() > deadline or stop.wait(_POLL):
             return None
 
 

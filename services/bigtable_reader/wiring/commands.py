@@ -92,7 +92,7 @@ async def snapshots_of(parsed: BigtableSnapshotCommand, settings: Settings, out:
                 options=options.bigtable,
                 end=micros(settings.end_timestamp),
                 store=snapshot_store(settings, channels, "", watching.digest),
-                poll=lambda: looked(settings, channels, clock.now()),
+                poll=lambda: read_survey(settings, channels, clock.now()),
                 scan=table_scan(channels, watched_table(settings), Watched(options.bigtable)),
                 clock=clock,
                 out=out,
@@ -107,7 +107,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     try:
         inspection = await BigtableCatalog(channels, watched_table(settings)).inspect()
         now = MicrosecondClock().now()
-        found, survey = await looked(settings, channels, now)
+        found, survey = await read_survey(settings, channels, now)
     finally:
         await channels.close()
     snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
@@ -138,10 +138,10 @@ async def resync_done(settings: Settings, out: TextIO) -> int:
         await channels.close()
 
 
-async def looked(
+async def read_survey(
     settings: Settings, channels: BigtableChannels, now: Microseconds
 ) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
-    """Look at the partition table without being counted among its readers; nothing where it is not made yet."""
+    """Read the partition table without being counted among its readers; nothing where it is not made yet."""
     try:
         found = await snapshot_store(settings, channels, "").survey()
         return found, await partition_store(settings, partition_rows(settings, channels), "", timedelta(0)).view(now)
@@ -153,7 +153,7 @@ async def looked(
 
 async def _check_known(settings: Settings, channels: BigtableChannels) -> None:
     """Raise MisconfiguredError where a command would speak to readers that never were: a name is mistyped, say."""
-    _snapshot, survey = await looked(settings, channels, MicrosecondClock().now())
+    _snapshot, survey = await read_survey(settings, channels, MicrosecondClock().now())
     check_known(settings.bigtable_table, settings.stream_name, survey)
 
 

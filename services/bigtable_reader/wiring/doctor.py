@@ -1,4 +1,4 @@
-"""The command `doctor`: look at everything the reader needs, before it is started or beside it.
+"""The command `doctor`: inspect everything the reader needs, before it is started or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else 1.
 It takes the reader's own settings and changes nothing.
@@ -24,11 +24,11 @@ from shared.runtime.findings import Finding, Level
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
-    """Look at everything, print what was found and return the exit code."""
-    return run_doctor(_looked_at(environ), out, as_json=as_json)
+    """Inspect everything, print what was found and return the exit code."""
+    return run_doctor(_findings(environ), out, as_json=as_json)
 
 
-def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     settings = yield from inspect_settings(Settings, environ, lambda it: f"{it.source} to topic {it.topic}")
     if settings is None:
         return
@@ -53,8 +53,8 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
     watched = Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
     kept = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
     try:
-        looked = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
-        findings = [found async for found in looked]
+        inspected = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
+        findings = [found async for found in inspected]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
         found = [*findings, *await _keep(channels, watched, file), *([] if cluster is None else [cluster])]
         return [*found, *await _kept_with_the_stream_ranges(channels, kept, settings)]

@@ -1,4 +1,4 @@
-"""Where this service keeps what it knows, and what it looks at, as its settings name them."""
+"""Where this service keeps what it knows, and what it inspects, as its settings name them."""
 
 from datetime import timedelta
 from typing import Final

@@ -1,4 +1,4 @@
-"""The command `doctor`: look at everything the consumer needs, before it is started or beside it.
+"""The command `doctor`: inspect everything the consumer needs, before it is started or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its fix. A consumer
 that runs with the same settings is asked which tables it has trouble with. Exits 0 if there is no error, else 1.
@@ -25,11 +25,11 @@ from shared.runtime.findings import Finding, Level
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
-    """Look at everything, print what was found and return the exit code."""
-    return run_doctor(_looked_at(environ), out, as_json=as_json)
+    """Inspect everything, print what was found and return the exit code."""
+    return run_doctor(_findings(environ), out, as_json=as_json)
 
 
-def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _check(
         "java", lambda: check_java(environ), "Java that Spark runs on", "apt-get install openjdk-17-jre-headless"
     )
@@ -49,7 +49,7 @@ def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def running_consumer(address: str) -> Iterator[Finding]:
-    """Look which tables the consumer at an address has trouble with; nothing, where none runs there."""
+    """Check which tables the consumer at an address has trouble with; nothing, where none runs there."""
     try:
         document = ask_consumer(address)
     except MisconfiguredError:
@@ -98,12 +98,12 @@ def _check(name: str, check: Callable[[], None], fine: str, fix: str) -> Iterato
         yield Finding(Level.OK, name, fine)
 
 
-def _with(opened: Callable[[], Any], name: str, look: Callable[[Any], Iterator[Finding]]) -> Iterator[Finding]:
-    """Look over a channel; that there are no credentials for one is a finding."""
+def _with(opened: Callable[[], Any], name: str, inspect: Callable[[Any], Iterator[Finding]]) -> Iterator[Finding]:
+    """Inspect over a channel; that there are no credentials for one is a finding."""
     try:
         channel = opened()
     except MisconfiguredError as error:
         yield Finding(Level.ERROR, name, str(error), LOGIN)
         return
     with channel:
-        yield from look(channel)
+        yield from inspect(channel)

@@ -77,7 +77,7 @@ _IDLE_WAIT: Final = timedelta(seconds=4)  # what a stop may have to wait for whi
 _FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may take: Spark's own end needs the rest
 _GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
-_LOOK: Final = timedelta(milliseconds=200)
+_POLL: Final = timedelta(milliseconds=200)
 _EXECUTORS_WITHIN: Final = timedelta(minutes=5)
 
 
@@ -166,7 +166,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
             try:
                 with (
                     receiving_reports(take, limit) as reports,
-                    told.looking(),
+                    told.polling_labels(),
                     watermarks.showing(),
                     sweeping(settings, told, os.environ, stop),
                     spark(settings, starting, stop) as session,
@@ -258,7 +258,7 @@ def wait_for_slots(
         if not said:
             structlog.get_logger().info("executors_awaited", slots=found, tasks=settings.tasks)
             said = True
-        if stop.wait(_LOOK):
+        if stop.wait(_POLL):
             return False
     return True
 
@@ -379,7 +379,7 @@ def watch(query: StreamingQuery, health: Health, stop: Stop, stop_tasks: Callabl
 
     ``may_end``: it ends by itself once the subscription is drained.
     """
-    while query.isActive and not stop.wait(_LOOK):
+    while query.isActive and not stop.wait(_POLL):
         if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it; tasks report
             health.progressed()
     if stop.requested:

@@ -250,7 +250,7 @@ _KINDS: Final[Mapping[str, Callable[[object], object]]] = {
 
 @contextmanager
 def _rest_errors(what: str) -> Iterator[None]:
-    """Translate what the BigQuery client raises; ``what`` says what was being looked at."""
+    """Translate what the BigQuery client raises; ``what`` says what was being read."""
     try:
         yield
     except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too

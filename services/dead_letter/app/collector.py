@@ -22,8 +22,8 @@ from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
 _WAIT: Final = timedelta(milliseconds=500)
-_LOOK_EVERY: Final = timedelta(seconds=10)
-_LOOK_AFTER: Final = timedelta(seconds=1)
+_STATS_EVERY: Final = timedelta(seconds=10)
+_STATS_AFTER: Final = timedelta(seconds=1)
 _FORGET_EVERY: Final = timedelta(hours=1)
 _FORGET_AT_ONCE: Final = 1_000
 
@@ -48,14 +48,14 @@ class Collector:
         self._health = health
         self._clock = clock
         self._keep_letters_for = keep_letters_for
-        self._look_at = self._forget_at = Nanoseconds(0)
+        self._stats_at = self._forget_at = Nanoseconds(0)
         self._away: set[str] = set()
 
     def run(self, stop: Stop) -> None:
         """Collect until asked to stop. MisconfiguredError where someone has to act; what is held comes again."""
         try:
             while not stop.requested:
-                self._look_after_the_store(stop)
+                self._maintain_store(stop)
                 received = self._until_back("Pub/Sub", lambda: self._inbox.pull(_WAIT), stop)
                 if received:
                     self._collect(received, stop)
@@ -101,9 +101,9 @@ class Collector:
         kept = self._until_back("the store", lambda: self._store.keep(arrivals, self._clock.now()), stop)
         self._until_back("Pub/Sub", lambda: self._inbox.ack([one.ack_id for one in received]), stop)
         self._metrics.kept(arrivals, kept)
-        self._look_at = min(self._look_at, Nanoseconds(self._clock.now() + nanoseconds(_LOOK_AFTER)))
+        self._stats_at = min(self._stats_at, Nanoseconds(self._clock.now() + nanoseconds(_STATS_AFTER)))
 
-    def _look_after_the_store(self, stop: Stop) -> None:
+    def _maintain_store(self, stop: Stop) -> None:
         """Forget what is to be forgotten, some at a time, and see what there is."""
         now = self._clock.now()
         if now >= self._forget_at:
@@ -116,9 +116,9 @@ class Collector:
                 structlog.get_logger().info("letters_forgotten", letters=forgotten)
             if forgotten < _FORGET_AT_ONCE:
                 self._forget_at = Nanoseconds(now + nanoseconds(_FORGET_EVERY))
-        if now >= self._look_at:
+        if now >= self._stats_at:
             self._metrics.show(self._until_back("the store", self._store.stats, stop))
-            self._look_at = Nanoseconds(now + nanoseconds(_LOOK_EVERY))
+            self._stats_at = Nanoseconds(now + nanoseconds(_STATS_EVERY))
 
     def _until_back(self, who: str, call: Callable[[], T], stop: Stop) -> T:
         """Return what a call returns once it does; until then the service is not ready, but alive: no restart helps."""

@@ -42,7 +42,7 @@ class Decided:
     """What a decision has come to: dead letters that it was about, and those that it has changed."""
 
     changed: int
-    looked_at: int
+    checked: int
 
 
 def full_id(store: DeadLetterStore, given: str) -> DeadLetterId:
@@ -81,7 +81,7 @@ def decide(
     limit: int | None = None,
 ) -> Decided:
     """Bring dead letters into a state, a few at a time; ``tell`` is called with the number of each few."""
-    changed, looked_at = 0, 0
+    changed, checked = 0, 0
     for ids in _pages(store, selection, limit):
         done = store.set_state(
             ids,
@@ -91,9 +91,9 @@ def decide(
             now=clock.now(),
             why=decision.why,
         )
-        changed, looked_at = changed + len(done), looked_at + len(ids)
+        changed, checked = changed + len(done), checked + len(ids)
         report(len(ids))
-    return Decided(changed=changed, looked_at=looked_at)
+    return Decided(changed=changed, checked=checked)
 
 
 def keep_edit(

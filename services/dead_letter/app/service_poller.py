@@ -15,7 +15,7 @@ from shared.runtime.stop import Stop
 
 EVERY: Final = timedelta(seconds=5)
 _FIRST: Final = ANSWERS_WITHIN + timedelta(seconds=1)
-"""The first look waits so long for answers: for longer than it takes to give one up."""
+"""The first poll waits so long for answers: for longer than it takes to give one up."""
 
 
 class ServicePoller:

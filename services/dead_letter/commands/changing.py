@@ -104,7 +104,7 @@ def _set(
         decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=command.why)
         with progress(state.value, matched) as bar:
             done = decide(store, selection, decision, tools.clock, bar.add)
-    changed, seen = done.changed, done.looked_at
+    changed, seen = done.changed, done.checked
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:

@@ -50,7 +50,7 @@ class Terms:
     replay: ReplayId
     max_replays: int
     named: bool = False
-    """The dead letters were given by their ids, one by one: a person has looked at each."""
+    """The dead letters were given by their ids, one by one: a person has inspected each."""
     force: bool = False
     tables: TablesFile = field(default_factory=TablesFile)
     """The consumer's tables file: which of them are a history alone."""

@@ -101,7 +101,7 @@ def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: Stat
             "state": decision.state.value,
             "changed": done.changed,
             "matched": matched,
-            "more": matched > done.looked_at,
+            "more": matched > done.checked,
         }
     )
 

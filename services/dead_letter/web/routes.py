@@ -32,7 +32,7 @@ Who = Annotated[str | None, Depends(_caller)]
 
 
 def reading_routes(callers: Callers) -> APIRouter:
-    """Return a router whose operations are for those who may look."""
+    """Return a router whose operations are for those who may read."""
     router = _routes(partial(callers.allowed, only_reads=True))
     return router if callers.open_reads else _described(router)
 

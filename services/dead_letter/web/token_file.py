@@ -20,19 +20,19 @@ class TokenFile:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._seen = self._look()
+        self._seen = self._stat()
         self._tokens = self._read()
 
     def __call__(self) -> Sequence[Token]:
         """Return the tokens."""
         with self._lock:
-            look = self._look()
-            if look != self._seen:
-                self._seen = look
+            stat = self._stat()
+            if stat != self._seen:
+                self._seen = stat
                 self._read_again()
             return self._tokens
 
-    def _look(self) -> tuple[int, ...]:
+    def _stat(self) -> tuple[int, ...]:
         """Return what is different of another file, or of this one written again; empty where there is none."""
         try:
             found = self._file.stat()

@@ -1,4 +1,4 @@
-"""The command `doctor`: look at everything the service and its replays need, before or beside it.
+"""The command `doctor`: inspect everything the service and its replays need, before or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else 1.
 It takes the service's own settings, leases no message and changes nothing.
@@ -28,11 +28,11 @@ _AS_IT_SAYS: Final = "as the message says"
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
-    """Look at everything, print what was found and return the exit code."""
-    return run_doctor(_looked_at(environ), out, as_json=as_json)
+    """Inspect everything, print what was found and return the exit code."""
+    return run_doctor(_findings(environ), out, as_json=as_json)
 
 
-def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     settings = yield from inspect_settings(
         Settings, environ, lambda it: f"project {it.project}, subscription {it.dead_letter_subscription}"
     )

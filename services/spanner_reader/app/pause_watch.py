@@ -25,7 +25,7 @@ class PauseWatch:
         self._store = store
         self._metrics = metrics
         self._known = Pauses(Nanoseconds(0))
-        self._looking = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self._stream = StreamPause()
         self._dropped: Counter[str] = Counter()
         """Changes of each table, since it was paused."""
@@ -41,9 +41,9 @@ class PauseWatch:
         return self._known.stream is not None or table in self._known.paused_tables
 
     async def poll(self) -> None:
-        """Look once. TransientError."""
-        async with self._looking:
-            await self._look()
+        """Read the pauses once. TransientError."""
+        async with self._reading:
+            await self._read()
 
     async def drops(self, table: str, at: Nanoseconds, changes: int, stop: Stop) -> bool:
         """Return whether changes of a table, committed at a time, are to be dropped, and count them then.
@@ -54,7 +54,7 @@ class PauseWatch:
         if pause is None:
             return False
         if pause.lasts and at > self._known.at:
-            await retried(stop, partial(self._look_up_to, at))
+            await retried(stop, partial(self._read_up_to, at))
             pause = self._known.tables.get(table)
         if pause is None or not pause.covers(at) or (pause.lasts and at > self._known.at):
             return False
@@ -70,12 +70,12 @@ class PauseWatch:
         self._metrics.dropped(table, changes)
         return True
 
-    async def _look_up_to(self, at: Nanoseconds) -> None:
-        async with self._looking:
+    async def _read_up_to(self, at: Nanoseconds) -> None:
+        async with self._reading:
             if at > self._known.at:  # no other call has read the pauses while this waited
-                await self._look()
+                await self._read()
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         before, now = self._known, await self._store.read()
         self._known = now
         self._metrics.paused(now)

@@ -159,7 +159,7 @@ class SpannerSourceRows:
             at = None if time is None else Nanoseconds(parse_timestamp(time) // 1_000 * 1_000)
         except ValueError as error:
             raise MisconfiguredError("rows-time-malformed", str(error)) from error
-        inspection = await (self._tables.catalog.inspect() if at is None else self._look_back(at))
+        inspection = await (self._tables.catalog.inspect() if at is None else self._inspect_at(at))
         watched = {one.name: one for one in inspection.watched if self._tables.included(one.name)}
         if name not in watched:
             known = ", ".join(sorted(watched)) or "none"
@@ -172,7 +172,7 @@ class SpannerSourceRows:
         ordered, maker = self._tables.row_maker(table, read_at)
         return _Reading(ordered, maker, read_at)
 
-    async def _look_back(self, at: Nanoseconds) -> CatalogInspection:
+    async def _inspect_at(self, at: Nanoseconds) -> CatalogInspection:
         inspection = await self._tables.catalog.inspect_at(at)
         if inspection is None:
             raise NotReadableError(

@@ -1,4 +1,4 @@
-"""The command `doctor`: look at everything the reader needs, before it is started or beside it.
+"""The command `doctor`: inspect everything the reader needs, before it is started or beside it.
 
 Every check runs, whatever the others find, and each finding comes with its fix. Exits 0 if there is no error, else 1.
 It takes the reader's own settings and changes nothing.
@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
-    """Look at everything, print what was found and return the exit code."""
-    return run_doctor(_looked_at(environ), out, as_json=as_json)
+    """Inspect everything, print what was found and return the exit code."""
+    return run_doctor(_findings(environ), out, as_json=as_json)
 
 
-def _looked_at(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     settings = yield from inspect_settings(Settings, environ, lambda it: f"{it.source} to topic {it.topic}")
     if settings is None:
         return
@@ -70,13 +70,13 @@ async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
     try:
-        return [found async for found in _Looking(settings, file, channels).everything()]
+        return [found async for found in _SpannerInspection(settings, file, channels).everything()]
     finally:
         await channels.close()
 
 
-class _Looking:
-    """One look at Spanner: the watched database, the stream, its tables, and where progress is kept."""
+class _SpannerInspection:
+    """One inspection of Spanner: the watched database, the stream, its tables, and where progress is kept."""
 
     def __init__(self, settings: Settings, file: TablesFile, channels: SpannerChannels) -> None:
         self._settings = settings

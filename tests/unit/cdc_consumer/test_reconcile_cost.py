@@ -30,7 +30,7 @@ def a_difference(number: int) -> Difference:
 
 
 def compared(differences: int = 0, undecided: int = 0, rows: int = 1_000) -> TableDifferences:
-    found = TableDifferences("things", source_rows=rows, mirror_rows=rows, rows=rows, not_looked_at=undecided)
+    found = TableDifferences("things", source_rows=rows, mirror_rows=rows, rows=rows, not_rechecked=undecided)
     found.differences = [a_difference(number) for number in range(differences)]
     return found
 
@@ -66,7 +66,7 @@ def test_what_was_found_before_the_money_ran_out_is_told(tmp_path: Path, monkeyp
 
     result = reconciled(World(dict.fromkeys(range(5), NOTE), {9: NOTE}, most_queries=4), tmp_path)
 
-    assert (len(kinds(result)), result.not_looked_at, result.cost.queries) == (2, 4, 4)
+    assert (len(kinds(result)), result.not_rechecked, result.cost.queries) == (2, 4, 4)
     assert result.coverage == pytest.approx(2 / 6)
     assert exit_code([result]) == 1
     assert "--max-bytes allows no more" in "\n".join(lines(result, 20))

@@ -71,7 +71,7 @@ def test_what_is_wrong_has_a_fix(level: Level) -> None:
 @pytest.mark.parametrize(
     "looked_at",
     [
-        pytest.param(each._looked_at, id=each.__name__)
+        pytest.param(each._findings, id=each.__name__)
         for each in (bigtable_reader, cdc_consumer, dead_letter, spanner_reader)
     ],
 )

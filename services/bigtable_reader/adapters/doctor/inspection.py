@@ -59,13 +59,13 @@ async def inspect(
     reads_rows: bool,
     retried: bool = False,
 ) -> AsyncIterator[Finding]:
-    """Look at the watched table, its stream, both app profiles and our rights; ``reads_rows``: there is a mirror.
+    """Inspect the watched table, its stream, both app profiles and our rights; ``reads_rows``: there is a mirror.
 
     TransientError only if all of it is ``retried``; else what does not answer is a finding.
     """
     asked = _asked_once if retried else _asked
     catalog = BigtableCatalog(channels, table)
-    inspection, failed = await asked(f"table {table.id}", catalog.inspect, _may_look(table))
+    inspection, failed = await asked(f"table {table.id}", catalog.inspect, _may_inspect(table))
     if failed is not None and not ("app profile" in failed.detail and _NOT_THERE in failed.detail):
         yield failed  # else the check of the app profile says it
     if inspection is not None:
@@ -137,7 +137,7 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
 
 
 def inspect_table(table: Table, inspection: TableInspection, options: BigtableOptions) -> Iterator[Finding]:
-    """Look at what the admin API says of the watched table, and whether the tables file fits to it."""
+    """Inspect what the admin API says of the watched table, and whether the tables file fits to it."""
     what = f"table {table.id}"
     if inspection.retention is None:
         yield Finding(Level.ERROR, f"{what}: change stream", "it has none", enabling(table))
@@ -211,7 +211,7 @@ def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactio
         return Finding(
             Level.WARNING,
             check,
-            "this identity may not look at it: whether it routes to one cluster shows at the first call, and nobody "
+            "this identity may not inspect it: whether it routes to one cluster shows at the first call, and nobody "
             "notices when it routes to another",
             f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
         )
@@ -250,7 +250,7 @@ def _instance(table: Table) -> str:
     return table.instance.rpartition("/")[2]
 
 
-def _may_look(table: Table) -> str:
+def _may_inspect(table: Table) -> str:
     return (
         f"create it, or name another; this identity needs bigtable.tables.get on it (roles/bigtable.reader), and the "
         f"instance is {table.instance}; {_AGAIN}"

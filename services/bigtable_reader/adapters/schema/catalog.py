@@ -48,7 +48,7 @@ class Profile:
 
 
 class BigtableCatalog:
-    """Looks at one table and at the app profile that it is reached through."""
+    """Inspects one table and the app profile that it is reached through."""
 
     def __init__(self, channels: BigtableChannels, table: Table) -> None:
         self._channels = channels
@@ -90,7 +90,7 @@ class BigtableCatalog:
     async def inspect(self) -> TableInspection:
         """Return what the table is like. TransientError, MisconfiguredError."""
         request = GetTableRequest.pb()(name=self._table.name, view=_FULL)
-        found = await self._ask(_GET_TABLE, request, AdminTable.pb(), f"look at table {self._table.name}")
+        found = await self._ask(_GET_TABLE, request, AdminTable.pb(), f"inspect table {self._table.name}")
         kept = found.change_stream_config.retention_period
         period = timedelta(seconds=kept.seconds) + kept.nanos // 1000 * _MICROSECOND
         return TableInspection(
@@ -103,7 +103,7 @@ class BigtableCatalog:
         """Return how the table's app profile routes. TransientError; MisconfiguredError, also if it may not be read."""
         name = f"{self._table.instance}/appProfiles/{self._table.app_profile or 'default'}"
         request = GetAppProfileRequest.pb()(name=name)
-        found = await self._ask(_GET_PROFILE, request, AdminAppProfile.pb(), f"look at app profile {name}")
+        found = await self._ask(_GET_PROFILE, request, AdminAppProfile.pb(), f"inspect app profile {name}")
         if found.WhichOneof("routing_policy") != "single_cluster_routing":
             return Profile(None, transactional=False)
         routing = found.single_cluster_routing

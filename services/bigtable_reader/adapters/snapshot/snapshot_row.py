@@ -75,7 +75,7 @@ class BigtableSnapshotStore:
 
     async def survey(self) -> Snapshot | None:
         """Return the latest snapshot; None where there never was one."""
-        return (await self._look())[1]
+        return (await self._read())[1]
 
     async def claim(self, numbers: Sequence[int], most: int) -> tuple[int, Sequence[SnapshotPart]]:
         """Take the first few of these parts that are free and not done; return the run and them, with our fence."""
@@ -111,7 +111,7 @@ class BigtableSnapshotStore:
     ) -> tuple[Snapshot | None, Snapshot | None]:
         """Change the snapshot; return it as it was, and as it is then (None: nothing was to change)."""
         for _attempt in range(_ATTEMPTS):
-            version, before = await self._look()
+            version, before = await self._read()
             after = decide(before)
             if after is None:
                 return before, None
@@ -122,7 +122,7 @@ class BigtableSnapshotStore:
                     version, f"{number + 1:08d} {nonce}".encode(), _changes(before, after)
                 )
             except TransientError:
-                found, _snapshot = await self._look()
+                found, _snapshot = await self._read()
                 if found is None or not found.endswith(nonce.encode()):
                     raise
                 written = True
@@ -130,7 +130,7 @@ class BigtableSnapshotStore:
                 return before, after
         raise TransientError(f"the snapshot of {self._rows.stream} was changed by others, again and again")
 
-    async def _look(self) -> tuple[bytes | None, Snapshot | None]:
+    async def _read(self) -> tuple[bytes | None, Snapshot | None]:
         cells = await self._rows.snapshot()
         if not cells:
             return None, None

@@ -57,7 +57,7 @@ from shared.contracts.errors import MisconfiguredError
 _CHECK_AND_MUTATE: Final = Method("CheckAndMutateRow", CheckAndMutateRowRequest.pb(), CheckAndMutateRowResponse.pb())
 _MUTATE: Final = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
 _BIGTABLES_CLOCK: Final = -1
-_LOOKS: Final = 3
+_READS: Final = 3
 """The emulator shows a row now and then while columns are being taken out of it, with too few; Bigtable never does."""
 _A_MOMENT: Final = 0.1
 _REPLACED: Final = 0
@@ -103,12 +103,12 @@ class PartitionRows:
 
     async def topology(self) -> TopologyRow | None:
         """Read the key ranges."""
-        for looks_left in reversed(range(_LOOKS)):
+        for reads_left in reversed(range(_READS)):
             cells = await self._row(self._topology)
             try:
                 return topology_of(self._topology, cells) if cells else None
             except MisconfiguredError:  # this stops every reader: it has to be so for longer than a moment
-                if not looks_left:
+                if not reads_left:
                     raise
                 await asyncio.sleep(_A_MOMENT)
         raise AssertionError("unreachable")

@@ -98,7 +98,7 @@ class BigtablePartitionStore:
         """Remember the first key ranges, unless any are known; return whether none were."""
         if await self._stream_ranges.find() is not None:
             return False
-        await self._look()
+        await self._read_rows()
         former = await self._require_nobody_elsewhere()
         resync = with_finding(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
         begun = await self._stream_ranges.begin(ranges, start, self._now, resync)
@@ -107,7 +107,7 @@ class BigtablePartitionStore:
 
     async def survey(self) -> BigtablePartitionSurvey:
         """Return all key ranges, and what their readers have saved; this owner is counted among the readers."""
-        scan = self._untended = await self._look()
+        scan = self._untended = await self._read_rows()
         return BigtablePartitionSurvey(
             () if scan.topology is None else scan.topology.topology.stream_ranges,
             {name: saved(row, free=self._is_free(name, row.lease)) for name, row in scan.partitions.items()},
@@ -140,7 +140,7 @@ class BigtablePartitionStore:
 
     async def claim(self, stream_ranges: Collection[StreamRange]) -> Sequence[BigtablePartition]:
         """Take those that are still free; return them with our fence, their position and their minimum version."""
-        scan = self._scan or await self._look()
+        scan = self._scan or await self._read_rows()
         answers = await self._each(
             [stream_range for stream_range in stream_ranges if stream_range.is_readable], lambda p: self._claim(p, scan)
         )
@@ -148,8 +148,8 @@ class BigtablePartitionStore:
         _raise_first(answers, transient=not claimed)
         if not claimed:
             return []
-        # A key range may have ended since it was surveyed, and its row be gone. Nothing is read before this second
-        # look.
+        # A key range may have ended since it was surveyed, and its row be gone. Nothing is read
+        # before this recheck.
         there = (await self._stream_ranges.known()).topology.names
         for partition in claimed:
             if partition.stream_range.id not in there:
@@ -210,7 +210,7 @@ class BigtablePartitionStore:
 
     async def tend(self) -> Tended:
         """Finish what others left behind, as the last survey showed it; return what was done since the last time."""
-        scan, self._untended = self._untended or await self._look(), None
+        scan, self._untended = self._untended or await self._read_rows(), None
         if scan.topology is not None:
             await self._tend(scan, scan.topology)
         return self._stream_ranges.done()
@@ -226,7 +226,7 @@ class BigtablePartitionStore:
             raise PositionLostError(
                 "bigtable-position-lost", self._lost(f"{stream_range.range} was restarted from a time already")
             )
-        await self._look()
+        await self._read_rows()
         topology = (await self._stream_ranges.known()).topology
         try:
             start = shape.restart(topology, partition.low_watermark, self._merge, self._kept_since)
@@ -265,7 +265,7 @@ class BigtablePartitionStore:
         """Be counted among the readers no more."""
         await self._rows.leave(self._owner)
 
-    async def _look(self) -> Scan:
+    async def _read_rows(self) -> Scan:
         await self._rows.attend(self._owner, uuid.uuid4().hex[:8])
         scan = await self._rows.scan()
         if scan.topology is not None:

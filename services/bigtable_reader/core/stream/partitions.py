@@ -107,7 +107,7 @@ class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
     saved: dict[StreamRangeId, Saved]
     readers: frozenset[str]
     now: Microseconds = Microseconds(0)
-    """Bigtable's clock, when it was looked."""
+    """Bigtable's clock at the survey."""
     paused_since: Microseconds | None = None
     """By Bigtable's clock; None: it is not paused."""
     resync_request: BigtableResyncRequest | None = None

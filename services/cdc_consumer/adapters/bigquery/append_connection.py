@@ -219,7 +219,7 @@ class AppendConnection:
             if not self._in_flight and is_exhausted(status):
                 self._refusal = status
             for index, request in enumerate(self._in_flight):
-                request.answer = status if index == 0 else Lost()  # the oldest is what BigQuery was looking at
+                request.answer = status if index == 0 else Lost()  # the oldest is what BigQuery was reading
             self._in_flight.clear()
             self._bytes = 0
             self._outgoing.put(None)

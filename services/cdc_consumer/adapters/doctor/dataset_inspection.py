@@ -1,4 +1,4 @@
-"""What a `doctor` looks at in BigQuery: a dataset, the rights in it, the write API, and the tables that are there.
+"""What a `doctor` inspects in BigQuery: a dataset, the rights in it, the write API, and the tables that are there.
 
 Rights cannot be asked of a dataset, only of a table: so an empty one is made for it, which expires by itself, and
 dropped again. Nothing else is changed. What does not answer, or refuses, is a finding like any other.
@@ -49,7 +49,7 @@ _ANSWERS: Final = (
 
 
 def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str, dataset: str) -> Iterator[Finding]:
-    """Look at everything there is to see of one dataset."""
+    """Inspect everything there is to see of one dataset."""
     path = f"{project}.{dataset}"
     what = f"dataset {dataset}"
     try:
@@ -83,7 +83,7 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
 def inspect_datasets_of_schemas(
     client: bigquery.Client, storage: grpc.Channel, project: str, templates: Collection[str], known: Collection[str]
 ) -> Iterator[Finding]:
-    """Look at those datasets, besides the known ones, that a template can name and that hold a table of ours."""
+    """Inspect those datasets, besides the known ones, that a template can name and that hold a table of ours."""
     if not templates:
         return
     check = "datasets by schema"

@@ -1,4 +1,4 @@
-"""What a `doctor` looks at for those who read a mirror: whether they can now, and what each of their queries reads.
+"""What a `doctor` inspects for those who read a mirror: whether they can now, and what each of their queries reads.
 
 Source: BigQuery, "Stream table updates with change data capture", sections "Limitations" (no Storage Read API for a
 table that has to merge when it is queried) and "Estimate BigQuery CDC ingestion costs" (such a query reads all of it).
@@ -27,7 +27,7 @@ _NOT_FRESH: Final = "un-applied upsert data"
 
 
 def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Finding]:
-    """Look whether the Storage Read API reads a mirror now, and what a query of it reads. No row is read.
+    """Check whether the Storage Read API reads a mirror now, and what a query of it reads. No row is read.
 
     An identity that may not read, or a service that does not answer, is no finding: the consumer does not read.
     """

@@ -72,7 +72,7 @@ class BigQueryMirrorTables:
             raise MisconfiguredError(
                 "mirror-of-another-source",
                 f"table {path} is not the mirror of {definition.mirror_of} (by its label {MIRROR_OF}): does the "
-                "source's command look at another database than the readers do?",
+                "source's command read another database than the readers do?",
             )
         try:
             names_there = beside(definition, as_found(found, definition))

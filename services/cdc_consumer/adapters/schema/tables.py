@@ -170,7 +170,7 @@ class BigQueryTables:
         return known
 
     def forget(self, table: str) -> None:
-        """Look again at the next `ensure`."""
+        """Inspect the table again at the next `ensure`."""
         self._known.pop(table, None)
 
     def check_rights(self, definition: TableDefinition) -> None:
@@ -267,7 +267,7 @@ class BigQueryTables:
                     if view is not None:
                         self._views.bring_about(view, found, definition)
                 except (exceptions.Conflict, exceptions.PreconditionFailed):
-                    continue  # another process was faster: look at what it made
+                    continue  # another process was faster: inspect what it made
             if definition.instead_of:
                 self._leave_out(definition)
             return _definition(found, definition)

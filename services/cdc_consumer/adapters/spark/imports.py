@@ -1,11 +1,11 @@
 """Keeps what a Python worker has imported out of its garbage collections.
 
 PySpark collects all of a worker's garbage after every task (pyspark/daemon.py). A worker of ours holds a few hundred
-thousand objects that never become garbage, modules and their classes, and looking through them takes a tenth of a
+thousand objects that never become garbage, modules and their classes, and scanning them takes a tenth of a
 second of CPU, in each of the five processes that Spark asks in every micro-batch.
 
-In between, Python looks for garbage after every few hundred objects that stay, and decoding makes a million of them:
-a fourth of what it costs to read an envelope. So it looks seldom, and finds as much.
+In between, Python searches for garbage after every few hundred objects that stay, and decoding makes a million of them:
+a fourth of what it costs to read an envelope. So it searches seldom, and finds as much.
 """
 
 import functools
@@ -13,7 +13,7 @@ import gc
 import os
 from typing import Final
 
-_SELDOM: Final = 200_000  # objects more than there were, after which Python looks for garbage of its own accord
+_SELDOM: Final = 200_000  # objects more than there were, after which Python searches for garbage of its own accord
 
 
 def exempt_imports() -> None:

@@ -83,7 +83,7 @@ def _forward(reading: int, ours: int) -> None:
 
 
 _JAVA_NEEDED: Final = 17
-_LOOK_FOR_PROCESSES: Final = 0.2  # seconds
+_POLL_PROCESSES: Final = 0.2  # seconds
 _POLL_JAVA: Final = timedelta(milliseconds=50)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
@@ -163,7 +163,7 @@ def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
     def end() -> None:
         if over.wait(after.total_seconds()):
             return
-        while not over.wait(_LOOK_FOR_PROCESSES):  # there may be none yet
+        while not over.wait(_POLL_PROCESSES):  # there may be none yet
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -37,7 +37,7 @@ _LARGEST_MESSAGE: Final = 10_500_000  # bytes, with what an answer has beside it
 _SHRINKS: Final = 8  # times at most, from one answer to the next: one of small messages may be an exception
 _TIMEOUT: Final = 30.0
 _LONGEST_PULL: Final = timedelta(minutes=10)
-_LOOK: Final = 0.2  # seconds between two looks at whether to go on waiting
+_POLL: Final = 0.2  # seconds between two checks of whether to go on waiting
 # An answer of this size says that there is more: one goes on after the linger. (The emulator gives 100 at most.)
 _BEHIND_MESSAGES: Final = 10
 _BEHIND_BYTES: Final = 1_000_000
@@ -93,7 +93,7 @@ class Puller:
             self._waiting = call, answered
         call, answered = self._waiting
         until = time.monotonic() + timeout.total_seconds()
-        while not answered.wait(max(0.0, min(_LOOK, until - time.monotonic()))):
+        while not answered.wait(max(0.0, min(_POLL, until - time.monotonic()))):
             if enough() or time.monotonic() >= until:
                 return None
         self._waiting = None
@@ -113,7 +113,7 @@ class Puller:
         (call, answered), self._waiting = self._waiting, None
         if not answered.wait(timeout.total_seconds()):
             call.cancel()
-            answered.wait(_LOOK)
+            answered.wait(_POLL)
         if call.done() and not call.cancelled():
             self._release([(call, 0)])
 

@@ -4,7 +4,7 @@ A table has to be complete for a while, and nothing of it may be in trouble mean
 had the time to arrive. Where the source can be asked, it is. Where not, nothing is deleted once changes of the table
 have become dead letters since the snapshot began, which the mirror says by a label whichever process saw them; and no
 more than a small part of it: what would delete more may be a snapshot whose rows are not there, and a person has to
-look.
+check.
 
 Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps
 messages; so it is inspected again until that time is over.
@@ -50,7 +50,7 @@ class AutomaticSweep:
         self._after = nanoseconds(after)
         self._keep = nanoseconds(keep_messages_for)
         self._seen: dict[tuple[str, int], Nanoseconds] = {}
-        self._looked: dict[tuple[str, int], Nanoseconds] = {}
+        self._checked: dict[tuple[str, int], Nanoseconds] = {}
         self._refused: set[str] = set()
 
     @contextmanager
@@ -90,7 +90,7 @@ class AutomaticSweep:
                 log.exception("sweep_failed")
             else:
                 log.info("swept", older=found.older, in_source=found.living, deleted=found.deleted, left=found.left)
-            self._looked[mirror.table, mirror.complete_since] = self._clock.now()
+            self._checked[mirror.table, mirror.complete_since] = self._clock.now()
             self._known.sweep_refused(mirror.table, why)
             (self._refused.add if why else self._refused.discard)(mirror.table)
 
@@ -107,7 +107,7 @@ class AutomaticSweep:
             if now - seen < self._after or mirror.table in troubled or on_its_way:
                 continue
             rest = self._after if mirror.to_sweep and mirror.table not in self._refused else nanoseconds(_AGAIN)
-            rested = at not in self._looked or now - self._looked[at] >= rest
+            rested = at not in self._checked or now - self._checked[at] >= rest
             if rested and (mirror.to_sweep or now - mirror.complete_since * 1_000 < self._keep):
                 found.append(mirror)
         return found

@@ -12,7 +12,7 @@ from shared.contracts.source_rows import Key
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row to look at again: its key as the source writes it, and as the mirror holds it."""
+    """A row to recheck: its key as the source writes it, and as the mirror holds it."""
 
     key: Key | None
     """None: no key of the source's. Only a row of the mirror has such a one."""
@@ -57,8 +57,8 @@ class TableDifferences:
     changing: list[Difference] = field(default_factory=list)
     behind: list[Difference] = field(default_factory=list)
     """Those that stood while the mirror was still on its way to where its source was."""
-    not_looked_at: int = 0
-    """Rows that differed at the first inspection, and were too many to look at again."""
+    not_rechecked: int = 0
+    """Rows that differed at the first inspection, and were too many to recheck."""
     settle: timedelta = timedelta()
     newest_applied: str = ""
     lacking: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class TableDifferences:
     @property
     def undecided(self) -> int:
         """Return how many rows are neither known to be equal nor to be different."""
-        return len(self.changing) + len(self.behind) + self.not_looked_at
+        return len(self.changing) + len(self.behind) + self.not_rechecked
 
     @property
     def compared(self) -> int:

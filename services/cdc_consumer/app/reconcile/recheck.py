@@ -1,4 +1,4 @@
-"""Rows that differed, looked at by their keys until it is known what they are."""
+"""Rows that differed, rechecked by their keys until it is known what they are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -64,7 +64,7 @@ class Waits:
 
 
 class Recheck:
-    """Looks at rows of one table and its mirror by their keys."""
+    """Rechecks rows of one table and its mirror by their keys."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Recheck:
         ]
 
     def settle(self, rows: Mapping[str, Candidate], result: TableDifferences) -> None:
-        """Look at rows until it is known what they are, and add that to a result."""
+        """Recheck rows until it is known what they are, and add that to a result."""
         suspects = Suspects(rows, result.settle, self._waits.now())
         moved = start = self._waits.now()
         newest, state = "", None
@@ -130,7 +130,7 @@ class Recheck:
         result.changing += self._differences(suspects.changing, rows)
 
     def until_equal(self, rows: Mapping[str, Candidate], timeout: timedelta) -> Mapping[str, ObservedDifference]:
-        """Look at rows until they are equal, or for a time; return those that are not."""
+        """Recheck rows until they are equal, or for a time; return those that are not."""
         end = self._waits.now() + nanoseconds(timeout)
         left, differing, pause = dict(rows), dict[str, ObservedDifference](), _FIRST_PAUSE
         while left:
@@ -145,11 +145,11 @@ class Recheck:
         return differing
 
     def compare(self, rows: Mapping[str, Candidate]) -> tuple[Mapping[str, ObservedDifference], str, MirrorProgress]:
-        """Look at rows once, at the source first: return those that differ, the source's sequence, and the progress.
+        """Recheck rows once, at the source first: return those that differ, the source's sequence, and the progress.
 
         The progress is the mirror's, by the sequences up to that of the source.
         """
-        found, unfit, done = self._look_at_source([one.key for one in rows.values() if one.key is not None], rows)
+        found, unfit, done = self._read_source([one.key for one in rows.values() if one.key is not None], rows)
         schema = pa.schema([self._table.schema.field(name) for name in self._kinds])
         fit_now = self.candidates(found)  # what could not be held at the first inspection may have changed
         asked = {row: fit_now.get(row, one) if one.columns is None else one for row, one in rows.items()}
@@ -172,7 +172,7 @@ class Recheck:
             self._why[row] = refused.why
         return {row: seen for row, seen in differing.items() if row in rows}, done.sequence, progress
 
-    def _look_at_source(
+    def _read_source(
         self, keys: Sequence[Key], rows: Mapping[str, Candidate]
     ) -> tuple[pa.Table, Sequence[Unfit], Done]:
         name = self._table.header.table
@@ -180,15 +180,15 @@ class Recheck:
         for start in range(0, len(keys), KEYS):
             some = keys[start : start + KEYS]
             batches, done = self._waits.retried(partial(self._source.read_keys, name, some))
-            looked, refused = source_rows(self._table, batches, self._plan)
-            told = {*self._texts(looked), *(self._table.row_id(one.key) for one in refused)}
+            read, refused = source_rows(self._table, batches, self._plan)
+            told = {*self._texts(read), *(self._table.row_id(one.key) for one in refused)}
             if len(told) != done.rows or done.rows + done.absent != len(some) or not told <= rows.keys():
                 raise MisconfiguredError(
                     "source-answers-do-not-add-up",
                     f"table {name}: the source was asked for {len(some)} keys, and told of {len(told)} rows and "
                     f"{done.absent} that are not there: what it says of keys cannot be relied on",
                 )
-            found.append(looked)
+            found.append(read)
             unfit += refused
         return pa.concat_tables(found), unfit, done
 

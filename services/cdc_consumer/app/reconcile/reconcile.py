@@ -114,22 +114,22 @@ class Reconciler:
         result = TableDifferences(
             name, mirror.path, settle=settle, lacking=tuple(sorted(mirror.lacking)), left_out=mirror.left_out
         )
-        looking = Recheck(self._source, self._mirrors, self._plan, self._waits, table, mirror)
-        candidates = self._first_look(table, mirror, looking, result)
+        recheck = Recheck(self._source, self._mirrors, self._plan, self._waits, table, mirror)
+        candidates = self._read_both_sides(table, mirror, recheck, result)
         rows = iter(candidates.items())
         while block := dict(islice(rows, BLOCK)):
             try:
-                looking.settle(block, result)
+                recheck.settle(block, result)
             except BytesLimitError as error:  # what was found out until then has been paid for, and is reported
-                result.not_looked_at += len(block)
+                result.not_rechecked += len(block)
                 result.stopped = str(error)
                 break
             if len(result.differences) >= _MOST_STANDING:
                 break
-        result.not_looked_at += sum(1 for _row in rows)
+        result.not_rechecked += sum(1 for _row in rows)
         if self._options.repair and result.differences:
             try:
-                self._repair(looking, result)
+                self._repair(recheck, result)
             except (MisconfiguredError, TransientError) as error:  # what was found out by then is reported all the same
                 if self._waits.stop.requested:
                     raise
@@ -138,8 +138,8 @@ class Reconciler:
         result.cost = QuerySpend(after.queries - before.queries, after.bytes_billed - before.bytes_billed)
         return result
 
-    def _first_look(
-        self, table: Mirrored, mirror: FoundMirror, looking: Recheck, result: TableDifferences
+    def _read_both_sides(
+        self, table: Mirrored, mirror: FoundMirror, recheck: Recheck, result: TableDifferences
     ) -> Mapping[str, Candidate]:
         """Read both sides whole; return the rows that differ, some of which only seem to."""
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
@@ -155,7 +155,7 @@ class Reconciler:
             for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
                 with attempt, self._spilled(table, buckets) as theirs:
                     result.newest_applied = self._read_mirror(table, reading, theirs, headway)
-                    candidates = dict(self._compared(table, looking, result, ours, theirs, buckets))
+                    candidates = dict(self._compared(table, recheck, result, ours, theirs, buckets))
         candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
         result.rows += len(unfit)
         result.read_at = done.at
@@ -202,13 +202,13 @@ class Reconciler:
     def _compared(
         self,
         table: Mirrored,
-        looking: Recheck,
+        recheck: Recheck,
         result: TableDifferences,
         ours: Spilled,
         theirs: Spilled,
         buckets: int,
     ) -> Iterator[tuple[str, Candidate]]:
-        result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_looked_at = kept = 0
+        result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_rechecked = kept = 0
         for bucket in range(buckets):
             found = compare(table.definition, table.columns, ours.read(bucket), theirs.read(bucket))
             theirs.forget(bucket)
@@ -218,11 +218,11 @@ class Reconciler:
             result.rows += found.matched + sum(kind is not DifferenceKind.DIFFERENT for kind in found.kinds)
             keys = found.keys.slice(0, max(0, _MOST_KEPT - kept))
             kept += len(keys)
-            result.not_looked_at += len(found.keys) - len(keys)
-            yield from looking.candidates(keys).items()
+            result.not_rechecked += len(found.keys) - len(keys)
+            yield from recheck.candidates(keys).items()
 
-    def _repair(self, looking: Recheck, result: TableDifferences) -> None:
-        """Have what is true of the rows that differ published, and look until it has come."""
+    def _repair(self, recheck: Recheck, result: TableDifferences) -> None:
+        """Have what is true of the rows that differ published, and recheck until it has come."""
         extra = sum(one.kind is DifferenceKind.EXTRA for one in result.differences)
         if extra and not result.matched:
             result.not_repaired.append(
@@ -251,7 +251,7 @@ class Reconciler:
                     del wanted[one.key]
         self._log.info("repair_published", table=result.table, rows=len(wanted))
         within = max(_HEALED_WITHIN, result.settle)
-        left = looking.until_equal({row: one.row for row, (_key, one) in wanted.items()}, within)
+        left = recheck.until_equal({row: one.row for row, (_key, one) in wanted.items()}, within)
         result.repaired = len(wanted) - len(left)
         result.differences = [one for one in result.differences if one.key in left or one.key not in wanted]
         if left:

@@ -70,9 +70,9 @@ def lines(one: TableDifferences, limit: int) -> Iterator[str]:
         yield f"  {len(one.changing)} rows kept changing in the mirror, and are neither equal nor different"
     if one.behind:
         yield f"  {len(one.behind)} rows differ, but the mirror is behind: changes are still being applied"
-    if one.not_looked_at:
+    if one.not_rechecked:
         yield (
-            f"  {one.not_looked_at} rows more differed when both sides were read, and were not looked at again: "
+            f"  {one.not_rechecked} rows more differed when both sides were read, and were not rechecked: "
             "take a snapshot of the table rather than repair it"
         )
     if one.stopped:
@@ -107,7 +107,7 @@ def document(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> 
             "differences": [_shown(each) for each in one.differences],
             "changing": [_shown(each) for each in one.changing],
             "behind": [_shown(each) for each in one.behind],
-            "not_looked_at": one.not_looked_at,
+            "not_looked_at": one.not_rechecked,
             "stopped": one.stopped or None,
             "repaired": one.repaired,
             "not_repaired": one.not_repaired,

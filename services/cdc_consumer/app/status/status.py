@@ -25,9 +25,9 @@ NEEDS_RESYNC: Final = "needs re-sync"
 DROPPED: Final = "dropped"
 _DROPPED_WHY: Final = "it is no longer in its dataset, and is made again by its next change, without its rows"
 
-_LOOK_AGAIN: Final = timedelta(seconds=10)
+_READ_AGAIN: Final = timedelta(seconds=10)
 """How old, at most, reported labels may be."""
-_LOOK_ANYWAY: Final = timedelta(seconds=30)
+_READ_ANYWAY: Final = timedelta(seconds=30)
 _ON_ITS_WAY: Final = timedelta(minutes=1)
 """Until what comes again is certain to be pulled, and held by a process that says so."""
 _REFUSED_FOR: Final = timedelta(days=1)
@@ -77,7 +77,7 @@ class _Labels:
 
     mirrors: Sequence[Mirror] = ()
     read_at: Nanoseconds | None = None
-    looked_at: Nanoseconds | None = None
+    asked_at: Nanoseconds | None = None
     error: str = ""
     reading: threading.Lock = field(default_factory=threading.Lock)
 
@@ -147,15 +147,15 @@ class ConsumerStatus:
                     table.unapplied_since = last if last > until else 0
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
+    def polling_labels(self) -> Iterator[None]:
         """Poll the tables while the block runs, whether a client asks for the status or not."""
         ended = threading.Event()
 
-        def look() -> None:
-            while not ended.wait(_LOOK_ANYWAY.total_seconds()):
-                self._look_at_labels()
+        def poll() -> None:
+            while not ended.wait(_READ_ANYWAY.total_seconds()):
+                self._read_labels()
 
-        thread = threading.Thread(target=look, name="labels", daemon=True)
+        thread = threading.Thread(target=poll, name="labels", daemon=True)
         thread.start()
         try:
             yield
@@ -165,7 +165,7 @@ class ConsumerStatus:
 
     def document(self, *, ready: bool, alive: bool) -> Mapping[str, object]:
         """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
-        self._look_at_labels()
+        self._read_labels()
         with self._lock:
             labels, now = self._labels, self._micros()
             mirrors = {one.table: one for one in labels.mirrors}
@@ -249,20 +249,20 @@ class ConsumerStatus:
         oldest = self._oldest_messages.oldest()
         return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
-    def _look_at_labels(self) -> None:
+    def _read_labels(self) -> None:
         """List the mirrors again if it is time; while that takes long, other requests get the last list."""
         labels = self._labels
         if not labels.reading.acquire(blocking=False):
             return
         try:
             now = self._clock.now()
-            if labels.looked_at is not None and now - labels.looked_at < _LOOK_AGAIN.total_seconds() * 1e9:
+            if labels.asked_at is not None and now - labels.asked_at < _READ_AGAIN.total_seconds() * 1e9:
                 return
-            labels.looked_at = now
+            labels.asked_at = now
             try:
                 listed, not_labelled = self._read_mirrors(self._datasets()), list[str]()
                 labels.mirrors = [self._compared(one, not_labelled) for one in listed]
-                self._look_for_dropped({one.table for one in labels.mirrors})
+                self._report_dropped({one.table for one in labels.mirrors})
                 labels.read_at, labels.error = now, "; ".join(not_labelled)
             except (TransientError, MisconfiguredError) as error:
                 labels.error = str(error)
@@ -277,7 +277,7 @@ class ConsumerStatus:
             names = {*self._tables, *self._listed}
         return {dataset for dataset, dot, _table in (name.partition(".") for name in names) if dot}
 
-    def _look_for_dropped(self, listed: Collection[str]) -> None:
+    def _report_dropped(self, listed: Collection[str]) -> None:
         """Say of each mirror that this process has seen, and that is no longer there, that it is gone: once."""
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
@@ -294,7 +294,7 @@ class ConsumerStatus:
     def _compared(self, mirror: Mirror, not_labelled: list[str]) -> Mirror:
         """Label a mirror that is another one than it was, and return it as it is then.
 
-        Not one that has been complete since it was made: while no process looked it was healed. One that cannot be
+        Not one that has been complete since it was made: while no process polled it was healed. One that cannot be
         labelled now is ``not_labelled``, which holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:

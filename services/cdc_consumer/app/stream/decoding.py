@@ -70,7 +70,7 @@ def _apart(group: MessageGroup, bad: Collection[int]) -> Iterator[MessageGroup]:
 def _unless_exhausted(group: MessageGroup, decode: Callable[[pa.Table], Decoded], watch: Watch) -> Decoded | None:
     if group.fatal:
         return _undecoded(group.messages)
-    with watch.looking_into(group):
+    with watch.decoding(group):
         try:
             return decode(group.messages)
         except MemoryError:
@@ -85,7 +85,7 @@ def _one_more_time(
     exhausted: MemoryError | None = None
     for group in groups:
         try:
-            with watch.looking_into(group):
+            with watch.decoding(group):
                 decoded = decode(group.messages)
         except MemoryError as error:
             exhausted = error
@@ -96,7 +96,7 @@ def _one_more_time(
 
 
 def _undecoded(messages: pa.Table) -> Decoded:
-    """Return messages as poison without looking into them."""
+    """Return messages as poison without decoding them."""
     poison = [
         Poison(message, None, Reason.RETRIES_EXHAUSTED, _TOLD.format(deliveries or 1))
         for message, deliveries in enumerate(messages["delivery_attempt"].to_pylist())

@@ -74,7 +74,7 @@ class Watch:
         self._over = ()
 
     @contextmanager
-    def looking_into(self, group: MessageGroup) -> Iterator[None]:
+    def decoding(self, group: MessageGroup) -> Iterator[None]:
         """Count a crash over suspected messages while they are decoded; restore their counts afterwards.
 
         They have still to be handled. They do not cause a MisconfiguredError, as above.

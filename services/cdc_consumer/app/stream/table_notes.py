@@ -41,7 +41,7 @@ def table_notes(
 
 
 def described(messages: pa.Table, message: int) -> Mapping[str, object]:
-    """Return what tells a message from all others of its subscription, for an operator who looks for it."""
+    """Return what tells a message from all others of its subscription, for an operator who searches for it."""
     (row,) = messages.select(["message_id", "publish_time", "attributes"]).slice(message, 1).to_pylist()
     published = row["publish_time"]
     return {

@@ -43,7 +43,7 @@ class RetryLimits:
     longest_deferral: timedelta = timedelta(seconds=600)  # Pub/Sub's longest ack deadline
     between_calls: timedelta = timedelta(seconds=10)
     between_probes: timedelta = timedelta(seconds=10)
-    """How often, at most, a table that is known to be in trouble is tried, and a conflicting one looked at again."""
+    """How often, at most, a table that is known to be in trouble is tried, and a conflicting one inspected again."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is dead-lettered: after about an hour."""
     fatal_crashes: int = 3
@@ -183,7 +183,7 @@ class TablesInTrouble:
         return [one for name, one in reversed(self._canaries.items()) if name not in but_not and _harmless(one, now)]
 
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
-        """Return the conflict of a column list with its table, unless it is time to look at the table again."""
+        """Return the conflict of a column list with its table, unless it is time to inspect the table again."""
         found, at = self._conflicts.get(definition, (None, _NEVER))
         return found if now < later(at, self.limits.between_probes) else None
 

@@ -273,7 +273,7 @@ class Writing:
         found = self.known.conflict(one.definition, now)
         try:
             if found is None:
-                self._look_at_table(one)
+                self._inspect_table(one)
                 self.known.forget_conflict(one.definition)
                 if one.changes.end is not None:
                     self.tables.complete(one.definition, *one.changes.end)
@@ -286,7 +286,7 @@ class Writing:
         if not one.count:
             self.known.well(one.definition)
 
-    def _look_at_table(self, one: ListWrites) -> None:
+    def _inspect_table(self, one: ListWrites) -> None:
         try:
             there = self.tables.ensure(one.definition)
         except PoisonRecordError:  # perhaps from memory, and fixed since

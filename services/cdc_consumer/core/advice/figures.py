@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 DAYS: Final = 7
-"""Of the history of jobs that is looked at, as in the queries of Google's document."""
+"""Of the history of jobs that is read, as in the queries of Google's document."""
 
 
 @dataclass(frozen=True, slots=True)

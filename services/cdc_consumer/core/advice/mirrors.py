@@ -44,7 +44,7 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindCost:
-    """The jobs of a kind in the days that are looked at, and what they cost by both ways to pay, in dollars."""
+    """The jobs of a kind in the days that are read, and what they cost by both ways to pay, in dollars."""
 
     kind: JobKind
     jobs: int

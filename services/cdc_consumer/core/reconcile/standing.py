@@ -1,4 +1,4 @@
-"""Which differences stand: looked at again and again, a difference counts only if nothing about its mirror row moves.
+"""Which differences stand: rechecked again and again, a difference counts only if nothing about its mirror row moves.
 
 A row that differs may have a change on its way. So it is inspected for a time: gone is gone; if it still differs when
 its mirror row has stood still for all of that time, it differs, whatever its source does meanwhile. If the mirror row
@@ -78,7 +78,7 @@ class Suspects:
             del self._open[row]
 
     def reopen(self) -> None:
-        """Look at what stood once more: its change may be on its way. It goes on from where it was."""
+        """Recheck what stood: its change may be on its way. It goes on from where it was."""
         self._open |= self._stood
         self._stood.clear()
         self.standing.clear()

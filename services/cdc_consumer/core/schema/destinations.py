@@ -31,7 +31,7 @@ class Plan:
     file: TablesFile = field(default_factory=TablesFile)
     dataset: str = ""
     mask_key: MaskKey | None = None
-    """None: no column is masked by a digest, or no value is looked at."""
+    """None: no column is masked by a digest, or no value is read."""
 
 
 _VALUES: Final = "value"

@@ -276,7 +276,7 @@ class _Provenance(NamedTuple):
 def _replayed(attributes: pa.ChunkedArray) -> tuple[frozenset[int], frozenset[int]]:
     """Return the messages that bear the mark of a replay, and which of them that of a forced one.
 
-    They are looked for one by one only if there is any.
+    They are searched for one by one only if there is any.
     """
     if not any(pc.any(pc.equal(chunk.keys, REPLAY_OF)).as_py() for chunk in attributes.chunks):
         return frozenset(), frozenset()
@@ -581,7 +581,7 @@ def _newest_of(mirrored: Sequence[_Changes], now: Nanoseconds) -> Sequence[tuple
     parsed = np.zeros(len(compared), np.bool_)
     found: list[list[pa.Table]] = [[] for _ in mirrored]
     candidates = np.concatenate([each.candidates() for each in mirrored])
-    chosen = newest_rows(compared, primary_key, candidates) | outdated  # of those the values are looked at, too
+    chosen = newest_rows(compared, primary_key, candidates) | outdated  # of those the values are read, too
     for rounds_left in reversed(range(_ROUNDS)):
         for changes, rows, places in zip(mirrored, found, np.split(chosen, ends), strict=True):
             if places.any():

@@ -22,7 +22,7 @@ TOO_MANY: Final = 10
 """That come back, if they are half of those of their cause or more."""
 TIME_TO_COME_BACK: Final = timedelta(seconds=5)
 """A consumer's micro-batch, and a collector's pull: a second or two where both keep up."""
-LOOK_EVERY: Final = timedelta(milliseconds=500)
+CHECK_EVERY: Final = timedelta(milliseconds=500)
 _REMEMBERED: Final = 2_000
 
 
@@ -41,7 +41,7 @@ class Comebacks:
         self._samples: defaultdict[GroupId, _Sample] = defaultdict(_Sample)
         self._sent: deque[tuple[DeadLetterId, GroupId]] = deque(maxlen=_REMEMBERED)
         self._back: dict[DeadLetterId, None] = {}
-        self._looked_at: Nanoseconds | None = None
+        self._checked_at: Nanoseconds | None = None
         self.count = 0
         """Dead letters that have come back."""
 
@@ -67,9 +67,9 @@ class Comebacks:
 
     def check(self, now: Nanoseconds, *, at_once: bool = False) -> Mapping[GroupId, int]:
         """Return the causes whose dead letters come back, with how many have; not oftener than is of use."""
-        due = self._looked_at is None or now - self._looked_at >= nanoseconds(LOOK_EVERY)
+        due = self._checked_at is None or now - self._checked_at >= nanoseconds(CHECK_EVERY)
         if self._sent and (due or at_once):
-            self._looked_at = now
+            self._checked_at = now
             ids = frozenset(one for one, _cause in self._sent if one not in self._back)
             if ids:
                 again = Selection(ids=ids, states=frozenset({State.OPEN}))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from services.dead_letter.app.replay.comebacks import LOOK_EVERY, Comebacks
+from services.dead_letter.app.replay.comebacks import CHECK_EVERY, Comebacks
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, judge
@@ -147,7 +147,7 @@ class Replay:
                 self._execute(judged, order, outcome, pace, comebacks, report)
             if complete or outcome.stopped or outcome.failing:
                 break
-        self._look(comebacks, outcome, at_once=True)
+        self._check_comebacks(comebacks, outcome, at_once=True)
 
     def _judged(
         self, chunk: Sequence[StoredDeadLetter], order: ReplayOrder, outcome: Outcome
@@ -191,12 +191,12 @@ class Replay:
         forced = frozenset(one.letter.id for one in judged if one.forced)
         ours, claimed_at = self._claimed(letters, outcome)
         while ours:
-            self._look(comebacks, outcome)
+            self._check_comebacks(comebacks, outcome)
             if outcome.failing:
                 return
             some = comebacks.that_may_go(ours[: pace.chunk], self._clock.now())
             chunk, ours = ours[:some], ours[some:]
-            if self._stop.wait(pace.wait(some, self._clock.now()) if some else LOOK_EVERY):
+            if self._stop.wait(pace.wait(some, self._clock.now()) if some else CHECK_EVERY):
                 outcome.stopped = True
                 return
             if self._clock.now() - claimed_at > nanoseconds(_RENEWED_AFTER):
@@ -236,7 +236,7 @@ class Replay:
         comebacks.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
         outcome.failed_again = comebacks.count
 
-    def _look(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
+    def _check_comebacks(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
         outcome.failing = self._retried(lambda: comebacks.check(self._clock.now(), at_once=at_once))
         outcome.failed_again = comebacks.count
 

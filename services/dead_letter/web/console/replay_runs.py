@@ -1,4 +1,4 @@
-"""Replays that the console has begun: each on a thread of its own, with its progress to be looked at."""
+"""Replays that the console has begun: each on a thread of its own, with its progress to be read."""
 
 import threading
 import uuid
@@ -37,7 +37,7 @@ class ReplayRun:
 
 
 class ReplayRuns:
-    """The runs of this process; the last ones are kept to be looked at."""
+    """The runs of this process; the last ones are kept to be read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def console_routes(pages: ConsolePages, visitors: Visitors, *, everybody: bool = False) -> APIRouter:
-    """Return a router whose pages are for those who may look, and whose forms are for those who may write.
+    """Return a router whose pages are for those who may read, and whose forms are for those who may write.
 
     ``everybody``: for those who are yet to sign in.
     """

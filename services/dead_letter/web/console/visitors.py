@@ -1,4 +1,4 @@
-"""Who looks at the console: by the API's own means, or by a cookie that stands for the token of a sign-in.
+"""Who reads the console: by the API's own means, or by a cookie that stands for the token of a sign-in.
 
 No session is kept: a cookie names who it is for and until when, sealed with the digest of the token. Without that token
 it is worth nothing, on every replica at once. The API takes no cookie.

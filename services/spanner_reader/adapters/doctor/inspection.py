@@ -32,7 +32,7 @@ _ENOUGH: Final = timedelta(days=3)
 
 
 def inspect_stream(name: str, definition: StreamDefinition, sampled: str = "") -> Iterator[Finding]:
-    """Look at every option of a change stream; ``sampled`` is what completing its updates costs."""
+    """Inspect every option of a change stream; ``sampled`` is what completing its updates costs."""
     what, dialect = f"stream {name}", definition.dialect
     alter = f"ALTER CHANGE STREAM {quoted(dialect, name)} "
     watching = "everything" if definition.watches_everything else "the tables it names"
@@ -79,7 +79,7 @@ def inspect_stream(name: str, definition: StreamDefinition, sampled: str = "") -
 
 
 async def inspect_rights(database: SpannerDatabaseClient, *, writes: bool, makes_tables: bool) -> Finding:
-    """Look whether this identity may do what the reader does in a database."""
+    """Check whether this identity may do what the reader does in a database."""
     what = f"rights on {database.name.rpartition('/')[2]}"
     role = database.options.role
     wanted = [*(_BY_ROLE if role else _WRITES if writes else _READS), *([_CHANGES] if makes_tables else [])]

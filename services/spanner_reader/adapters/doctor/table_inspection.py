@@ -44,7 +44,7 @@ _TEXT_KEYS: Final = ("BYTES", "FLOAT64", "FLOAT32")
 
 
 def inspect_table(name: str, table: TableShape, alter_stream: str, options: TableOptions) -> Iterator[Finding]:
-    """Look at a watched table: its key, its columns' types and names, its size; what is ignored is passed over."""
+    """Inspect a watched table: its key, its columns' types and names, its size; what is ignored is passed over."""
     what = f"table {name}"
     ignored = {column.lower() for column in options.ignored_columns}
     kept = [each for each in table.columns if each.watched and each.name.lower() not in ignored]
@@ -79,7 +79,7 @@ def _history_alone(what: str) -> Finding:
 def _as_history(
     what: str, table: TableShape, kept: Sequence[ColumnShape], alter_stream: str, options: TableOptions
 ) -> Iterator[Finding]:
-    """Look at a table whose key needs no BigQuery key."""
+    """Inspect a table whose key needs no BigQuery key."""
     rest = [each for each in kept if not each.is_key]
     yield from _types(what, rest, alter_stream)
     yield from _names(what, kept, alter_stream)
@@ -91,7 +91,7 @@ def _as_history(
 def inspect_soft_delete(
     name: str, options: TableOptions, stream: str, definition: StreamDefinition
 ) -> Iterator[Finding]:
-    """Look whether a deleted row that is kept has values to keep."""
+    """Check whether a deleted row that is kept has values to keep."""
     if options.soft_delete and options.mode != "history" and definition.value_capture_type in ("NEW_ROW", "NEW_VALUES"):
         old_values = stream_options(definition.dialect, "value_capture_type = 'NEW_ROW_AND_OLD_VALUES'")
         yield Finding(

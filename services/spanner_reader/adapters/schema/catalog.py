@@ -98,7 +98,7 @@ class SpannerCatalog:
 
         Of the other tables only the names are read: a stream may watch one table of thousands.
         """
-        return await self._look(None)
+        return await self._inspect(None)
 
     async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the same as it was at a time, if the database's version retention (an hour by default) allows it.
@@ -106,7 +106,7 @@ class SpannerCatalog:
         Source: Spanner, "Information schema": its queries can use exact staleness.
         """
         try:
-            return await self._look(at)
+            return await self._inspect(at)
         except MisconfiguredError as error:
             structlog.get_logger().warning("schema_not_read_at_start", at=format_timestamp(at), error=str(error))
             return None
@@ -142,7 +142,7 @@ class SpannerCatalog:
         found = schema.tables_of({(schema, table) for schema, table, *_rest in some["key"]}, self._database.dialect)
         return seen_at, [watched for _shape, watched in found.values() if watched is not None and watched.name in names]
 
-    async def _look(self, when: Nanoseconds | None) -> CatalogInspection:
+    async def _inspect(self, when: Nanoseconds | None) -> CatalogInspection:
         sql, dialect = self._sql, self._database.dialect
         at, (stream, options, tables, some_columns, all_tables) = await self._database.snapshot(
             *map(self._about, (sql.stream, sql.options, sql.tables, sql.columns)),

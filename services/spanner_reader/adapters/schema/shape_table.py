@@ -34,7 +34,7 @@ from services.spanner_reader.ports import SchemaFindings
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
-_LOOK: Final = ""
+_INSPECTION: Final = ""
 _COLUMNS: Final = ("source_table", "shape", "needs_resync", "since", "looked_at")
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
@@ -103,7 +103,7 @@ class SpannerShapeStore:
             if old is None or old.tables.get(name) != shape or kept.get(name) != requests.get(name)
         ]
         since = None if now.compared_since is None else format_timestamp(now.compared_since)
-        changed.append(row([_LOOK, _as_a_whole(now), None, since, format_timestamp(inspection.at)]))
+        changed.append(row([_INSPECTION, _as_a_whole(now), None, since, format_timestamp(inspection.at)]))
         gone = [] if old is None else [name for name in old.tables if name not in now.tables]
         shown = tuple(with_pauses(kept, pauses).values())
         found = SchemaFindings(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
@@ -144,9 +144,9 @@ class SpannerShapeStore:
         """Delete the resync request of a table whose rows came again; return whether it had one."""
 
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
-            if not rows or table == _LOOK:
+            if not rows or table == _INSPECTION:
                 return False, []
-            ((_name, shape, findings, _since, looked_at, *times),) = rows
+            ((_name, shape, findings, _since, inspected_at, *times),) = rows
             kept, pause = synced(_shape.decode(shape)), pause_of(*times)
             if pause is not None and pause.lasts:
                 raise MisconfiguredError(
@@ -158,7 +158,7 @@ class SpannerShapeStore:
             had = findings is not None or pause is not None
             if kept is None:
                 return had, [_deletion(self._table, [table]), *unpaused]
-            values = [_row(table, kept, None, parse_timestamp(looked_at))]
+            values = [_row(table, kept, None, parse_timestamp(inspected_at))]
             written = Mutation.Write(table=self._table, columns=_COLUMNS, values=values)
             return had, [Mutation(update=written), *unpaused]
 
@@ -203,14 +203,14 @@ def _remembered(
     tables: dict[str, TableShape] = {}
     requests: dict[str, SpannerResyncRequest] = {}
     pauses: dict[str, Pause] = {}
-    for name, shape, findings, since, looked_at, *times in rows:
-        if name == _LOOK:
+    for name, shape, findings, since, inspected_at, *times in rows:
+        if name == _INSPECTION:
             compared_since = None if since is None else parse_timestamp(since)
             whole = _whole.decode(shape)
             if isinstance(whole, bool):
                 whole = _Excluding(whole, frozenset())
             inspection = SchemaInspection(
-                parse_timestamp(looked_at), whole.watches_everything, tables, compared_since, whole.exclusions
+                parse_timestamp(inspected_at), whole.watches_everything, tables, compared_since, whole.exclusions
             )
             continue
         tables[name] = _shape.decode(shape)

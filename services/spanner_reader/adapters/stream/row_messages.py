@@ -2,7 +2,7 @@
 
 Spanner answers with `google.protobuf.Value`s. Python's protobuf makes an object of each value that is only passed
 through, and a record's column types, which it repeats endlessly, have to be made bytes again to be recognized. These
-messages are the same on the wire: each level of a row is a message of its own, and what a record does not look into
+messages are the same on the wire: each level of a row is a message of its own, and what a record does not read
 stays bytes.
 
 Source of the fields and their numbers: google/spanner/v1/result_set.proto, google/protobuf/struct.proto.

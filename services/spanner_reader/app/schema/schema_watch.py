@@ -1,4 +1,4 @@
-"""Looks at the schema, once a minute and whenever a record shows something new: announces tables, finds trouble.
+"""Inspects the schema, once a minute and whenever a record shows something new: announces tables, finds trouble.
 
 Trouble is DDL that changes data without a change record; `core.shapes` says what that is. For its tables a resync is
 requested, durably.
@@ -82,7 +82,7 @@ class SchemaWatch:
         """The newest column list of a table that is read, whichever; None: no table is."""
         self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
-        self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest look
+        self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest inspection
         # Since that inspection, of each table: the column list seen last if it says nothing more, else from when on it
         # may.
         self._settled: dict[tuple[str, bool], Header | None] = {}
@@ -98,13 +98,13 @@ class SchemaWatch:
         self._left_out: frozenset[str] = frozenset()
         self._left_out_at = Nanoseconds(0)  # the time of the inspection by which everybody knows these
         self._something_new = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._inspecting = asyncio.Lock()
         self._log = structlog.get_logger()
 
     def saw(self, header: Header, record: DataChangeRecord) -> "asyncio.Future[None] | None":
         """Notice a column list that says something new of the schema: one that nobody has seen yet, say.
 
-        In records from before the first looks, which the stream was started at, any change of the list is noticed.
+        In records from before the first inspections, at which the stream was started, any change is noticed.
         Returns None, or what is done once an inspection that takes the record into account is stored: until then, the
         record is the only one to know, and has to be read again by whoever comes after a crash.
         """
@@ -165,8 +165,8 @@ class SchemaWatch:
         self._open[place] = header, min(later, default=_NEVER)
 
     async def learn(self, table: str) -> None:
-        """Look at a table that a record names and that is not known: the stream watches it since a moment ago."""
-        async with self._looking:
+        """Inspect a table that a record names and that is not known: the stream watches it since a moment ago."""
+        async with self._inspecting:
             if not self._changes.knows(table):
                 await self._inspect()
                 self._changes.learn({table: ()}, unless_known=True)  # dropped again meanwhile
@@ -178,12 +178,12 @@ class SchemaWatch:
         """
         if self._is_known_left_out(table, at):
             return
-        async with self._looking:
+        async with self._inspecting:
             if not self._is_known_left_out(table, at):
                 before = self._left_out_at
                 await self._inspect()
                 if self._left_out_at == before:
-                    raise TransientError("another look at the schema came first")
+                    raise TransientError("another inspection of the schema came first")
 
     def _is_known_left_out(self, table: str, at: Nanoseconds) -> bool:
         return at <= self._left_out_at or (table in self._left_out and at <= self._left_out_at + DROPPED_UNSEEN)
@@ -193,7 +193,7 @@ class SchemaWatch:
 
         MisconfiguredError if the stream leaves changes out; what that was found to mean for tables is stored by then.
         """
-        async with self._looking:
+        async with self._inspecting:
             await self._inspect()
 
     async def keep_inspecting(self, every: timedelta) -> None:
@@ -231,7 +231,7 @@ class SchemaWatch:
             self._something_new.set()
             raise
         finally:
-            if sightings and not counted:  # for another look, whatever became of this one
+            if sightings and not counted:  # for another inspection, whatever became of this one
                 self._sightings = sightings + self._sightings
                 self._something_new.set()
 
@@ -271,7 +271,7 @@ class SchemaWatch:
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
     def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
-        """Show what was found; also by looks of which nobody knows whether they were stored, and which were."""
+        """Show what was found; also by inspections of which nobody knows whether they were stored, and which were."""
         self._metrics.need_resync(compared.requests, quote)
         stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:

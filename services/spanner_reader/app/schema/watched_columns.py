@@ -76,7 +76,7 @@ class WatchedColumns:
         return True
 
     async def _inspect(self, table: str, time: Nanoseconds | None = None) -> tuple[Nanoseconds, WatchedTable | None]:
-        """Look at all tables that were asked for, with one query."""
+        """Inspect all tables that were asked for, with one query."""
         names = {table, *self._spans}
         at, found = await self._catalog.inspect_tables(names, time)
         watched = {one.name: one for one in found}

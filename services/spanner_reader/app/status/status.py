@@ -80,7 +80,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield from state_lines(shown)
     yield from progress_lines(shown)
-    yield f"schema looked at: {shown['schema_looked_at'] or 'not yet'}"
+    yield f"schema inspected: {shown['schema_looked_at'] or 'not yet'}"
     for one in shown["snapshots"]:
         yield from summary_lines(one)
     for table in shown["paused_tables"]:

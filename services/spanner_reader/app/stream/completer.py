@@ -297,7 +297,7 @@ class Completer:
         self._places.discard(place)
 
     def _changed(self) -> None:
-        """Count what the queue holds now, and have it looked into."""
+        """Count what the queue holds now, and have it checked."""
         self._share.add(self._queue.size - self._share.used)
         self._some.set()
 

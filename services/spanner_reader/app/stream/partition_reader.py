@@ -91,7 +91,7 @@ class RecordPublisher:
         await self._publish(owned, together)
 
     def _is_published(self, table: str) -> bool:
-        """Return whether nothing has to be looked into before a record of a table is published."""
+        """Return whether nothing has to be checked before a record of a table is published."""
         return table not in self._pauses.known.tables and self._included(table) and self._changes.knows(table)
 
     async def _publish(self, owned: SpannerOwnedPartition, together: "_Together") -> None:
@@ -196,7 +196,7 @@ class SpannerPartitionReader:
             self._options.end,
             int(self._options.heartbeat / timedelta(milliseconds=1)),
         )
-        # A query whose end is still to come may end for other reasons before it; by the time anybody looks, the end
+        # A query whose end is still to come may end for other reasons before it; by the time this checks, the end
         # may have passed. Only of one that was asked afterwards does a good end mean: everything up to there.
         end_is_past = query.end is not None and self.now > query.end
         children: list[NewPartition] = []

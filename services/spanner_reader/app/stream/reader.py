@@ -164,7 +164,7 @@ class SpannerReader:
         confirmed until then is saved, and the leases are given back.
         """
         self._stop = stop
-        self._looked = asyncio.Event()
+        self._inspected = asyncio.Event()
         await self._supervisor.run(self, stop)
 
     def keepers(self) -> Mapping[str, Coroutine[Any, Any, None]]:
@@ -180,7 +180,7 @@ class SpannerReader:
     async def begin(self) -> None:
         """Inspect the schema: nothing is read before."""
         await self._schema.inspect_schema()
-        self._looked.set()
+        self._inspected.set()
 
     async def survey(self) -> Round[SpannerPartition] | None:
         """Survey all partitions, show how far they are, and return what to do; None at the end asked for."""
@@ -253,11 +253,11 @@ class SpannerReader:
             await asyncio.sleep(self._options.tidy.total_seconds())
 
     async def _keep_inspecting(self) -> None:
-        await self._looked.wait()
+        await self._inspected.wait()
         await self._schema.keep_inspecting(self._options.inspect_every)
 
     async def _keep_reading_snapshots(self) -> None:
-        await self._looked.wait()
+        await self._inspected.wait()
         if self._snapshots is not None:
             await self._snapshots.keep_reading()
 

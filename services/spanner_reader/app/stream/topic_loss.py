@@ -1,7 +1,7 @@
 """What it means that the topic lost messages: every watched table needs re-sync, and a restart has to find that.
 
 What a deleted subscription still held is lost, too, which may have been committed as long ago as it kept messages; and
-other readers go on until they look at the subscriptions themselves.
+other readers go on until they check the subscriptions themselves.
 """
 
 from datetime import timedelta
@@ -18,7 +18,7 @@ async def request_resyncs(
 ) -> None:
     """Request a resync of every watched table. TransientError: the requests may be stored or not.
 
-    ``kept``: how long a subscription keeps messages; ``recheck``: how often readers look at the subscriptions.
+    ``kept``: how long a subscription keeps messages; ``recheck``: how often readers check the subscriptions.
     """
     survey = await store.survey()
     low = low_watermark((one.watermark for one in survey.unfinished), survey.now)

@@ -1,4 +1,4 @@
-"""When a table had which watched columns, as far as looks at the schema have shown.
+"""When a table had which watched columns, as far as inspections of the schema have shown.
 
 Two inspections one after the other that show the same say so of the time between them if that is short. A column that
 was dropped and added again has another place in the table, unless it was its last one: then it looks the same.
@@ -41,7 +41,7 @@ class _Span(Generic[ColumnsT]):
 
 
 class ColumnSpans(Generic[ColumnsT]):
-    """What looks have shown of one table; None stands for a table that was not there, or was not watched."""
+    """What inspections have shown of one table; None stands for a table that was not there, or was not watched."""
 
     def __init__(self) -> None:
         self._spans: list[_Span[ColumnsT]] = []
@@ -64,7 +64,7 @@ class ColumnSpans(Generic[ColumnsT]):
         for span in self._spans:
             if span.since <= time <= span.until:
                 return span.table
-        raise LookupError("no look has shown the table at that time")
+        raise LookupError("no inspection has shown the table at that time")
 
     def saw(self, time: Nanoseconds, table: ColumnsT | None) -> bool:
         """Take what an inspection has shown; return whether that is not what those around it have shown."""

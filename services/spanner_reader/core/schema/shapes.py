@@ -208,7 +208,7 @@ def written_as(googlesql: str) -> str:
 def compare(
     old: SchemaInspection | None, new: SchemaInspection, sightings: Collection[Sighting] = ()
 ) -> SchemaComparison:
-    """Return what the second look says about the time since the first, and sightings about the time before.
+    """Return what the second inspection says about the time since the first, and sightings about the time before.
 
     Without a first inspection, what there is to say is what sightings from before the second one say.
     """
@@ -348,7 +348,7 @@ def _dated(
     before: TableShape | None = None,
     kinds: Mapping[SpannerResyncKind, tuple[str, ...]] = MappingProxyType({}),
 ) -> TableShape:
-    """Return a table with since when looks have had its columns: all of them, and nothing has happened to them."""
+    """Return a table with since when inspections show its columns: all of them, and nothing happened to them."""
     since: Mapping[str, Nanoseconds] = {}
     if before is not None and () not in kinds.values():  # else something has happened to the table
         found = {name for columns in kinds.values() for name in columns}
@@ -397,13 +397,13 @@ def _remembered_since(table: TableShape, at: Nanoseconds) -> TableShape:
 
 
 def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:
-    """Return the columns that looks have had since before a record that lacks them: they were away."""
+    """Return the columns that inspections have had since before a record that lacks them: they were away."""
     lacking = table.watched_names - seen.names
     return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 
 
 def _before(inspection: SchemaInspection, sightings: Iterable[Sighting]) -> list[SpannerResyncCause]:
-    """Return what records from before the first looks say, each table's from one to the next and to this inspection."""
+    """Return what records from before the first inspections say: each table's, from one to the next and to this one."""
     until = inspection.at if inspection.compared_since is None else inspection.compared_since
     by_table: dict[str, list[Sighting]] = {}
     for seen in sorted(sightings, key=lambda one: one.at):
