@@ -364,7 +364,7 @@ class MirrorStates(Protocol):
     def troubled(self) -> Collection[str]:
         """Return the tables whose changes wait or are refused, and those that are gone."""
 
-    def oldest_held_lately(self) -> int | None:
+    def oldest_outstanding_lately(self) -> int | None:
         """Return when the oldest message was published that any process has, or had lately, in microseconds.
 
         Lately, because between two tasks none is, whatever waits in the subscription.

@@ -165,7 +165,7 @@ class DeadLetterStore(Protocol):
     ) -> StoredDeadLetter:
         """Keep an edited copy, linked to its original, which it supersedes; the copy is open and has not failed yet.
 
-        ValueError where the original has a copy already, is not there, or is held by a replay just now.
+        ValueError where the original has a copy already, is not there, or is claimed by a replay just now.
         """
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:

@@ -50,7 +50,7 @@ class DatabaseChangeStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpannerProgress:
-    """How far a held partition has been read and confirmed."""
+    """How far an owned partition has been read and confirmed."""
 
     partition: SpannerPartition
     watermark: Nanoseconds
@@ -260,7 +260,7 @@ class RowsAtTimestamp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RangeProgress:
-    """How far a held range has been read and confirmed."""
+    """How far an owned range has been read and confirmed."""
 
     range: SnapshotRange
     last: KeyText | None
@@ -296,7 +296,7 @@ class DatabaseSnapshotStore(Protocol):
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:
         """Give up what is left of the tables' snapshots; return the tables of which something was left."""
 
-    async def give_up(self, held: SnapshotRange) -> bool:
+    async def give_up(self, owned: SnapshotRange) -> bool:
         """Give up what is left of the snapshot that a range is of; return whether the range was still ours.
 
         Nothing is changed if it was not, and never what was asked for beside that snapshot or since.
@@ -314,7 +314,7 @@ class DatabaseSnapshotStore(Protocol):
     async def claim(self, places: Collection[tuple[str, int]]) -> Sequence[SnapshotRange]:
         """Take those of the ranges that are still free and not done; return them with our lease."""
 
-    async def cut(self, held: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
+    async def cut(self, owned: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
         """Cut a range at keys that lie in it, in key order; return its first part, which stays ours.
 
         The other parts are free. None, and nothing is changed, if the range is not ours any more.

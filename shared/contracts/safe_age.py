@@ -1,4 +1,4 @@
-"""How old an upsert may be, and how long one that comes live from the stream may be held: BigQuery forgets deletes.
+"""How old an upsert may be, and how long a live one may be outstanding: BigQuery forgets deletes.
 
 Source: BigQuery, "Stream table updates with change data capture": what was deleted is remembered for two days.
 """
@@ -20,13 +20,13 @@ OLDEST_PUBLISHED: Final = timedelta(hours=26)
 """How old a snapshot row may be when it is published, by the publish time that Pub/Sub gives the message.
 
 A reader begins to read rows that are 23 hours old at most, and publishes what it has read before it reads on. What is
-older than a day and a margin of two hours when it is published was forged, or held up: it says nothing of a snapshot.
+older than a day and a margin of two hours when it is published was forged, or delayed: it says nothing of a snapshot.
 """
-MOST_HELD: Final = SAFE_AGE - timedelta(hours=26)
+MAX_OUTSTANDING_AGE: Final = SAFE_AGE - timedelta(hours=26)
 """How long a reader may hold a live change before it publishes it, and must read it again.
 
-Who takes over from a reader that is cut off publishes what came after, deletes too. A day is left in which what the
-one held may wait for the consumer, and two hours are margin.
+Who takes over from a reader that is cut off publishes what came after, deletes too. A day is left in which what was
+outstanding at the other may wait for the consumer, and two hours are margin.
 """
 MOST_AHEAD: Final = timedelta(days=1)
 """How much later than its message was published a change may have been committed, by its own word.

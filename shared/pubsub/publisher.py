@@ -21,7 +21,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import key_text, ordering_key
-from shared.contracts.safe_age import MOST_HELD
+from shared.contracts.safe_age import MAX_OUTSTANDING_AGE
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.errors import pubsub_errors
@@ -140,7 +140,7 @@ class BatchPublisher:
 
         The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
         dead letter), and fails with TransientError where a stop came first, or they have waited for longer than
-        `MOST_HELD`, or this process has stood still for as long; or with MisconfiguredError.
+        `MAX_OUTSTANDING_AGE`, or this process has stood still for as long; or with MisconfiguredError.
         """
         taken_at = self._clock.now()
         keys = {key for key, _change in changes}
@@ -162,7 +162,7 @@ class BatchPublisher:
         self._futures[receipt] = future
         if self._awake_at is None:
             self._check_clock()
-        elif self._is_held_too_long(self._awake_at):  # they may have been read before that
+        elif self._is_outstanding_too_long(self._awake_at):  # they may have been read before that
             self._break(_stale(f"this process stood still from {format_timestamp(self._awake_at)} on"))
             return future
         if omitted:
@@ -315,19 +315,19 @@ class BatchPublisher:
             await next(self._stubs)(wire, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
 
     def _refuse_stale(self, taken_at: Nanoseconds) -> None:
-        if self._is_held_too_long(taken_at):
+        if self._is_outstanding_too_long(taken_at):
             raise _stale(f"changes have waited for {self._topic} since {format_timestamp(taken_at)}")
 
-    def _is_held_too_long(self, taken_at: Nanoseconds) -> bool:
+    def _is_outstanding_too_long(self, taken_at: Nanoseconds) -> bool:
         """Return whether what was taken then may be of a reader that is long replaced.
 
         By the clock of the day: another may stand still for as long as the machine does.
         """
-        return timedelta(microseconds=(self._clock.now() - taken_at) // 1_000) > MOST_HELD
+        return timedelta(microseconds=(self._clock.now() - taken_at) // 1_000) > MAX_OUTSTANDING_AGE
 
     def _check_clock(self) -> None:
         """Note every now and then that this process is awake, but not after it has stood still for too long."""
-        if self._awake_at is None or not self._is_held_too_long(self._awake_at):
+        if self._awake_at is None or not self._is_outstanding_too_long(self._awake_at):
             self._awake_at = self._clock.now()
         self._next_check = asyncio.get_running_loop().call_later(_CHECK_CLOCK.total_seconds(), self._check_clock)
 

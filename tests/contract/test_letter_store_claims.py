@@ -278,7 +278,7 @@ class TestLetterClaims:
         with pytest.raises(ValueError, match="no dead letter unknown"):
             store.add_edit(UNKNOWN, an_edit(), diff="", why="", who="ann", now=NOW)
         store.claim([ONE], OURS, NOW, LEASE)
-        with pytest.raises(ValueError, match="held by the replay ours"):
+        with pytest.raises(ValueError, match="claimed by the replay ours"):
             store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(59))
         with pytest.raises(ValueError, match="the same as dead letter"):
             store.add_edit(TWO, a_letter(3), diff="", why="", who="ann", now=NOW)

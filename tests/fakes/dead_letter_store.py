@@ -339,7 +339,7 @@ class FakeDeadLetterStore:
             if held.stored.edited_as is not None:
                 raise ValueError(f"dead letter {original} has an edited copy already: {held.stored.edited_as}")
             if held.is_held(now):
-                raise ValueError(f"dead letter {original} is held by the replay {held.stored.claimed_by} just now")
+                raise ValueError(f"dead letter {original} is claimed by the replay {held.stored.claimed_by} just now")
             if identity in self._letters:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
             held.let_go()

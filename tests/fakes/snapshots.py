@@ -98,13 +98,13 @@ class FakeSnapshotStore:
         self._life.step()
         return list(dict.fromkeys(one.table for one in left))
 
-    async def give_up(self, held: SnapshotRange) -> bool:
+    async def give_up(self, owned: SnapshotRange) -> bool:
         """Give up what is left of the snapshot that a range is of; return whether the range was still ours."""
         await self._before()
-        stored = self.table.rows.get(held.place)
-        if stored is None or not self._is_ours(held, stored):
+        stored = self.table.rows.get(owned.place)
+        if stored is None or not self._is_ours(owned, stored):
             return False
-        snapshot = [one for one in self.table.rows.values() if (one.table, one.run) == (held.table, held.run)]
+        snapshot = [one for one in self.table.rows.values() if (one.table, one.run) == (owned.table, owned.run)]
         self._cancel([one for one in snapshot if one.state in UNFINISHED])
         self._life.step()
         return True
@@ -151,23 +151,23 @@ class FakeSnapshotStore:
         self._life.step()
         return claimed
 
-    async def cut(self, held: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
+    async def cut(self, owned: SnapshotRange, keys: Sequence[KeyText]) -> SnapshotRange | None:
         """Cut a range at keys that lie in it; return its first part, which stays ours."""
         await self._before()
-        stored = self.table.rows.get(held.place)
-        if stored is None or not self._is_ours(held, stored):
+        stored = self.table.rows.get(owned.place)
+        if stored is None or not self._is_ours(owned, stored):
             return None
         if stored.state is not RangeState.REQUESTED:
             return stored
         places = [None, *keys, None]
-        number = max(place for name, place in self.table.rows if name == held.table)
+        number = max(place for name, place in self.table.rows if name == owned.table)
         for index, (after, until) in enumerate(pairwise(places)):
             if index == 0:
                 first = replace(stored, until=until if keys else stored.until, state=RangeState.CUT)
-                self.table.rows[held.place] = first
+                self.table.rows[owned.place] = first
             else:
                 part = SnapshotRange(
-                    table=held.table,
+                    table=owned.table,
                     number=number + index,
                     run=stored.run,
                     after=after,
@@ -178,7 +178,7 @@ class FakeSnapshotStore:
                 )
                 self.table.rows[part.place] = part
         self._life.step()
-        return self.table.rows[held.place]
+        return self.table.rows[owned.place]
 
     async def save(self, progress: Sequence[RangeProgress], *, release: bool = False) -> Collection[tuple[str, int]]:
         """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""

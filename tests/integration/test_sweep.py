@@ -267,7 +267,7 @@ class Known:
     def troubled(self) -> Collection[str]:
         return ()
 
-    def oldest_held_lately(self) -> int | None:
+    def oldest_outstanding_lately(self) -> int | None:
         return None
 
     def sweep_refused(self, table: str, why: str) -> None:

@@ -77,7 +77,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
-        + (f"; oldest message held: {_seconds(lag['oldest_held'])} old" if processes else "")
+        + (f"; oldest outstanding message: {_seconds(lag['oldest_held'])} old" if processes else "")
     )
     if processes:  # an older consumer may not know
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"

@@ -145,7 +145,7 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
 
         before, retries = composed.writer.appends, RETRIED.made()
 
-        def report(counts: Counts | None = None, oldest_held: int | None = None, *, ended: bool = False) -> None:
+        def report(counts: Counts | None = None, oldest_outstanding: int | None = None, *, ended: bool = False) -> None:
             writer = composed.writer
             told = Report(
                 counts=counts or Counts(),
@@ -153,14 +153,14 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 appends=writer.appends.since(before) if ended else Appends(),
                 retries=RETRIED.since(retries) if ended else {},
                 connections=writer.connections_open,
-                oldest_held=oldest_held,
+                oldest_held=oldest_outstanding,
             )
             send_report(self._options.driver, told)
 
         def waiting(table: str = "", why: str = "") -> None:
             report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)
 
-        report(oldest_held=oldest)
+        report(oldest_outstanding=oldest)
         ports = replace(composed.ports, waiting=waiting)
         acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
         try:

@@ -108,7 +108,7 @@ def service(start_java: StartJava) -> int:
             if not stop.requested:
                 log.error("service_failed", error=str(error) or type(error).__name__)  # noqa: TRY400  the message is the whole story
                 return FAILED
-            log.warning("stopped_in_mid_batch", error=str(error))  # what it held has been released
+            log.warning("stopped_in_mid_batch", error=str(error))  # its outstanding messages have been nacked
     stopped()
     return 0
 

@@ -51,10 +51,10 @@ _SECOND: Final = 1_000_000_000
 class PubsubInbox:
     """The subscription of one process; what is leased is extended within `keeping`.
 
-    ``messages`` and ``bytes_held``: what one pull leases, at most. The channel has to refuse larger answers.
+    ``messages`` and ``outstanding_bytes``: what one pull leases, at most. The channel has to refuse larger answers.
     """
 
-    def __init__(self, channel: grpc.Channel, subscription: str, *, messages: int, bytes_held: int) -> None:
+    def __init__(self, channel: grpc.Channel, subscription: str, *, messages: int, outstanding_bytes: int) -> None:
         self._pull = pull_stub(channel)
         self._acknowledge = acknowledge_stub(channel)
         self._modify = modify_ack_deadline_stub(channel)
@@ -62,7 +62,7 @@ class PubsubInbox:
         self._subscription = subscription
         self._metadata = routing("subscription", subscription)
         self._messages = messages
-        self._bytes_held = bytes_held
+        self._outstanding_bytes = outstanding_bytes
         self._most = min(_FIRST_PULL, messages)
         self._waiting: tuple[Any, threading.Event] | None = None
         self._answered_at = time.monotonic()
@@ -89,7 +89,7 @@ class PubsubInbox:
                 if status_code(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return ()
                 if status_code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED:  # too large an answer, or a quota
-                    self._most = max(1, min(self._most, self._bytes_held // LARGEST_MESSAGE))
+                    self._most = max(1, min(self._most, self._outstanding_bytes // LARGEST_MESSAGE))
                 raise
         self._answered_at = time.monotonic()
         self._hold(response)
@@ -156,7 +156,7 @@ class PubsubInbox:
         with self._lock:
             self._leased.update(dict.fromkeys(one.ack_id for one in received))
         if received:
-            fit = self._bytes_held * len(received) // max(1, 2 * response.ByteSize())
+            fit = self._outstanding_bytes * len(received) // max(1, 2 * response.ByteSize())
             self._most = max(1, min(self._messages, 2 * self._most, fit))
 
     def _let_go(self, ack_ids: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """The loop: pull dead letters, keep them, and only then acknowledge them.
 
 A dead letter is in the subscription or in the store at every moment, and in both for one: what is between two lines of
-`_collect` when the process dies comes again, and is known by its message id. Nothing is pulled while something is held,
-so a flood fills the store and no memory.
+`_collect` when the process dies comes again, and is known by its message id. Nothing is pulled while a message is
+outstanding, so a flood fills the store and no memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ class Collector:
         self._away: set[str] = set()
 
     def run(self, stop: Stop) -> None:
-        """Collect until asked to stop. MisconfiguredError where someone has to act; what is held comes again."""
+        """Collect until asked to stop. MisconfiguredError where someone has to act; what is outstanding comes again."""
         try:
             while not stop.requested:
                 self._maintain_store(stop)

@@ -112,5 +112,5 @@ def _set(
     if changed < seen:
         from_what = " or ".join(one.value for one in only_from)
         raise NotDoneError(
-            f"{seen - changed} dead letters were not changed: they are not {from_what}, or held by a replay just now"
+            f"{seen - changed} dead letters were not changed: they are not {from_what}, or claimed by a replay just now"
         )

@@ -23,7 +23,7 @@ _WOULD_BE: Final = {
     Verdict.WAITS: "waits for a person",
     Verdict.NO_PAYLOAD: "no payload",
     Verdict.NO_ROOM: "no room for marks",
-    Verdict.HELD: "held by another replay",
+    Verdict.CLAIMED: "claimed by another replay",
     Verdict.NOT_OPEN: "not open",
 }
 

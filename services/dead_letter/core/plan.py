@@ -37,7 +37,7 @@ class Verdict(Enum):
     """Its bytes could not be kept."""
     NO_ROOM = "no_room_for_marks"
     """A foreign message with so many attributes that those of a replay have no place beside them."""
-    HELD = "held"
+    CLAIMED = "held"
     """Another replay is sending it."""
     NOT_OPEN = "not_open"
     """It is replayed, superseded or discarded already."""
@@ -85,10 +85,10 @@ def judge(
     until = letter.claimed_until
     if letter.claimed_by not in (None, terms.replay) and until is not None and until > now:
         detail = (
-            f"replay {letter.claimed_by} holds it, or held it when it was killed: until {format_timestamp(until)} (one "
+            f"replay {letter.claimed_by} claims it, or did when it was killed: until {format_timestamp(until)} (one "
             "that was killed on a database in a file loses it to the next replay with --execute)"
         )
-        return PlannedReplay(letter, Verdict.HELD, detail)
+        return PlannedReplay(letter, Verdict.CLAIMED, detail)
     newer = applied.get(content.row) if content.row is not None else None
     if newer is not None and is_newer(newer, content.sequence):
         return PlannedReplay(letter, Verdict.SUPERSEDED, f"the mirror holds {newer}")

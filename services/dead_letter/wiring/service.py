@@ -98,7 +98,9 @@ def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
     check_start(settings, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
-        letters = PubsubInbox(channel, subscription, messages=settings.pull_messages, bytes_held=settings.pull_bytes)
+        letters = PubsubInbox(
+            channel, subscription, messages=settings.pull_messages, outstanding_bytes=settings.pull_bytes
+        )
         for attempt in retrying(stop):
             with attempt:
                 ack_deadline = letters.ack_deadline()

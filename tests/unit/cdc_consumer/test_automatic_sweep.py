@@ -44,7 +44,7 @@ class Known:
     def troubled(self) -> Collection[str]:
         return self.in_trouble
 
-    def oldest_held_lately(self) -> int | None:
+    def oldest_outstanding_lately(self) -> int | None:
         return self.held
 
     def sweep_refused(self, table: str, why: str) -> None:
@@ -289,7 +289,7 @@ def test_the_consumer_knows_what_speaks_against_it() -> None:
 
     assert list(status.mirrors()) == mirrors
     assert set(status.troubled()) == {"planes", "pilots"}
-    assert status.oldest_held_lately() == 5
+    assert status.oldest_outstanding_lately() == 5
     status.sweep_refused("planes", "too many")
     document = status.document(ready=True, alive=True)
     tables = document["tables"]

@@ -279,13 +279,13 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
 
     say("lost:1", MICROS - 60_000_000)
     for _minute in range(15):
-        assert world.status.oldest_held_lately() == MICROS - 60_000_000
+        assert world.status.oldest_outstanding_lately() == MICROS - 60_000_000
         world.clock.pass_time(timedelta(minutes=1))
         say("waits:1", MICROS - 5_000_000)
     world.clock.pass_time(timedelta(seconds=1))
 
     with capture_logs() as logs:
-        assert world.status.oldest_held_lately() == MICROS - 5_000_000
+        assert world.status.oldest_outstanding_lately() == MICROS - 5_000_000
         assert age() == 15 * 60 + 1 + 5
         assert world.document()["processes"] == {"seen": 1, "holding": 1}
     assert [(one["event"], one["process"]) for one in logs] == [("process_lost", "lost:1")]

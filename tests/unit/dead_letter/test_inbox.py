@@ -68,8 +68,13 @@ class Answers:
         return None
 
 
-def an_inbox(answers: Answers, messages: int = 500, bytes_held: int = 32_000_000) -> PubsubInbox:
-    return PubsubInbox(FakeChannel(answers), "projects/p/subscriptions/s", messages=messages, bytes_held=bytes_held)  # type: ignore[arg-type]
+def an_inbox(answers: Answers, messages: int = 500, outstanding_bytes: int = 32_000_000) -> PubsubInbox:
+    return PubsubInbox(
+        FakeChannel(answers),  # type: ignore[arg-type]
+        "projects/p/subscriptions/s",
+        messages=messages,
+        outstanding_bytes=outstanding_bytes,
+    )
 
 
 def test_a_message_comes_as_it_is() -> None:
@@ -149,7 +154,7 @@ def test_what_is_acked_or_given_back_is_extended_no_more() -> None:
 def test_many_acks_are_cut_into_requests_that_pubsub_takes() -> None:
     answers = Answers()
     channel = FakeChannel(answers)
-    inbox = PubsubInbox(channel, "projects/p/subscriptions/s", messages=1, bytes_held=32_000_000)  # type: ignore[arg-type]
+    inbox = PubsubInbox(channel, "projects/p/subscriptions/s", messages=1, outstanding_bytes=32_000_000)  # type: ignore[arg-type]
 
     inbox.ack([f"{number:0200}" for number in range(6_000)])
 

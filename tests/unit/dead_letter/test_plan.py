@@ -158,7 +158,7 @@ def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_fix() -> None:
 
 @pytest.mark.parametrize(
     ("holder", "until", "verdict"),
-    [("other", NOW + 1, Verdict.HELD), ("other", NOW, Verdict.SEND), ("ours", NOW + 1, Verdict.SEND)],
+    [("other", NOW + 1, Verdict.CLAIMED), ("other", NOW, Verdict.SEND), ("ours", NOW + 1, Verdict.SEND)],
 )
 def test_a_letter_of_another_replay_is_left_to_it_until_its_claim_ends(
     holder: str, until: int, verdict: Verdict

@@ -222,7 +222,7 @@ def test_a_killed_replay_holds_its_letters_no_longer_than_its_lease(world: World
     world.keep(a_letter())
     with pytest.raises(CrashError):
         world.replay(Effects(crash_before=1))
-    assert world.replay().verdicts == {Verdict.HELD: 1}
+    assert world.replay().verdicts == {Verdict.CLAIMED: 1}
     world.clock.move(LEASE)
     assert world.replay().sent == 1
 
@@ -236,5 +236,5 @@ def test_what_a_replay_held_that_is_dead_for_certain_is_sent_at_once(world: Worl
     assert held.claimed_by is not None
     world.store.dead.add(held.claimed_by)
 
-    assert world.replay(execute=False).verdicts == {Verdict.HELD: 1}, "a dry run changes nothing"
+    assert world.replay(execute=False).verdicts == {Verdict.CLAIMED: 1}, "a dry run changes nothing"
     assert world.replay().sent == 1

@@ -18,7 +18,7 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.safe_age import MOST_HELD
+from shared.contracts.safe_age import MAX_OUTSTANDING_AGE
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.outage import NOT_READY_AFTER
@@ -284,7 +284,7 @@ def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_
         async with world.publisher as publisher:
             cut_off = await publisher.publish(a_header(), [("k", a_change(1))])
             await turns()
-            clock.seconds = MOST_HELD.total_seconds()
+            clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
             fresh = await publisher.publish(a_header(), [("k", a_change(2))])
             clock.seconds += 1
             for waiting in (cut_off, fresh):
@@ -310,7 +310,9 @@ def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(key: str
             await turns()
             waiting = asyncio.create_task(publisher.publish(a_header(), [(key, a_change(2))]))
             await turns()
-            clock.seconds = MOST_HELD.total_seconds() + 1  # the machine stood still; the answer had come just before
+            clock.seconds = (
+                MAX_OUTSTANDING_AGE.total_seconds() + 1
+            )  # the machine stood still; the answer had come just before
             world.channel.open.set()
             await first
             with pytest.raises(TransientError, match="has to be read again"):
@@ -331,7 +333,7 @@ def test_what_a_process_hands_over_after_it_stood_still_for_long_is_never_sent(p
                 await asyncio.sleep(3600)
                 clock.seconds += 3600
                 await (await publisher.publish(a_header(), [("k", a_change(1))]))
-            clock.seconds += MOST_HELD.total_seconds() + 1
+            clock.seconds += MAX_OUTSTANDING_AGE.total_seconds() + 1
             await asyncio.sleep(passes_first)
             read_before = await publisher.publish(a_header(), [("k", a_change(2))])
             with pytest.raises(TransientError, match=r"stood still from 2026-.* has to be read again"):
@@ -350,7 +352,7 @@ def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back() -> No
         async with world.publisher as publisher:
             future = await publisher.publish(a_header(), [("k", a_change(1))])
             await turns()
-            clock.seconds = MOST_HELD.total_seconds()
+            clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
             await future
 
     run_in_virtual_time(scenario())

@@ -62,7 +62,7 @@ class _Waiting(msgspec.Struct, eq=False):
 
 
 _Row = tuple[int, bytes]
-"""A held partition (the one object, for the same range may be held again) and a row key."""
+"""An owned partition (the one object, for the same range may be owned again) and a row key."""
 
 
 class ReadBack:

@@ -340,7 +340,7 @@ def claimed(
 def cut_into(
     before: Snapshot | None, run: int, owned: SnapshotPart, parts: Sequence[tuple[KeyRange, int]]
 ) -> Snapshot | None:
-    """Cut a part that is held into some, of which the first stays its reader's; each is to be above a number."""
+    """Cut a part that is owned into some, of which the first stays its reader's; each is to be above a number."""
     stored = ours(before, run, owned)
     if before is None or stored is None or stored.state is not PartState.REQUESTED:
         return None

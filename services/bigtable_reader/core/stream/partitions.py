@@ -70,7 +70,7 @@ class BigtablePartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BigtableProgress(msgspec.Struct, frozen=True):
-    """How far a held partition has been read and confirmed; and the reserved upper limit that it asks for."""
+    """How far an owned partition has been read and confirmed; and the reserved upper limit that it asks for."""
 
     partition: BigtablePartition
     position: Position

@@ -23,7 +23,7 @@ def has_reached(stream_range: StreamRange, survey: BigtablePartitionSurvey, end:
 def claimable(
     survey: BigtablePartitionSurvey, holding: Collection[StreamRangeId], end: Microseconds | None
 ) -> list[StreamRange]:
-    """Return the key ranges that may be read, are free, and not held already; those that are furthest behind first."""
+    """Return the key ranges that may be read, are free, and not owned already; those that are furthest behind first."""
     found = [
         stream_range
         for stream_range in survey.stream_ranges

@@ -156,7 +156,7 @@ def check_java(environ: Mapping[str, str]) -> None:
 def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
     """End the processes that Spark is, so long after a stop that comes in the block: it waits for them without end.
 
-    What they held comes again, as after any death of theirs.
+    Their outstanding messages come again, as after any death of theirs.
     """
     over = threading.Event()
 

@@ -96,14 +96,14 @@ class AutomaticSweep:
 
     def due(self) -> Sequence[Mirror]:
         """Return the mirrors to sweep now."""
-        now, troubled, held = self._clock.now(), self._known.troubled(), self._known.oldest_held_lately()
+        now, troubled, outstanding = self._clock.now(), self._known.troubled(), self._known.oldest_outstanding_lately()
         found = []
         for mirror in self._known.mirrors():
             at = mirror.table, mirror.complete_since
             if not mirror.complete_since:
                 continue
             seen = self._seen.setdefault(at, now)
-            on_its_way = held is not None and held * 1_000 < seen
+            on_its_way = outstanding is not None and outstanding * 1_000 < seen
             if now - seen < self._after or mirror.table in troubled or on_its_way:
                 continue
             rest = self._after if mirror.to_sweep and mirror.table not in self._refused else nanoseconds(_AGAIN)

@@ -1,4 +1,4 @@
-"""Which messages the processes hold, or held lately, as they say themselves, and when the oldest was published."""
+"""Which messages are outstanding at the processes, or were lately, and when the oldest was published."""
 
 import threading
 from collections import deque
@@ -22,8 +22,8 @@ class OldestMessages:
     that has its messages now reports them. A task that waits reports every few seconds; `LIVENESS` is how long one may
     work without a report.
 
-    Between two tasks nothing is held, however much waits in the subscription: ``lately`` is how long it is remembered
-    what was held.
+    Between two tasks nothing is outstanding, however much waits in the subscription: ``lately`` is how long what was
+    outstanding is remembered.
     """
 
     def __init__(self, clock: Clock, silent_after: timedelta = _SILENT_AFTER, lately: timedelta = _LATELY) -> None:
@@ -33,7 +33,7 @@ class OldestMessages:
         self._lock = threading.Lock()
         self._oldest: dict[str, tuple[int, Nanoseconds]] = {}
         self._let_go: deque[tuple[int, Nanoseconds]] = deque()
-        """What was held until when. Both rise: what is younger than something held until later is of no interest."""
+        """What was outstanding until when. Both rise: what is younger than one that stays longer is of no interest."""
 
     def take(self, report: Report) -> None:
         """Remember what a process says that it holds, in place of what it said before."""
@@ -48,7 +48,7 @@ class OldestMessages:
                 self._oldest[report.process] = report.oldest_held, now
 
     def oldest(self) -> int | None:
-        """Return when the oldest message was published that any process holds, in microseconds; None: none is held."""
+        """Return when the oldest message was published that is outstanding, in microseconds; None: none is."""
         with self._lock:
             self._forget_the_silent()
             return min((oldest for oldest, _at in self._oldest.values()), default=None)
@@ -58,8 +58,8 @@ class OldestMessages:
         with self._lock:
             self._forget_the_silent()
             self._forget_the_past()
-            held = [oldest for oldest, _at in self._oldest.values()]
-            return min([*held, *(oldest for oldest, _until in self._let_go)], default=None)
+            outstanding = [oldest for oldest, _at in self._oldest.values()]
+            return min([*outstanding, *(oldest for oldest, _until in self._let_go)], default=None)
 
     def processes(self) -> int:
         """Return how many processes hold any."""

@@ -29,7 +29,7 @@ _READ_AGAIN: Final = timedelta(seconds=10)
 """How old, at most, reported labels may be."""
 _READ_ANYWAY: Final = timedelta(seconds=30)
 _ON_ITS_WAY: Final = timedelta(minutes=1)
-"""Until what comes again is certain to be pulled, and held by a process that says so."""
+"""Until what comes again is certain to be pulled, and outstanding at a process that reports it."""
 _REFUSED_FOR: Final = timedelta(days=1)
 """For how long it is called so after the last such header."""
 _SEEN: Final = timedelta(minutes=10)
@@ -224,8 +224,8 @@ class ConsumerStatus:
         after = self._refused_after
         return [name for name, one in self._tables.items() if one.refusal(now, after, mirrored=name in mirrors)]
 
-    def oldest_held_lately(self) -> int | None:
-        """Return when the oldest message was published that any process holds or held lately, in microseconds."""
+    def oldest_outstanding_lately(self) -> int | None:
+        """Return when the oldest message was published that is outstanding or was lately, in microseconds."""
         return self._oldest_messages.oldest_lately()
 
     def sweep_refused(self, table: str, why: str) -> None:

@@ -77,7 +77,7 @@ letters: Final = Table(
     Column("edited_as", ExactText),
     Column("claimed_by", ExactText),
     Column("claimed_until", BigInteger),
-    # the replay that held it when it failed again, and has not said yet that it sent it
+    # the replay that had claimed it when it failed again, and has not said yet that it sent it
     Column("lost_by", ExactText),
     sqlite_autoincrement=True,  # a number is never used again, so that a page's place stays one
 )

@@ -226,7 +226,7 @@ class SqlDeadLetterStore:
             if row.edited_as is not None:
                 raise ValueError(f"dead letter {original} has an edited copy already: {row.edited_as}")
             if _is_claimed(row, now):
-                raise ValueError(f"dead letter {original} is held by the replay {row.claimed_by} just now")
+                raise ValueError(f"dead letter {original} is claimed by the replay {row.claimed_by} just now")
             if identity in rows:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
             made = new_row(copy, now) | {"edit_of": original}

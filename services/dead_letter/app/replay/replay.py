@@ -77,7 +77,7 @@ class Outcome:
     @property
     def left_open(self) -> int:
         """Return how many dead letters that were asked for stay open, by what is known now."""
-        passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.HELD)
+        passed_over = (Verdict.TOO_OLD, Verdict.WAITS, Verdict.NO_PAYLOAD, Verdict.NO_ROOM, Verdict.CLAIMED)
         unsent = self.verdicts[Verdict.SEND] - self.sent
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
@@ -215,7 +215,7 @@ class Replay:
         got = set(self._retried(lambda: self._store.claim(_ids(letters), outcome.replay, now, LEASE)))
         if lost := len(letters) - len(got):
             outcome.verdicts[Verdict.SEND] -= lost
-            outcome.verdicts[Verdict.HELD] += lost
+            outcome.verdicts[Verdict.CLAIMED] += lost
         return [one for one in letters if one.id in got], now
 
     def _send(

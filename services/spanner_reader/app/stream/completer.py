@@ -62,8 +62,8 @@ _KEY_BYTES: Final = 1024 * 1024
 """How large the texts of these keys may be, but for the last of them."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 """How large the rows may be that are read together, but for the last of them."""
-_LONGEST_HELD: Final = timedelta(hours=1)
-"""How long a change may wait here; then it is read again, perhaps by another reader. See `safe_age.MOST_HELD`."""
+_LONGEST_WAIT: Final = timedelta(hours=1)
+"""How long a change may wait here; then it is read again, perhaps by another. See `safe_age.MAX_OUTSTANDING_AGE`."""
 _HEADERS: Final = 256
 """How many column lists a query remembers: of updates there may be one for each set of columns."""
 _WHOLE_NUMBERS: Final = ("INT64", "ENUM")
@@ -165,9 +165,9 @@ class Completion:
 class Completer:
     """Completes the updates of one query of a partition; the next query of it has another one."""
 
-    def __init__(self, completion: Completion, held: SpannerOwnedPartition, stop: Stop) -> None:
+    def __init__(self, completion: Completion, owned: SpannerOwnedPartition, stop: Stop) -> None:
         self._completion = completion
-        self._held = held
+        self._owned = owned
         self._stop = stop
         self._queue = CompletionQueue()
         self._share = completion.budget.share()
@@ -175,7 +175,7 @@ class Completer:
         self._broken_off: TransientError | None = None
         self._places: set[int] = set()
         """Of records whose changes wait, or are not confirmed yet."""
-        self._since = held.prefix.watermark
+        self._since = owned.prefix.watermark
         """What records have named since then is in ``_named``: here the query begins."""
         self._named: dict[int, tuple[Header, Nanoseconds]] = {}
         """Column lists of records, each with the latest commit that had it, by their identity."""
@@ -189,7 +189,7 @@ class Completer:
 
         What is transient ends the block as well, wherever it is, and is raised.
         """
-        work = asyncio.create_task(self._work(), name=f"complete {self._held.key}")
+        work = asyncio.create_task(self._work(), name=f"complete {self._owned.key}")
         try:
             async with asyncio.timeout(None) as self._block:
                 work.add_done_callback(self._on_over)
@@ -203,7 +203,7 @@ class Completer:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             if not self._queue.is_idle:
-                self._held.prefix.give_up(self._places)
+                self._owned.prefix.give_up(self._places)
             self._share.add(-self._share.used)
             self._completion.freed.set()
 
@@ -247,9 +247,9 @@ class Completer:
             self._changed()
             await self._publish_now(record, header, changes)
             return
-        place = self._held.prefix.add(record.commit_timestamp)
+        place = self._owned.prefix.add(record.commit_timestamp)
         self._places.add(place)
-        confirm = Countdown(len(changes), partial(self._confirm, place, self._held.confirming(place)))
+        confirm = Countdown(len(changes), partial(self._confirm, place, self._owned.confirming(place)))
         now = self._completion.clock.now()
         self._queue.add([_waiting(one, confirm, now) for one in known])
         self._idle.clear()
@@ -291,9 +291,9 @@ class Completer:
     async def _publish_now(
         self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
     ) -> None:
-        place = self._held.prefix.add(record.commit_timestamp)
+        place = self._owned.prefix.add(record.commit_timestamp)
         self._places.add(place)  # broken off while it waits for room, it is never confirmed
-        await self._completion.publishing.publish(header, changes, self._held.confirming(place))
+        await self._completion.publishing.publish(header, changes, self._owned.confirming(place))
         self._places.discard(place)
 
     def _changed(self) -> None:
@@ -481,7 +481,7 @@ class Completer:
         """Publish changes that cannot be completed as they are: the consumer makes dead letters of them."""
         self._completion.metrics.completion_failed()
         table = next(iter(wanting.values()))[0].header.table
-        structlog.get_logger().error("rows_not_completed", table=table, rows=len(wanting), **self._held.log_fields)
+        structlog.get_logger().error("rows_not_completed", table=table, rows=len(wanting), **self._owned.log_fields)
         await self._publish([_as_they_are(each) for each in wanting.values()])
         wanting.clear()
 
@@ -500,10 +500,10 @@ class Completer:
 
     async def _publish(self, rows: Iterable[Sequence[_Publication]]) -> None:
         """Publish changes, those of a row in their order; changes too old to be published end the reader."""
-        oldest = Nanoseconds(self._completion.clock.now() - nanoseconds(_LONGEST_HELD))
+        oldest = Nanoseconds(self._completion.clock.now() - nanoseconds(_LONGEST_WAIT))
         each = [one for row in rows for one in row]
         if any(waiting.taken_at < oldest for one in each for waiting in one.of):
-            raise TransientError(f"changes have waited for more than {_LONGEST_HELD} to be completed")
+            raise TransientError(f"changes have waited for more than {_LONGEST_WAIT} to be completed")
         for header, group in groupby(each, key=lambda one: one.header):
             some = list(group)
             changes = [(one.of[-1].ordering_key, one.change) for one in some if one.change is not None]

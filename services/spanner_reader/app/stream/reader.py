@@ -202,7 +202,7 @@ class SpannerReader:
         due = claimable(
             survey.unfinished,
             owner=self._options.owner,
-            holding={held.partition.token for held in self._leases.owned.values()},
+            holding={owned.partition.token for owned in self._leases.owned.values()},
             now=survey.now,
             end=self._options.end,
         )
@@ -291,7 +291,7 @@ class SpannerReader:
         states = Counter(partition.state.value for partition in survey.unfinished)
         states[PartitionState.FINISHED.value] = survey.finished
         watermarks = [
-            held.prefix.watermark if (held := self._leases.owned.get(partition.token)) else partition.watermark
+            owned.prefix.watermark if (owned := self._leases.owned.get(partition.token)) else partition.watermark
             for partition in survey.unfinished
         ]
         self._low_watermark = low_watermark(watermarks, survey.now)

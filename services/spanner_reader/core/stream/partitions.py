@@ -97,7 +97,7 @@ def claimable(
     now: Nanoseconds,
     end: Nanoseconds | None,
 ) -> list[SpannerPartition]:
-    """Return the partitions that are due, free, and not held already; the earliest first."""
+    """Return the partitions that are due, free, and not owned already; the earliest first."""
     found = [p for p in partitions if p.token not in holding and is_due(p, end) and is_free(p, owner, now)]
     return sorted(found, key=lambda p: p.watermark)
 
