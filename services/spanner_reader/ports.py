@@ -281,7 +281,7 @@ class DatabaseSnapshotStore(Protocol):
         """Ask for a snapshot of each table, to be read at a time; return those tables for which that was new.
 
         With ``again``, what an earlier snapshot of the table has left is given up for it. Without, a table that has
-        one keeps it, except that one nobody has begun is read at the later of both times.
+        one keeps it, except that one no reader has begun is read at the later of both times.
         """
 
     async def request_keys(self, table: str, at: Nanoseconds, after: KeyText | None, until: KeyText | None) -> None:
@@ -290,7 +290,7 @@ class DatabaseSnapshotStore(Protocol):
     async def request_unless_since(self, table: str, at: Nanoseconds, since: Nanoseconds) -> bool:
         """Ask for a snapshot of a table again, unless one is read just now or was begun after a time; return whether.
 
-        Of several that ask at once, one does. One that was given up counts, too: somebody wanted it so.
+        Of several that ask at once, one does. One that was given up counts, too: an operator wanted it so.
         """
 
     async def cancel(self, tables: Sequence[str]) -> Sequence[str]:

@@ -16,8 +16,8 @@ from shared.contracts.reasons import Reason
 FORMAT: Final = 2
 """The newest wire format that this version reads. It writes each batch in the oldest that can say it.
 
-Format 1 knows changes only: whoever reads no further would make mirrors of entries, and histories of images. So what
-is no change says format 2, and a consumer that is older does not apply it.
+Format 1 knows changes only: a consumer that reads no further would make mirrors of entries, and histories of images.
+So what is no change says format 2, and a consumer that is older does not apply it.
 """
 
 BUCKET: Final = "bucket"

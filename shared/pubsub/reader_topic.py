@@ -49,7 +49,7 @@ class ReaderTopic:
     async def publisher(
         self, outstanding_bytes: int, metrics: PublishingMetrics, health: Health, stop: Stop
     ) -> AsyncIterator[tuple[BatchPublisher, AsyncDeadLetterPublisher]]:
-        """Open the connections of a service; whoever takes the publisher closes it."""
+        """Open the connections of a service; the caller closes the publisher."""
         settings = self._settings
         async with open_async_channels(settings.pubsub_emulator_host, settings.publish_requests) as channels:
             dead_letters = AsyncDeadLetterPublisher(channels[0], self._dead_letter_topic, stop, kept=metrics.kept)

@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 NOT_STARTED: Final = "not started yet"
-NOBODY: Final = "nobody reads"
+NOT_READ: Final = "nobody reads"
 READING: Final = "reading"
 PAUSED: Final = "paused"
 
@@ -15,13 +15,13 @@ _LITTLE: Final = 0.5
 """The part of the retention that should be left."""
 
 
-def state_of(*, started: bool, somebody: bool, paused: bool) -> str:
+def state_of(*, started: bool, has_readers: bool, paused: bool) -> str:
     """Return the state of all readers together."""
     if not started:
         return NOT_STARTED
     if paused:
         return PAUSED
-    return READING if somebody else NOBODY
+    return READING if has_readers else NOT_READ
 
 
 def needs_attention(shown: Mapping[str, Any]) -> bool:

@@ -77,7 +77,7 @@ class BigtableSide:
             self._latencies = probe.finish(timeout)
 
     def beside(self, changes: Mapping[str, int]) -> None:
-        """Nobody else changes these tables."""
+        """Nothing else changes these tables."""
 
     def compare(self) -> Sequence[Compared]:
         """Read every table whole on both sides, replay the change logs, and compare."""

@@ -1,8 +1,8 @@
 """Poison in a run: changes that cannot be applied, collected as dead letters, their causes fixed, and replayed.
 
-The runways of New York's airports are a table that is made in Spanner while everything runs. In BigQuery somebody has
-made a table of that name before, by hand and with another primary key, so BigQuery cannot take any of its rows.
-One row has an array with a NULL in it, which no BigQuery array holds. And somebody publishes to the topic what is no
+The runways of New York's airports are a table that is made in Spanner while everything runs. In BigQuery an operator
+has made a table of that name before, by hand and with another primary key, so BigQuery cannot take any of its rows.
+One row has an array with a NULL in it, which no BigQuery array holds. And a foreign publisher publishes what is no
 change batch. What is done about each is what `docs/reference/dead-letters.md` says, by the real command.
 """
 

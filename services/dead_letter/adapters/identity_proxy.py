@@ -58,7 +58,7 @@ class IdentityAwareProxy:
             raise ValueError("it is not of the identity-aware proxy")
         who = claims.get("email") or claims.get("sub")
         if not isinstance(who, str) or not who.isprintable():
-            raise ValueError("it names nobody")
+            raise ValueError("it names no caller")
         return who
 
 

@@ -75,7 +75,7 @@ def _ours(data: bytes, attributes: Mapping[str, str], ordering_key: str, publish
 def _check_numbers(letter: DeadLetter) -> None:
     """Refuse what no database holds: its numbers have 64 bits, which end the nanoseconds in 1677 and 2262."""
     if not -_LARGEST <= letter.failed_at <= _LARGEST:
-        raise ValueError("a time of failure that nobody has seen")
+        raise ValueError("a time of failure outside 1677 to 2262")
     if letter.payload_bytes is not None and not 0 <= letter.payload_bytes <= _LARGEST:
         raise ValueError("a size that nothing has")
 

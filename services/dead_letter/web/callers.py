@@ -18,7 +18,7 @@ UNNAMED: Final = "api-token"
 """Who is in the trail where a token has no name."""
 _SHORTEST: Final = 16
 _OURS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_NOBODY: Final = (
+_NO_CALLER_MAY: Final = (
     "no caller may do this here: set API_TOKEN or API_TOKEN_FILE (then send 'Authorization: Bearer TOKEN'), or behind "
     "an identity-aware proxy IAP_AUDIENCE, and restart the service"
 )
@@ -102,7 +102,7 @@ class Callers:
         """Return the refusal of a caller without credentials."""
         tokens = self.tokens()
         if not tokens and self.proxy is None:
-            return RefusedError(403, _NOBODY)
+            return RefusedError(403, _NO_CALLER_MAY)
         ways = ["'Authorization: Bearer TOKEN'"] if tokens else []
         ways += [f"the header {ASSERTION}, through the identity-aware proxy"] if self.proxy is not None else []
         return RefusedError(

@@ -25,7 +25,7 @@ from shared.runtime.stop import Stop
 
 COMMAND_RETRY_BUDGET: Final = timedelta(seconds=15)
 """With what comes in the way of another transaction: readers write all the time."""
-_NOBODY: Final = Hindrance("no reader reads any of it", "start a reader or, where one runs, `resume` what is paused")
+_NO_READER: Final = Hindrance("no reader reads any of it", "start a reader or, where one runs, `resume` what is paused")
 
 
 async def snapshot(
@@ -96,7 +96,7 @@ async def _watch(
     async def poll() -> tuple[Sequence[Mapping[str, Any]], Hindrance | None]:
         survey = await store.survey()
         shown = summaries(survey, await shapes.resync_requests(), tables)
-        return shown, None if is_read(survey) else _NOBODY
+        return shown, None if is_read(survey) else _NO_READER
 
     shown = await watch(poll, out)
     print_snapshots(shown, tables, as_json, summary_lines, out)

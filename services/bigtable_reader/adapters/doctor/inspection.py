@@ -211,8 +211,8 @@ def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactio
         return Finding(
             Level.WARNING,
             check,
-            "this identity may not inspect it: whether it routes to one cluster shows at the first call, and nobody "
-            "notices when it routes to another",
+            "this identity may not inspect it: whether it routes to one cluster shows at the first call, and no "
+            "error is reported when it routes to another",
             f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
         )
     return Finding(Level.ERROR, check, error.message, single_cluster(table, transactional=transactional))

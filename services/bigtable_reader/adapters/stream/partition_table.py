@@ -99,7 +99,7 @@ class BigtablePartitionStore:
         if await self._stream_ranges.find() is not None:
             return False
         await self._read_rows()
-        former = await self._require_nobody_elsewhere()
+        former = await self._require_no_reader_elsewhere()
         resync = with_finding(None, BigtableResyncKind.BEGUN_ANEW, self._now, 0) if former and mirrored else None
         begun = await self._stream_ranges.begin(ranges, start, self._now, resync)
         await self._stream_ranges.known()  # if another was first, it may be another table's
@@ -276,7 +276,7 @@ class BigtablePartitionStore:
         self._scan = scan
         return scan
 
-    async def _require_nobody_elsewhere(self) -> bool:
+    async def _require_no_reader_elsewhere(self) -> bool:
         """Return whether the table was read under another name; MisconfiguredError while it is.
 
         Versions of two streams are in no order: our minimum version is above what others have saved, not above what

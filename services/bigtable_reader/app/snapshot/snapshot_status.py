@@ -48,8 +48,8 @@ def hindrance(found: Snapshot, survey: BigtablePartitionSurvey, end: Microsecond
         if (min_version := min_version_under(survey, keys)) is None or min_version < part.above
     ]
     if low:
-        nobodys = [both for hole in unread(survey) for keys in low if (both := common(hole, keys)) is not None]
-        return _unread(nobodys, survey, end) if nobodys else _LOW
+        without_reader = [both for hole in unread(survey) for keys in low if (both := common(hole, keys)) is not None]
+        return _unread(without_reader, survey, end) if without_reader else _LOW
     return None if any(part.owner in survey.readers for part, _keys in left) else _UNTAKEN
 
 

@@ -57,7 +57,7 @@ def document(
     return {
         "service": "bigtable_reader",
         "source": source,
-        "state": state_of(started=started, somebody=bool(owners), paused=survey.paused_since is not None),
+        "state": state_of(started=started, has_readers=bool(owners), paused=survey.paused_since is not None),
         "paused_since": None if survey.paused_since is None else _shown(survey.paused_since),
         "now": _shown(now),
         "partitions": {name: states[name] for name in STATES},

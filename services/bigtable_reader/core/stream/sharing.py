@@ -33,7 +33,7 @@ def claimable(
 
 
 def readable(survey: BigtablePartitionSurvey, end: Microseconds | None) -> dict[StreamRangeId, Saved | None]:
-    """Return the key ranges that may be read, whoever owns them, with what is saved of each."""
+    """Return the key ranges that may be read, whichever reader owns them, with what is saved of each."""
     return {
         stream_range.id: survey.saved.get(stream_range.id)
         for stream_range in survey.stream_ranges

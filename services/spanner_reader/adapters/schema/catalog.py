@@ -285,7 +285,7 @@ def check_stream(change_stream: str, definition: StreamDefinition) -> None:
 
 
 def whole_rows(change_stream: str, definition: StreamDefinition) -> str | None:
-    """Return the statement by which the stream captures whole rows, which nobody has to read; None if it does."""
+    """Return the statement by which the stream captures whole rows, so that no row has to be read; None if it does."""
     if definition.value_capture_type in WHOLE_ROW:
         return None
     whole = stream_options(definition.dialect, "value_capture_type = 'NEW_ROW'")

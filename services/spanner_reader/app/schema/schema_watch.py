@@ -102,11 +102,11 @@ class SchemaWatch:
         self._log = structlog.get_logger()
 
     def saw(self, header: Header, record: DataChangeRecord) -> "asyncio.Future[None] | None":
-        """Notice a column list that says something new of the schema: one that nobody has seen yet, say.
+        """Notice a column list that says something new of the schema: one that no reader has seen yet, say.
 
         In records from before the first inspections, at which the stream was started, any change is noticed.
         Returns None, or what is done once an inspection that takes the record into account is stored: until then, the
-        record is the only one to know, and has to be read again by whoever comes after a crash.
+        record is the only one to know, and has to be read again by the next owner after a crash.
         """
         whole = record.mod_type != "DELETE" and is_whole(record)
         place = header.table, whole
@@ -271,7 +271,7 @@ class SchemaWatch:
                 self._log.info("table_announced", table=table.name, columns=len(header.columns))
 
     def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
-        """Show what was found; also by inspections of which nobody knows whether they were stored, and which were."""
+        """Show what was found; also by inspections of which it is unknown whether they were stored, and which were."""
         self._metrics.need_resync(compared.requests, quote)
         stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:

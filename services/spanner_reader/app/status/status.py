@@ -44,7 +44,7 @@ def document(
     return {
         "service": "spanner_reader",
         "source": source,
-        "state": state_of(started=started, somebody=bool(owners), paused=pauses.stream is not None),
+        "state": state_of(started=started, has_readers=bool(owners), paused=pauses.stream is not None),
         "paused_since": None if pauses.stream is None else format_timestamp(pauses.stream.paused_at),
         "paused_tables": paused_tables(pauses),
         "now": format_timestamp(survey.now),

@@ -456,7 +456,7 @@ class Completer:
     ) -> AsyncGenerator[Sequence[tuple[bytes, Sequence[QueuedChange], Values]], None]:
         """Yield the rows that there were of some changes, which are not ``wanting`` any more then.
 
-        NotReadableError where they cannot be read. If a row comes that nobody asked for, no key can be trusted.
+        NotReadableError where they cannot be read. If a row comes that was not asked for, no key can be trusted.
         """
         names = [column.name for column in table.column_types]
         types = self._completion.changes.header(table.name, table.column_types, table.value_capture_type).key_types()

@@ -160,7 +160,7 @@ class SpannerReader:
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop, or until every partition has reached the end asked for.
 
-        Returns only after every task is over. MisconfiguredError, and what nobody knows, end it early; what has been
+        Returns only after every task is over. MisconfiguredError and unknown errors end it early; what has been
         confirmed until then is saved, and the leases are given back.
         """
         self._stop = stop

@@ -19,7 +19,7 @@ WHOLE_ROW: Final = ("NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 _AS_WHOLE: Final = {"OLD_AND_NEW_VALUES": "NEW_ROW_AND_OLD_VALUES", "NEW_VALUES": "NEW_ROW"}
 
 _OPS: Final[Mapping[str, Op]] = {
-    "INSERT": "UPSERT",  # a REPLACE is an INSERT of a row that was there: insert and update are told apart by nobody
+    "INSERT": "UPSERT",  # a REPLACE is an INSERT of a row that was there: no consumer tells insert and update apart
     "UPDATE": "UPSERT",
     "DELETE": "DELETE",
 }
@@ -180,7 +180,7 @@ class ChangeMaker:
     def changes(self, record: DataChangeRecord) -> tuple[Header, list[tuple[str, Change]]]:
         """Return the record's header and its change records, each with its ordering key.
 
-        What holds only what changed says so by its value capture type: nobody may apply it before it is completed.
+        What holds only what changed says so by its value capture type: no consumer may apply it before it is completed.
         """
         form = self._form(record)
         commit = format_timestamp(record.commit_timestamp)
