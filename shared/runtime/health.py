@@ -29,6 +29,7 @@ MOST_CONNECTIONS: Final = 32
 """At once, to the port of health and metrics."""
 _POLL: Final = 0.1  # seconds after which is seen, at the latest, that the serving is to end
 _CLIENTS_TIMEOUT: Final = 10.0  # seconds
+_LASTING: Final = 5.0  # seconds after which a call that fails is no short disturbance
 
 
 class Health:
@@ -46,6 +47,7 @@ class Health:
         self._ready = False
         self._stopping = False
         self._obstacles: list[Callable[[], str]] = []
+        self._failing: tuple[float, str] | None = None
 
     @property
     def ready(self) -> bool:
@@ -55,6 +57,8 @@ class Health:
     @ready.setter
     def ready(self, ready: bool) -> None:
         self._ready = ready
+        if ready:
+            self._failing = None
 
     def not_ready_while(self, obstacle: Callable[[], str]) -> None:
         """Add a condition: not ready while ``obstacle`` returns a text, which says why. Any thread may call it."""
@@ -62,8 +66,13 @@ class Health:
 
     @property
     def obstacles(self) -> Sequence[str]:
-        """Return why it is not ready, as far as conditions say so."""
-        return [why for obstacle in self._obstacles if (why := obstacle())]
+        """Return why it is not ready, as far as conditions say so, or that a call has failed for long."""
+        found = [why for obstacle in self._obstacles if (why := obstacle())]
+        if self._failing is not None:
+            since, error = self._failing
+            if (seconds := self._now() - since) >= _LASTING:
+                found.append(f"a call has failed for {seconds:.0f} s: {error}")
+        return found
 
     def stopping(self) -> None:
         """Say that it has been asked to stop: from now on it is not ready."""
@@ -89,8 +98,10 @@ class Health:
             self.progressed()
             try:
                 return await call()
-            except TransientError:
+            except TransientError as error:
                 self.ready = False
+                since = self._now() if self._failing is None else self._failing[0]
+                self._failing = since, getattr(error, "shown", str(error))
                 raise
 
         return attempt

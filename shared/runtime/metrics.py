@@ -1,11 +1,12 @@
 """Metrics that every service has, and those of all that publish. Labels have a bound: closed lists, never keys."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from shared.contracts.dead_letter import DeadLetter
@@ -31,6 +32,31 @@ _OF_HTTP: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+
+
+class ReaderLag:
+    """How far all readers are behind their source: as known last, and more by each second since.
+
+    So it grows while the source does not answer and nothing can be known.
+    """
+
+    def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.monotonic) -> None:
+        """Take what counts seconds."""
+        self._now = now
+        self._known: tuple[float, float] | None = None
+        gauge = Gauge(
+            "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
+        )
+        gauge.set_function(lambda: self.seconds or 0.0)
+
+    def set(self, seconds: float) -> None:
+        """Say how far behind they are now."""
+        self._known = (seconds, self._now())
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how far behind they are; None where that was never known."""
+        return None if self._known is None else self._known[0] + self._now() - self._known[1]
 
 
 def retry_code(error: BaseException | None) -> str:

@@ -126,8 +126,11 @@ def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready() -> N
             with pytest.raises(TransientError):
                 await health.attempting(call)()
             assert (health.alive, health.ready) == (True, False)
+        assert health.obstacles == ["a call has failed for 50 s: away"]
         assert await health.attempting(call)() == "back"
         assert (health.alive, health.ready) == (True, False), "ready says who made the call"
+        health.ready = True
+        assert not health.obstacles
 
     asyncio.run(asked())
 

@@ -24,7 +24,7 @@ from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
 from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics
+from shared.runtime.metrics import PublishingMetrics, ReaderLag
 
 _SECOND: Final = 1_000_000
 
@@ -65,7 +65,7 @@ class BigtablePrometheusMetrics:
             "millrace_reader_low_watermark_timestamp_seconds",
             "Unix time up to which every change is confirmed by Pub/Sub.",
         )
-        self._lag = gauge("millrace_reader_lag_seconds", "The source's present time minus the low watermark.")
+        self._lag = ReaderLag(registry)
         self._stalled = gauge(
             "millrace_reader_low_watermark_stalled_seconds",
             "How long the low watermark has not moved, while changes are still published.",
@@ -158,9 +158,8 @@ class BigtablePrometheusMetrics:
             self._partitions.labels(name).set(states[name])
         self._uncovered.set(len(uncovered(stream_range.range for stream_range in survey.stream_ranges)))
         self._unread.set(len(unread(survey)))
-        lag = max(0, self._clock.now() - low_watermark) / _SECOND
         self._low_watermark.set(low_watermark / _SECOND)
-        self._lag.set(lag)
+        self._lag.set(max(0, self._clock.now() - low_watermark) / _SECOND)
         self._stalled.set(stalled_for.total_seconds())
         self._paused.set(survey.paused_since is not None)
         found = set() if survey.resync_request is None else {finding.kind for finding in survey.resync_request.findings}
@@ -171,7 +170,6 @@ class BigtablePrometheusMetrics:
             "state": READING if survey.paused_since is None else PAUSED,
             "partitions": {name: states[name] for name in STATES},
             "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
-            "lag_seconds": lag,
             "low_watermark_stalled_seconds": stalled_for.total_seconds(),
             "needs_resync": needs_resync(survey),
         }
@@ -182,5 +180,6 @@ class BigtablePrometheusMetrics:
             "service": "bigtable_reader",
             "state": "starting",
             **self._surveyed,
+            "lag_seconds": self._lag.seconds,
             "backlogs": self.backlog.document(),
         }

@@ -14,7 +14,7 @@ from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.status import PAUSED, READING
 from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics, TableLabels
+from shared.runtime.metrics import PublishingMetrics, ReaderLag, TableLabels
 
 _SECOND: Final = 1_000_000_000
 
@@ -91,7 +91,7 @@ class SpannerPrometheusMetrics:
             "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )
         self._pauses = Pauses(Nanoseconds(0))
-        self._lag = gauge("millrace_reader_lag_seconds", "The source's present time minus the low watermark.")
+        self._lag = ReaderLag(registry)
 
     def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
         """Count records of one kind that were read, and the changes in them."""
@@ -179,7 +179,6 @@ class SpannerPrometheusMetrics:
             "now": format_timestamp(now),
             "partitions": dict(states),
             "low_watermark": format_timestamp(low_watermark),
-            "lag_seconds": max(0, now - low_watermark) / _SECOND,
         }
 
     def document(self) -> Mapping[str, object]:
@@ -188,6 +187,7 @@ class SpannerPrometheusMetrics:
             "service": "spanner_reader",
             "state": "starting",
             **self._surveyed,
+            "lag_seconds": self._lag.seconds,
             "needs_resync": self._resync_requests,
             "backlogs": self.backlog.document(),
         }
