@@ -70,7 +70,7 @@ class Service:
 
 @dataclass
 class Reading:
-    """A partition that somebody claimed at some time, and goes on making versions for, theirs or not."""
+    """A partition that a reader claimed at some time, and makes versions for, whether or not it still owns it."""
 
     partition: BigtablePartition
     versions: VersionAllocator

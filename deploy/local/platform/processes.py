@@ -178,14 +178,14 @@ class Processes:
         """Return the processes that have ended by themselves and were not restarted."""
         return list(self._dead)
 
-    def restart(self, dead: Process, changed: Mapping[str, str] | None = None) -> Process:
+    def restart(self, dead: Process, changed: Mapping[str, str]) -> Process:
         """Start the command of a process that has died again, with the same log, in its place.
 
-        ``changed`` is what its environment has instead or besides.
+        ``changed`` is added to its environment, and wins.
         """
         arguments, environment = dead.command
         dead.end()
-        process = self.start(dead.name, arguments, {**environment, **(changed or {})})
+        process = self.start(dead.name, arguments, {**environment, **changed})
         self._dead.remove(dead)
         started = self._running.pop()
         place = self.running.index(dead)

@@ -1,6 +1,6 @@
 """Services of the platform that stays: one that has died is restarted, after pauses that grow.
 
-It gets what its settings file holds by then, so that a setting is corrected as it is where services are deployed.
+It gets the settings that its settings file holds at that time: so a setting can be corrected.
 """
 
 import shlex

@@ -79,11 +79,11 @@ class Owner:
 
 
 class OwnersComeAndGo(RuleBasedStateMachine):
-    """One key range, its saved reserved upper limit, and owners who do not know that they are not owners any more.
+    """One key range, its saved reserved upper limit, and former owners who do not know that they own it no longer.
 
-    Whoever claims raises the fence; a reserved upper limit is saved on the newest fence only; a version is made and
-    published by anybody who has room for it, at any later time. Now and then the key range is closed, and its child
-    begins at the reserved upper limit; or is given back, by which that limit falls to the last version that was made.
+    A claim raises the fence. A reserved upper limit is saved on the newest fence only. An owner or former owner with
+    room below its limit may make and publish a version at any later time. Now and then the key range is closed, and
+    its child begins at the limit; or it is released, and the limit falls to the last version that was made.
     """
 
     owners = Bundle("owners")
@@ -123,7 +123,7 @@ class OwnersComeAndGo(RuleBasedStateMachine):
 
     @rule(owner=consumes(owners))
     def gives_back(self, owner: Owner) -> None:
-        """It makes no more versions, and what was reserved is free; one that is no owner any more changes nothing."""
+        """It makes no more versions, and what was reserved is free; a former owner changes nothing."""
         if owner.fence == self.fence:
             self.reserved_up_to = owner.versions.last
 

@@ -163,7 +163,7 @@ def test_an_entry_is_never_too_old_for_nothing_that_is_appended_can_undo_a_delet
 @pytest.mark.parametrize(
     ("versioned", "refused"),
     [
-        (timedelta(), False),  # days late in all, but versioned when it was published: whoever is newer comes after it
+        (timedelta(), False),  # days late in all, but versioned when it was published: what is newer comes after it
         (timedelta(hours=45), False),
         (timedelta(hours=47), True),  # its reader slept
     ],
