@@ -118,7 +118,7 @@ class _SpannerInspection:
         _nothing, failed = await _asked(
             f"database {name}",
             database.learn_dialect,
-            f"create {database.name}, or name another in {settings_name}; the network and SPANNER_EMULATOR_HOST, too",
+            f"create {database.name}, or name another in {settings_name}",
         )
         yield failed or Finding(Level.OK, f"database {name}", f"answers; {database.dialect.value}")
         if failed is None:
@@ -158,7 +158,7 @@ class _SpannerInspection:
                 f"GRANT SELECT ON CHANGE STREAM {stream} TO ROLE {role}; GRANT EXECUTE ON TABLE FUNCTION READ_{stream} "
                 f"TO ROLE {role}"
             )
-        _nothing, failed = await _asked(what, first, f"{grant}; {_AGAIN}")
+        _nothing, failed = await _asked(what, first, grant)
         return failed or Finding(Level.OK, what, "answered")
 
     def _tables(self, definition: StreamDefinition, inspection: CatalogInspection) -> Iterator[Finding]:
@@ -288,11 +288,13 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
 
 
 async def _asked(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
-    """Return the answer, or the finding that there is none."""
+    """Return the answer, or the finding that there is none: ``fix`` is for what Spanner refuses."""
     try:
         return await call(), None
-    except (MisconfiguredError, TransientError, TimeoutError) as error:
-        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, fix)
+    except MisconfiguredError as error:
+        return None, Finding(Level.ERROR, what, str(error), fix)
+    except (TransientError, TimeoutError) as error:
+        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, _AGAIN)
 
 
 def _create(settings: Settings) -> str:
