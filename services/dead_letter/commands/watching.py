@@ -72,7 +72,7 @@ def _attention(items: Sequence[Attention]) -> Iterator[str]:
 def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[str]:
     for one in services:
         if isinstance(one.status, ReaderStatus):
-            yield f"{one.name}: {one.status.state}, {_seconds(one.status.lag_seconds)} behind{_age(one, now)}"
+            yield f"{one.name}: {one.state}, {_seconds(one.status.lag_seconds)} behind{_age(one, now)}"
     for name, tables in tables_of(services).items():
         consumer = next(one for one in services if one.name == name)
         rate = consumer.changes_per_second

@@ -183,7 +183,8 @@ def _of_service(service: WatchedService, readers: Collection[str], launcher: Lau
             what="is not ready",
             where=service.name,
             why=service.obstacles,
-            todo="wait if it has just started; otherwise its log and its doctor name the cause",
+            todo="wait if it has just started. A call to Google fails: check that service and the network to it, for a "
+            "restart does not help. Otherwise its log and its doctor name the cause",
             command=launcher.command(_launched(service), "doctor"),
         )
     match service.status:
@@ -273,7 +274,8 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             where=service.name,
             why="changes that are older than the source keeps them are lost",
             since=reader.low_watermark,
-            todo="its status says how long the source keeps changes; more readers of it share the work",
+            todo="its status says how long the source keeps changes; "
+            + ("more readers of it share the work" if service.ready else "why it is not ready comes first"),
             command=launcher.command(_launched(service), "status"),
         )
     elif isinstance(reader, BigtableReaderStatus) and (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:

@@ -146,6 +146,10 @@ def status_of(data: bytes) -> ServiceStatus:
         raise ValueError(f"the answer is not a status of a reader or the consumer: {error}") from None
 
 
+_NEWEST: Final = 0.2
+"""The weight of the newest change of a lag in the average."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusAnswer:
     """What a service has answered: whether it is ready, why not, and its status."""
@@ -188,7 +192,16 @@ class WatchedService:
     changes_per_second: float | None = None
     """Of a consumer: rows written a second between its last two answers; None while it does not answer."""
     lag_change: float | None = None
-    """By how many seconds a reader's lag has grown between its last two answers; None while it does not answer."""
+    """By how many seconds a reader's lag grows from one answer to the next, on average of the last few; else None.
+
+    A low watermark moves in jumps, so the last two answers alone say nothing of the trend.
+    """
+
+    @property
+    def state(self) -> str:
+        """Return the state that its status names; but its condition where it is silent, or does not read, not ready."""
+        stated = "" if self.status is None else self.status.state
+        return self.condition if self.silence or not stated or (stated == "reading" and not self.ready) else stated
 
     @property
     def condition(self) -> str:
@@ -220,7 +233,8 @@ def polled(before: WatchedService, answer: StatusAnswer, now: Nanoseconds) -> Wa
         case ConsumerAnswer() as old, ConsumerAnswer() if old.since == status.since and seconds > 0:
             rate = max(0, status.changes.written - old.changes.written) / seconds
         case ReaderStatus() as old, ReaderStatus() if None not in (old.lag_seconds, status.lag_seconds):
-            growth = (status.lag_seconds or 0.0) - (old.lag_seconds or 0.0)
+            latest = (status.lag_seconds or 0.0) - (old.lag_seconds or 0.0)
+            growth = latest if before.lag_change is None else (1 - _NEWEST) * before.lag_change + _NEWEST * latest
     return WatchedService(
         name=before.name,
         address=before.address,

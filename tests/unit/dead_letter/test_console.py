@@ -83,6 +83,18 @@ def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(ap
     assert page.index("flights ■ deferred") < page.index("airlines ● running"), "trouble comes first"
 
 
+def test_a_lag_that_falls_in_jumps_falls_though_it_grows_in_between() -> None:
+    pages, lag = FakeStatusPages(statuses(at(NOW), lag=5000.0)), 5000.0
+    api = watching(pages)
+    for step in (*(-40.0, 3.0, 3.0) * 4, -40.0, 3.0, 3.0, 3.0):
+        lag += step
+        pages.documents = statuses(at(NOW), lag=lag)
+        api.tools.poller.poll("flights")
+    page = text_of(Visit(api).get("/"))
+    assert "flights : is far behind, and catches up" in page
+    assert "falling" in page
+
+
 def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
     pages = FakeStatusPages(statuses(at(NOW)))
     api = watching(pages)
@@ -146,9 +158,11 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
 
 
 def test_a_service_that_is_not_ready_is_shown_with_its_reasons() -> None:
-    pages = FakeStatusPages(statuses(at(NOW)), obstacles={FLIGHTS: "Spanner is away"})
+    pages = FakeStatusPages(statuses(at(NOW), lag=4000.0), obstacles={FLIGHTS: "Spanner is away"})
     page = text_of(Visit(watching(pages)).get("/"))
     assert "flights : is not ready Spanner is away" in page
+    assert "why it is not ready comes first" in page, "more readers would not help"
+    assert "flights ■ not ready" in page
     assert "./millrace spanner-reader doctor" in page
 
 
