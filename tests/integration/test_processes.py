@@ -23,9 +23,10 @@ FAMILY = f"sleep 300 & {PYTHON} -c 'import os, time; os.setpgid(0, 0); time.slee
 STUBBORN = f"trap '' TERM; {FAMILY}"
 
 OWNER = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from deploy.local.platform.processes import Processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 processes = Processes(Path(sys.argv[1]), os.environ)
 process = processes.start("family", ["sh", "-c", sys.argv[2]])
 process.pid
