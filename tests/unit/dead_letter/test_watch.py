@@ -75,7 +75,7 @@ def test_a_service_that_has_stopped_is_shown_as_it_was_with_the_age_of_that(shel
     shell.poller.poll("traffic")
     assert shell.run("watch") == NOT_DONE
     assert "! traffic: refuses connections, since 2026-11-21 13:00:00" in shell.out
-    assert "traffic: reading, 0.8 s behind 0:07:00 ago, by its last answer" in shell.out
+    assert "traffic: refuses connections, 0.8 s behind 0:07:00 ago, by its last answer" in shell.out
 
 
 def test_what_another_program_has_published_is_counted_apart_from_changes(shell: Shell) -> None:
