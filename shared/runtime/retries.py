@@ -31,7 +31,7 @@ from shared.runtime.stop import Stop
 
 LONGEST_WAIT = timedelta(seconds=10)
 _LASTING = 5
-"""The attempt whose log entry names what to check: fewer are ordinary."""
+"""Every so many attempts the log entry names what to check: fewer are ordinary."""
 _UNANSWERED = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", OTHER_CODE})
 """The codes of what may be the network's fault: any other is an answer of the service."""
 _emulators: dict[str, str] = {}
@@ -159,7 +159,7 @@ def _log(name: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     code = retry_code(error)
     RETRIED.add(code)
-    more = {"fix": _reach()} if state.attempt_number == _LASTING and code in _UNANSWERED else {}
+    more = {"fix": _reach()} if state.attempt_number % _LASTING == 0 and code in _UNANSWERED else {}
     said = getattr(error, "shown", str(error))  # the words of some may quote a row
     structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=said, **more)
 
