@@ -83,6 +83,11 @@ class CommandSettings:
         default=None,
         check=_services,
     )
+    console_settings: str | None = setting(
+        "the directory that has the settings of each of them in NAME.env, and its log in NAME.log: commands that are "
+        "shown load the settings first",
+        default=None,
+    )
     log_level: LogLevel = setting("the least severity that is logged", default="INFO")
     log_format: LogFormat = setting("text is for people; auto: text where stderr is a terminal", default="auto")
     pubsub_emulator_host: str | None = setting("host:port of an emulator", default=None)

@@ -24,6 +24,7 @@ _BY_CHART: Final = frozenset(
         "API_TOKEN_FILE",
         "CHECKPOINT_LOCATION",
         "CONSOLE_SERVICES",
+        "CONSOLE_SETTINGS",
         "DATABASE",
         "HOST",
         "PORT",

@@ -178,13 +178,13 @@ class BackgroundPlatform:
                 stack.wait()
                 if not wait_until_loaded(stack, sides, _APPLY_TIMEOUT, stop) and not stop.requested:
                     raise ProcessDiedError(f"the rows are not applied after {_APPLY_TIMEOUT}; see {self._directory}")
-                write_settings_files(self._directory, stack.flow, stack.pipelines)
+                readers = [*(one.reader for one in stack.databases), *(one.reader for one in stack.wide_tables)]
+                services = [one for one in (*readers, stack.consumer, stack.dead_letter) if isinstance(one, Service)]
+                write_settings_files(self._directory, {one.process.name: one.settings for one in services})
                 text = how_to_use(stack, self._directory)
                 sessions = processes.sessions()
                 say(text)  # before `up` is told that it is up, and ends
                 self._write(State(os.getpid(), sessions, stack.flow, text, stack.pipelines, stack.consumer.address))
-                readers = [*(one.reader for one in stack.databases), *(one.reader for one in stack.wide_tables)]
-                services = [one for one in (*readers, stack.consumer, stack.dead_letter) if isinstance(one, Service)]
                 restarts = Restarts(processes, services, SystemClock(), say)
                 while not stop.wait(_CHECK_EVERY):
                     if restarts.restart_ended():
@@ -320,16 +320,11 @@ def _is_ours(pid: int) -> bool:
     return False
 
 
-def write_settings_files(directory: Path, flow: Flow, readers: Sequence[AnyPipeline]) -> None:
+def write_settings_files(directory: Path, services: Mapping[str, Mapping[str, str]]) -> None:
     """Write ``<service>.env`` for each; a shell that has read one has what its commands need.
 
-    A command that compares or sweeps reads two: the consumer's, and that of the source's reader.
+    A command that compares or sweeps reads two: that of the source's reader, and then the consumer's.
     """
-    for reader in readers:
-        _write(directory / f"{reader_name(reader)}.env", reader.reader_environment())
-    _write(directory / "cdc_consumer.env", flow.consumer_environment(directory / "cdc_consumer-checkpoint"))
-    _write(directory / "dead_letter.env", flow.dead_letter_environment(letters_in(directory)))
-
-
-def _write(file: Path, settings: Mapping[str, str]) -> None:
-    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())))
+    for name, settings in services.items():
+        lines = [f"export {variable}={shlex.quote(value)}\n" for variable, value in sorted(settings.items())]
+        (directory / f"{name}.env").write_text("".join(lines))

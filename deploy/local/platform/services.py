@@ -5,6 +5,7 @@ Used by `make run` and by the end-to-end tests. The services are never imported.
 
 import http.client
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -241,10 +242,11 @@ class Endpoint:
 class Service(Endpoint):
     """A service that has been started as a process of this machine."""
 
-    def __init__(self, process: Process, port: int) -> None:
+    def __init__(self, process: Process, port: int, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{HOST}:{port}")
         self.process = process
         self.port = port
+        self.settings = settings or {}
 
 
 def start_reader(
@@ -308,7 +310,12 @@ class LettersApi:
     @property
     def settings(self) -> dict[str, str]:
         """Return the service's settings for it."""
-        return {"API_HOST": HOST, "API_PORT": str(self.port), "API_TOKEN_FILE": str(self.token_file)}
+        return {
+            "API_HOST": HOST,
+            "API_PORT": str(self.port),
+            "API_TOKEN_FILE": str(self.token_file),
+            "CONSOLE_SETTINGS": os.path.relpath(self.token_file.parent, ROOT),
+        }
 
 
 @dataclass(frozen=True)
@@ -357,5 +364,6 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _start(processes: Processes, module: str, name: str, settings: Mapping[str, str]) -> Service:
     port = int(settings.get("PORT", "0")) or free_port()
-    environment = {**settings, "PORT": str(port), "PYTHONPATH": str(ROOT)}
-    return Service(processes.start(name, [sys.executable, "-m", module], environment), port)
+    settings = {**settings, "PORT": str(port)}
+    process = processes.start(name, [sys.executable, "-m", module], {**settings, "PYTHONPATH": str(ROOT)})
+    return Service(process, port, settings)

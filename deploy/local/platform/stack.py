@@ -195,10 +195,7 @@ def _running_services(
             for one in planned
         ]
         services += readers
-        shown = {"consumer": consumer} | {
-            one.pipeline.name_of_source: reader for one, reader in zip(planned, readers, strict=True)
-        }
-        watched = ",".join(f"{name}=http://{service.address}" for name, service in shown.items())
+        watched = ",".join(f"{one.process.name}=http://{one.address}" for one in services)
         dead_letter = start_dead_letter(processes, flow, CONSOLE_SERVICES=watched, **api.settings)
         services.append(dead_letter)
         # the others may take longer: what is written from now on is kept for them

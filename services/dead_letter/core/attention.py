@@ -78,15 +78,30 @@ class Launcher:
     """How a service's commands are started where they are shown: in a clone, or in the containers of images."""
 
     in_clone: bool = True
+    directory: str | None = None
+    """Where the settings and the log of each service are, as `NAME.env` and `NAME.log`."""
 
-    def command(self, service: str, *words: str, name: str | None = None) -> str | None:
-        """Return a command line of a service, which has the launcher's name; None as `command`."""
+    def command(self, service: str, *words: str, name: str | None = None, of: str | None = None) -> str | None:
+        """Return a command line of a service, which has the launcher's name; None as `command`.
+
+        ``of``: what the service is called whose settings the command needs; this one's where it is a command of it.
+        """
         start = ("./millrace", service) if self.in_clone else ("python", "-m", _MODULES[service])
-        return command(*start, *words, name=name)
+        line = command(*start, *words, name=name)
+        of = "dead_letter" if service == "dead-letters" else of
+        if line is None or of is None or self.directory is None:
+            return line
+        return f"({command('.', f'{self.directory}/{of}.env')}; {line})"
+
+    def log_of(self, name: str) -> str | None:
+        """Return a command line that shows the end of a service's log; None where it is not known."""
+        return None if self.directory is None else command("tail", "-n", "20", f"{self.directory}/{name}.log")
 
     @property
     def where(self) -> str:
         """Return where the commands run."""
+        if self.directory is not None:
+            return "Commands run in the root of the clone; each loads the settings that it needs."
         if self.in_clone:
             return "Commands run in the root of the clone, where that service's settings are set."
         return "Commands run in the container of that service."
@@ -96,7 +111,10 @@ def needs_attention(
     services: Sequence[WatchedService], letters: DeadLetterStats | None, launcher: Launcher
 ) -> Sequence[Attention]:
     """Return what needs an operator, the urgent first."""
-    readers = {_launched(one) for one in services if isinstance(one.status, ReaderStatus)}
+    readers: dict[str, list[str]] = {}
+    for one in services:
+        if isinstance(one.status, ReaderStatus):
+            readers.setdefault(_launched(one), []).append(one.name)
     found = [item for service in services for item in _of_service(service, readers, launcher)]
     found += _of_backlogs(services)
     if letters is not None:
@@ -122,8 +140,8 @@ def _of_dead_letters(letters: DeadLetterStats, launcher: Launcher) -> Iterator[A
             where="dead letters",
             why="another program publishes to the topic; a replay cannot help",
             since=_oldest(letters, foreign),
-            todo="open Dead letters: find the program by the attributes of one, stop it, and discard them",
-            command=launcher.command("dead-letters", "groups", *options),
+            todo="open Dead letters: find the program by the attributes of one and stop it, then discard them",
+            command=launcher.command("dead-letters", "discard", *options, "--why", "published by another program"),
         )
     changes = {reason: count for reason, count in letters.by_reason.items() if reason not in OF_OTHER_PROGRAMS}
     if count := sum(changes.values()):
@@ -165,7 +183,9 @@ def _of_backlogs(services: Sequence[WatchedService]) -> Iterator[Attention]:
             )
 
 
-def _of_service(service: WatchedService, readers: Collection[str], launcher: Launcher) -> Iterator[Attention]:
+def _of_service(
+    service: WatchedService, readers: Mapping[str, Sequence[str]], launcher: Launcher
+) -> Iterator[Attention]:
     if service.polled_at is None or service.silence:
         yield Attention(
             urgent=True,
@@ -174,7 +194,8 @@ def _of_service(service: WatchedService, readers: Collection[str], launcher: Lau
             why=service.error,
             since=None if service.answered_at is None else format_timestamp(service.answered_at),
             todo=_SILENT[service.silence],
-            command=command("curl", "--max-time", "5", f"{service.address}/readyz"),
+            command=(launcher.log_of(service.name) if service.silence is Silence.REFUSES else None)
+            or command("curl", "--max-time", "5", f"{service.address}/readyz"),
         )
         return
     if not service.ready:
@@ -185,7 +206,7 @@ def _of_service(service: WatchedService, readers: Collection[str], launcher: Lau
             why=service.obstacles,
             todo="wait if it has just started. A call to Google fails: check that service and the network to it, for a "
             "restart does not help. Otherwise its log and its doctor name the cause",
-            command=launcher.command(_launched(service), "doctor"),
+            command=launcher.command(_launched(service), "doctor", of=service.name),
         )
     match service.status:
         case ConsumerAnswer() as consumer:
@@ -197,7 +218,7 @@ def _of_service(service: WatchedService, readers: Collection[str], launcher: Lau
 
 
 def _of_consumer(
-    service: WatchedService, consumer: ConsumerAnswer, readers: Collection[str], launcher: Launcher
+    service: WatchedService, consumer: ConsumerAnswer, readers: Mapping[str, Sequence[str]], launcher: Launcher
 ) -> Iterator[Attention]:
     if consumer.state == "makes no progress":
         yield Attention(
@@ -205,7 +226,7 @@ def _of_consumer(
             what="makes no progress",
             where=service.name,
             todo="read the end of its log, then restart it: what it has not acked comes again",
-            command=launcher.command("consumer", "doctor"),
+            command=launcher.command("consumer", "doctor", of=service.name),
         )
     if consumer.labels.error:
         yield Attention(
@@ -214,7 +235,7 @@ def _of_consumer(
             where=service.name,
             why=consumer.labels.error,
             todo="grant what the message names; until then states below may be old",
-            command=launcher.command("consumer", "doctor"),
+            command=launcher.command("consumer", "doctor", of=service.name),
         )
     for table in consumer.tables:
         for trouble in table.troubles:
@@ -222,15 +243,20 @@ def _of_consumer(
 
 
 def _of_table(
-    service: WatchedService, table: TableStatus, trouble: TableTrouble, readers: Collection[str], launcher: Launcher
+    service: WatchedService,
+    table: TableStatus,
+    trouble: TableTrouble,
+    readers: Mapping[str, Sequence[str]],
+    launcher: Launcher,
 ) -> Attention:
-    snapshot = launcher.command("spanner-reader", "snapshot", name=table.table)
+    snapshot = launcher.command("spanner-reader", "snapshot", name=table.table, of=_only(readers, "spanner-reader"))
     if "bigtable-reader" in readers:  # which one it comes from is not known where there are both
-        snapshot = launcher.command("bigtable-reader", "snapshot") if len(readers) == 1 else None
+        of = _only(readers, "bigtable-reader")
+        snapshot = launcher.command("bigtable-reader", "snapshot", of=of) if len(readers) == 1 else None
     todo, line = {
         "deferred": (
             "do what the message says. Its messages come again within ten minutes, and nothing is lost until then",
-            launcher.command("consumer", "doctor"),
+            launcher.command("consumer", "doctor", of=service.name),
         ),
         "refused": (
             "its changes become dead letters: fix what the message says, then replay them under Dead letters",
@@ -241,7 +267,7 @@ def _of_table(
             "if that was not meant: its next change makes it again, and then take a snapshot of its source table",
             snapshot,
         ),
-    }.get(trouble.state, (f"see {_DIAGNOSE}", launcher.command("consumer", "status")))
+    }.get(trouble.state, (f"see {_DIAGNOSE}", launcher.command("consumer", "status", of=service.name)))
     return Attention(
         urgent=True,
         what=f"table {table.table} is {trouble.state}",
@@ -251,6 +277,12 @@ def _of_table(
         todo=todo,
         command=line,
     )
+
+
+def _only(readers: Mapping[str, Sequence[str]], kind: str) -> str | None:
+    """Return what the reader of a kind is called; None unless there is one."""
+    names = readers.get(kind, ())
+    return names[0] if len(names) == 1 else None
 
 
 def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher) -> Iterator[Attention]:
@@ -264,7 +296,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             why="nothing is read until it is resumed, and the source keeps changes for a limited time",
             since=reader.low_watermark,
             todo="resume it when what it was paused for is over",
-            command=launcher.command(_launched(service), "resume"),
+            command=launcher.command(_launched(service), "resume", of=service.name),
         )
     elif reader.lag_seconds is not None and reader.lag_seconds >= FAR_BEHIND:
         falling = service.lag_change is not None and service.lag_change < 0
@@ -276,7 +308,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             since=reader.low_watermark,
             todo="its status says how long the source keeps changes; "
             + ("more readers of it share the work" if service.ready else "why it is not ready comes first"),
-            command=launcher.command(_launched(service), "status"),
+            command=launcher.command(_launched(service), "status", of=service.name),
         )
     elif isinstance(reader, BigtableReaderStatus) and (reader.low_watermark_stalled_seconds or 0.0) >= _STALLED:
         yield Attention(
@@ -285,7 +317,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             where=service.name,
             since=reader.low_watermark,
             todo="its status names the key ranges that no reader reads",
-            command=launcher.command(_launched(service), "status"),
+            command=launcher.command(_launched(service), "status", of=service.name),
         )
     for paused in reader.paused_tables if isinstance(reader, SpannerReaderStatus) else ():
         yield Attention(
@@ -295,7 +327,7 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             why="its changes are dropped",
             since=paused.since,
             todo="resume it, and take a snapshot then",
-            command=launcher.command(_launched(service), "resume", name=paused.table),
+            command=launcher.command(_launched(service), "resume", name=paused.table, of=service.name),
         )
 
 
@@ -309,7 +341,7 @@ def _resync(service: WatchedService, table: PendingResync, launcher: Launcher) -
         why=kinds,
         since=table.since,
         todo=f"the reader says: {table.fix}" if table.fix else "take a snapshot of it",
-        command=launcher.command(_launched(service), "snapshot", name=name),
+        command=launcher.command(_launched(service), "snapshot", name=name, of=service.name),
     )
 
 

@@ -45,7 +45,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
-        launcher=known_launcher(),
+        launcher=known_launcher(settings),
         pipeline=partial(pipeline_named, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),

@@ -25,9 +25,10 @@ from shared.runtime.tables_file import load_tables_file
 _KEPT_FOR: Final = timedelta(minutes=10)  # the least that any subscription keeps messages: that there is one is asked
 
 
-def known_launcher() -> Launcher:
+def known_launcher(settings: CommandSettings) -> Launcher:
     """Return how commands are started: a clone has the launcher beside the code, an image has not."""
-    return Launcher(in_clone=(Path(__file__).parents[3] / "millrace").is_file())
+    in_clone = (Path(__file__).parents[3] / "millrace").is_file()
+    return Launcher(in_clone=in_clone, directory=settings.console_settings)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def serving_api(
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
-        launcher=known_launcher(),
+        launcher=known_launcher(settings),
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,

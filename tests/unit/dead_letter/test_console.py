@@ -12,9 +12,11 @@ from urllib.parse import urlencode
 import pytest
 
 from services.__main__ import SERVICES as SERVICES_LAUNCHED
-from services.dead_letter.core.attention import Launcher, command
+from services.dead_letter.core.attention import Launcher, command, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.guidance import GUIDANCE
+from services.dead_letter.core.statuses import Silence, WatchedService
+from services.dead_letter.settings import CommandSettings
 from services.dead_letter.web.callers import Callers, read_tokens
 from services.dead_letter.web.console.formats import duration, visible
 from services.dead_letter.web.console.visitors import LASTS
@@ -183,8 +185,30 @@ def test_an_image_is_given_the_module_that_the_launcher_starts(name: str) -> Non
     assert Launcher(in_clone=False).command(name, "doctor") == f"python -m {module} doctor"
 
 
+def test_where_the_settings_of_services_are_known_a_command_loads_them_and_what_has_ended_shows_its_log() -> None:
+    pages, launcher = FakeStatusPages(statuses(at(NOW))), Launcher(directory="it's here/up")
+    page = text_of(Visit(with_letters(watching(pages, launcher=launcher))).get("/"))
+    loads = "(. 'it'\"'\"'s here/up/"
+    assert f"{loads}flights.env'; ./millrace spanner-reader snapshot airports) Copy" in page
+    assert f"{loads}dead_letter.env'; ./millrace dead-letters discard --reason undecodable --why" in page
+    assert "each loads the settings that it needs" in page
+    assert launcher.log_of("flights") == "tail -n 20 'it'\"'\"'s here/up/flights.log'"
+
+    silent = needs_attention([away(Silence.REFUSES), away(Silence.HANGS)], None, launcher)
+    assert [item.command for item in silent] == [
+        launcher.log_of("flights"),
+        "curl --max-time 5 http://10.0.0.1:1/readyz",
+    ]
+    (without,) = needs_attention([away(Silence.REFUSES)], None, Launcher())
+    assert without.command == "curl --max-time 5 http://10.0.0.1:1/readyz"
+
+
+def away(silence: Silence) -> WatchedService:
+    return WatchedService(name="flights", address="http://10.0.0.1:1", polled_at=NOW, silence=silence)
+
+
 def test_this_clone_is_known_as_one() -> None:
-    assert known_launcher().in_clone
+    assert known_launcher(CommandSettings()).in_clone
 
 
 def test_without_services_the_page_says_how_to_watch_them(api: Api) -> None:

@@ -83,7 +83,7 @@ def test_what_another_program_has_published_is_counted_apart_from_changes(shell:
     assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
     assert "1 thing needs attention\n" in shell.out
     assert "- dead letters: 1 message that is no change batch, since 2026-11-21 13:00:00" in shell.out
-    assert "    $ ./millrace dead-letters groups --reason undecodable" in shell.out
+    assert "    $ ./millrace dead-letters discard --reason undecodable --why 'published by another" in shell.out
     assert "open dead letter" not in shell.out
 
     shell.world.keep(a_letter())
