@@ -21,8 +21,10 @@ from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
 from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.drain import measure_drain
+from tests.benchmarks.flatness import measure_flatness
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.letters import measure_letters
+from tests.benchmarks.peer import measure_java
 from tests.benchmarks.pipelines import Platform, Say, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
@@ -74,6 +76,10 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
         match part:
             case "drain":
                 measured += measure_drain(platform, sizes)
+            case "java":
+                measured += measure_java(platform, sizes)
+            case "flatness":
+                measured += measure_flatness(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
             case "completion":

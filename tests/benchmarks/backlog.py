@@ -36,7 +36,7 @@ from shared.pubsub.stubs import (
 from shared.pubsub.topology import PubsubTopology, create_topology
 from shared.runtime.stop import Stop
 from tests.benchmarks.results import percentile
-from tests.benchmarks.workload import change_maker
+from tests.benchmarks.workload import TABLES, change_maker
 
 _TICK: Final = 0.002
 _AT_ONCE: Final = 8
@@ -67,7 +67,15 @@ class Backlog:
         )
 
 
-def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecord], rate: int, stop: Stop) -> Backlog:
+def pack(
+    pubsub: str,
+    project: str,
+    name: str,
+    records: Iterable[DataChangeRecord],
+    rate: int,
+    stop: Stop,
+    tables: Sequence[str] = TABLES,
+) -> Backlog:
     """Publish the records' changes at ``rate`` a second through the reader's publisher; return what was published."""
     topic, subscription = topic_path(project, name), subscription_path(project, name)
     letters = topic_path(project, f"{name}-letters")
@@ -81,7 +89,7 @@ def pack(pubsub: str, project: str, name: str, records: Iterable[DataChangeRecor
                 dead_letter_subscription=subscription_path(project, f"{name}-letters"),
             ),
         )
-        seconds = asyncio.run(_publish(pubsub, topic, letters, list(records), rate, stop))
+        seconds = asyncio.run(_publish(pubsub, topic, letters, list(records), rate, stop, tables))
         messages = _collect(channel, subscription)
         _forget(channel, topic, subscription)
     sizes = [int(message.attributes["change_count"]) for message in messages]
@@ -125,9 +133,15 @@ def release(channel: grpc.Channel, topic: str, messages: Iterable[Any]) -> None:
 
 
 async def _publish(
-    pubsub: str, topic: str, letters: str, records: Sequence[DataChangeRecord], rate: int, stop: Stop
+    pubsub: str,
+    topic: str,
+    letters: str,
+    records: Sequence[DataChangeRecord],
+    rate: int,
+    stop: Stop,
+    tables: Sequence[str],
 ) -> float:
-    maker, futures = change_maker(), []
+    maker, futures = change_maker(tables), []
     async with open_async_channel(pubsub) as channel:
         dead_letters = AsyncDeadLetterPublisher(channel, letters, stop)
         async with BatchPublisher(

@@ -308,10 +308,13 @@ class Baseline:
 
 def run_module(platform: Platform, module: str, told: Mapping[str, object], **environment: str) -> Mapping[str, float]:
     """Run a module as a process to its end; it is told by its argument and answers with a line of JSON."""
-    name = module.rpartition(".")[2]
-    process = platform.processes.start(
-        name, [sys.executable, "-m", module, json.dumps(told)], {"PYTHONPATH": str(ROOT), **environment}
-    )
+    words = [sys.executable, "-m", module, json.dumps(told)]
+    return run_command(platform, module.rpartition(".")[2], words, PYTHONPATH=str(ROOT), **environment)
+
+
+def run_command(platform: Platform, name: str, words: Sequence[str], **environment: str) -> Mapping[str, float]:
+    """Run a command to its end; it answers with a line of JSON."""
+    process = platform.processes.start(name, words, environment)
     process.expected_to_end = True
     wait_until(platform, lambda: process.exit_code is not None, f"{name} to end")
     lines = [line for line in process.output().splitlines() if line.startswith("{")]

@@ -7,6 +7,8 @@ from shared.runtime.settings import setting
 
 PARTS: Final = (
     "drain",
+    "java",
+    "flatness",
     "reader",
     "completion",
     "snapshot",
@@ -49,6 +51,9 @@ class Sizes:
         "changes in the baseline's backlog, one a message", env="BENCH_BASELINE_CHANGES", default=20_000, least=10
     )
     records: int = setting("records in a reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
+    flat: int = setting(
+        "changes in the largest backlog of flatness", env="BENCH_FLAT_CHANGES", default=1_000_000, least=1_000
+    )
     snapshot_rows: int = setting("rows of a snapshot", env="BENCH_SNAPSHOT_ROWS", default=50_000, least=5)
     letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)
     replayed: int = setting("dead letters in a replay", env="BENCH_REPLAYED", default=10_000, least=10)

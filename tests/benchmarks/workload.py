@@ -98,23 +98,26 @@ _COLUMN_TYPES: Final = tuple(
 class Workload:
     """An endless row of change records, and what they leave behind."""
 
-    def __init__(self, keys: int, seed: int, began: int = 1_700_000_000_000_000) -> None:
+    def __init__(
+        self, keys: int, seed: int, began: int = 1_700_000_000_000_000, tables: Sequence[str] = TABLES
+    ) -> None:
         """Begin after an instant, in microseconds."""
+        self._tables = tables
         self._random = np.random.default_rng(seed)
         self._keys = keys
         weights = 1 / np.arange(1, keys + 1, dtype=float) ** ZIPF
         self._cumulated = np.cumsum(weights / weights.sum())
         self._number = 0
         self._instant = began  # of the latest transaction
-        self.rows: dict[str, dict[int, int]] = {table: {} for table in TABLES}
+        self.rows: dict[str, dict[int, int]] = {table: {} for table in tables}
         """By table and key, the number of the change that wrote the row last."""
 
     def records(self, changes: int, *, zipf: bool = False) -> Iterator[DataChangeRecord]:
         """Return records with so many changes in all, each a transaction of one table; keys are uniform or by Zipf."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for drawn in self._draw(changes, zipf):
-            table = TABLES[drawn % len(TABLES)]
-            waiting[table].append(int(drawn) // len(TABLES))
+            table = self._tables[drawn % len(self._tables)]
+            waiting[table].append(int(drawn) // len(self._tables))
             if len(waiting[table]) == MODS:
                 yield self._record(table, waiting.pop(table))
         for table, keys in waiting.items():
@@ -153,9 +156,9 @@ class Workload:
         )
 
 
-def change_maker() -> ChangeMaker:
+def change_maker(tables: Sequence[str] = TABLES) -> ChangeMaker:
     """Return the reader's own maker of changes, for the tables here."""
-    return ChangeMaker(_SOURCE, 16, dict.fromkeys(TABLES, ("id",)))
+    return ChangeMaker(_SOURCE, 16, dict.fromkeys(tables, ("id",)))
 
 
 def differences(expected: Mapping[int, int], found: Sequence[Row]) -> list[str]:

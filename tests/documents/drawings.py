@@ -96,7 +96,12 @@ class Words:
 
 
 def _picture(title: str, height: int, parts: Sequence[Box | Arrow | Words]) -> str:
-    body = "\n".join(part.drawn() for part in parts)
+    return picture(title, height, [part.drawn() for part in parts])
+
+
+def picture(title: str, height: int, parts: Sequence[str]) -> str:
+    """Return a picture of parts that are SVG already, on its background."""
+    body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img">\n<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n'
