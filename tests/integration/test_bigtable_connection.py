@@ -21,7 +21,6 @@ from google.cloud.bigtable_v2.types import (
 )
 
 from services.bigtable_reader.adapters.bigtable.connection import (
-    STREAMS_PER_CONNECTION,
     BigtableChannels,
     Method,
     Table,
@@ -34,6 +33,7 @@ from services.bigtable_reader.core.stream.records import (
     Microseconds,
     Position,
 )
+from shared.streams.connections import STREAMS_PER_CONNECTION
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,7 @@ from google.cloud.bigtable_v2.types import (
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
-from services.bigtable_reader.adapters.stream import change_stream
-from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream, opening_seconds
+from services.bigtable_reader.adapters.stream.change_stream import BigtableChangeStream
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     BigtableStreamQuery,
@@ -30,6 +29,7 @@ from services.bigtable_reader.core.stream.records import (
     StreamRecord,
 )
 from shared.contracts.errors import TransientError
+from shared.streams import connections
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +149,7 @@ def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning()
 def test_a_service_that_always_needs_long_for_its_first_message_is_read_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "_OPENING_SECONDS", 0.2)
     beat = RECORD(
         heartbeat={"continuation_token": {"token": "t"}, "estimated_low_watermark": {"seconds": 7}},
     )
@@ -167,7 +167,3 @@ def test_a_service_that_always_needs_long_for_its_first_message_is_read_in_the_e
         raise AssertionError("never read")
 
     run(server, scenario)
-
-
-def test_the_timeout_of_a_first_message_is_bounded() -> None:
-    assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import grpc
 import pytest
 
-from services.bigtable_reader.adapters.stream import change_stream
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     BigtableStreamQuery,
@@ -15,6 +14,7 @@ from services.bigtable_reader.core.stream.records import (
 )
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.streams import connections
 from tests.integration.bigtable_front import (
     INSTANCE,
     Front,
@@ -147,7 +147,7 @@ def test_an_error_that_may_pass_is_transient(whole_again: Front, code: str) -> N
 def test_a_stream_that_is_silent_for_three_heartbeats_is_closed(
     whole_again: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "_OPENING_SECONDS", 0.1)
     table = whole_again.table("f")
     whole_again.control.add_fault(method="ReadChangeStream", action="stall", containing=table.name.encode())
 

@@ -11,13 +11,13 @@ import pytest
 from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
 
 from services.spanner_reader.adapters.spanner.connection import (
-    STREAMS_PER_CONNECTION,
     SpannerChannels,
     SpannerDatabaseClient,
 )
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import PartitionToken, SpannerStreamQuery
 from shared.contracts.timestamps import Nanoseconds
+from shared.streams.connections import STREAMS_PER_CONNECTION
 from tests.fakes.spanner_reader import one_by_one
 
 pytestmark = pytest.mark.integration

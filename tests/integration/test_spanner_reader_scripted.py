@@ -205,7 +205,7 @@ def test_the_server_goes_on_behind_the_resume_token_that_it_is_given(world: Worl
         rest = StreamRows()
         again = list(client.execute_streaming_sql(request, retry=None))
     found = [
-        record for response in again for some in rest.records(PartialResultSet.serialize(response)) for record in some
+        record for response in again for some in rest.records([PartialResultSet.serialize(response)]) for record in some
     ]
     assert found == [HeartbeatRecord(times("09:10:00", 3)[2]), children(FIRST, T1)]
 

@@ -69,7 +69,7 @@ def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -
             await until(lambda: world.table.rows[T1].watermark > end)
 
     run(scenario)
-    assert world.commits() == [at("09:10:00"), at("09:40:00"), end]
+    assert sorted(world.commits()) == [at("09:10:00"), at("09:40:00"), end]  # rows of different keys have no order
     assert world.stream.asked(T1)[:2] == [FIRST, at("09:20:00")]
     assert world.table.rows[T1].state is not PartitionState.FINISHED
 

@@ -19,7 +19,7 @@ from services.spanner_reader.adapters.snapshot import rows
 from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import Row, SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.stream import change_stream
-from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream, opening_seconds
+from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import WatchedTable
@@ -30,6 +30,7 @@ from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
+from shared.streams import connections
 from tests.fakes.spanner_reader import one_by_one
 from tests.integration.scripted_spanner import ScriptedSpanner
 from tests.integration.scripted_spanner_world import DATABASE, FIRST, START, a_world, until
@@ -162,14 +163,14 @@ def test_a_query_that_is_taken_and_never_answered_is_given_up_and_ended(monkeypa
     monkeypatch.setattr(change_stream, "_STUCK_AFTER_HEARTBEATS", 0.3)
 
     async def scenario(server: ScriptedSpanner, database: SpannerDatabaseClient) -> None:
-        monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 1.0)
+        monkeypatch.setattr(connections, "_OPENING_SECONDS", 1.0)
         server.silent_for = None
         stream = SpannerChangeStream(database, "Everything")
         with pytest.raises(TransientError, match="no record and no heartbeat in time"):
             await first_record(stream)
         await until(lambda: server.given_up == ["ExecuteStreamingSql"])
 
-        monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 30.0)
+        monkeypatch.setattr(connections, "_OPENING_SECONDS", 30.0)
         server.silent_for = 0.0
         assert await first_record(stream) == BEAT
 
@@ -181,7 +182,7 @@ def test_a_service_that_always_needs_long_for_its_first_record_is_read_in_the_en
 ) -> None:
     monkeypatch.setattr(change_stream, "_STUCK_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(change_stream, "_STUCK_AFTER_HEARTBEATS", 0)
-    monkeypatch.setattr(change_stream, "_OPENING_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "_OPENING_SECONDS", 0.2)
     given_up = 0
 
     async def scenario(server: ScriptedSpanner, database: SpannerDatabaseClient) -> None:
@@ -198,10 +199,6 @@ def test_a_service_that_always_needs_long_for_its_first_record_is_read_in_the_en
 
     before_a_scripted_spanner(scenario)
     assert given_up >= 1
-
-
-def test_the_timeout_of_a_first_record_is_bounded() -> None:
-    assert [opening_seconds(silences) for silences in (0, 1, 2, 5, 6, 1_000)] == [10, 20, 40, 320, 320, 320]
 
 
 def test_a_reading_of_rows_that_is_taken_and_never_answered_is_given_up_and_ended(

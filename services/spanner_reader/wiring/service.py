@@ -100,7 +100,8 @@ async def read(
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)
     topic = topic_of(settings)
-    channels = open_channels(settings)
+    budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
+    channels = open_channels(settings, budget)
     try:
         owner = owner_name(uuid.uuid4().hex[:8])
         database, partitions = databases(settings, channels)
@@ -116,7 +117,6 @@ async def read(
             return await prepare(settings, file, stream, catalog, store, topics, shapes, snapshots)
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
-        budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
         opened = topic.publisher(budget.most, metrics.publishing, health, stop)
         async with opened as (publisher, _letters):
             rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)

@@ -12,11 +12,15 @@ from services.spanner_reader.adapters.spanner.connection import (
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.settings import Settings, replicas
 from shared.pubsub.reader_topic import ReaderTopic
+from shared.reading.byte_budget import ByteBudget
 
 
-def open_channels(settings: Settings) -> SpannerChannels:
-    """Return the connections to Spanner, or to its emulator. MisconfiguredError where no credentials are found."""
-    return SpannerChannels(settings.spanner_emulator_host, settings.spanner_endpoint)
+def open_channels(settings: Settings, budget: ByteBudget | None = None) -> SpannerChannels:
+    """Return the connections to Spanner, or to its emulator. MisconfiguredError where no credentials are found.
+
+    ``budget``: of what streaming calls have brought and is not handed over.
+    """
+    return SpannerChannels(settings.spanner_emulator_host, settings.spanner_endpoint, budget)
 
 
 def databases(settings: Settings, channels: SpannerChannels) -> tuple[SpannerDatabaseClient, SpannerDatabaseClient]:

@@ -61,7 +61,7 @@ def responses(*documents: str, pieces: int = 1) -> list[Any]:
 def decode(*documents: str, pieces: int = 1) -> list[StreamRecord]:
     rows = StreamRows()
     answers = responses(*documents, pieces=pieces)
-    found = [record for one in answers for some in rows.records(one.SerializeToString()) for record in some]
+    found = [record for one in answers for some in rows.records([one.SerializeToString()]) for record in some]
     rows.end()
     return found
 
@@ -120,7 +120,7 @@ def test_a_record_cut_anywhere_is_put_together_again(pieces: int, times: int) ->
 def test_a_stream_cut_off_inside_a_record_is_not_complete() -> None:
     rows = StreamRows()
     for one in responses(DATA, pieces=5)[:-1]:
-        assert list(rows.records(one.SerializeToString())) == []
+        assert list(rows.records([one.SerializeToString()])) == []
     with pytest.raises(TransientError):
         rows.end()
 

@@ -101,7 +101,7 @@ def child_row(parents: Any, sequence: Any = "1000012389") -> Any:
 
 def decode(*responses: Any) -> list[Any]:
     rows = StreamRows()
-    found = [record for one in responses for some in rows.records(one.SerializeToString()) for record in some]
+    found = [record for one in responses for some in rows.records([one.SerializeToString()]) for record in some]
     rows.end()
     return found
 

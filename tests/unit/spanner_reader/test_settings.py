@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import grpc
 import pytest
-from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
+from google.api_core.exceptions import ServiceUnavailable
+from google.cloud.spanner_v1 import ExecuteSqlRequest
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport, SpannerGrpcTransport
 
 from services.spanner_reader.adapters.spanner.connection import CallOptions
 from services.spanner_reader.settings import Settings, replicas
@@ -130,12 +132,19 @@ def test_every_connection_goes_to_the_endpoint(
         asked.append(host)
         return grpc.aio.insecure_channel(host)
 
+    def create_channel_for_threads(host: str, **_options: object) -> grpc.Channel:
+        asked.append(host)
+        return grpc.insecure_channel("127.0.0.1:1")
+
     monkeypatch.setattr(SpannerGrpcAsyncIOTransport, "create_channel", create_channel)
+    monkeypatch.setattr(SpannerGrpcTransport, "create_channel", create_channel_for_threads)
 
     async def connect() -> None:
         channels = open_channels(read(**variables))
-        with channels.streaming():
-            await channels.close()
+        request = ExecuteSqlRequest.pb(ExecuteSqlRequest(session="s"))
+        with pytest.raises(ServiceUnavailable):
+            await anext(channels.portions("ExecuteStreamingSql", request, []))
+        await channels.close()
 
     asyncio.run(connect())
     assert asked == [address, address]

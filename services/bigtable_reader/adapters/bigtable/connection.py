@@ -2,23 +2,20 @@
 
 The raw classes (`Message.pb()`) cost a twelfth of the generated client's own ones for each record of a change stream;
 so the calls are made on the channel, and nothing in between retries. What brings many messages is read in a thread
-(`message_feed.py`): a change stream. What has few, however large, is awaited in the event loop: a thread of its own for
+(`shared/streams`): a change stream. What has few, however large, is awaited in the event loop: a thread of its own for
 each reading of rows costs more than twice as much as the reading does there (0.9 ms of CPU and 2.1).
 """
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import google.auth
 import grpc
-import grpc.experimental
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
 )
@@ -28,25 +25,14 @@ from google.cloud.bigtable_v2.services.bigtable.transports import (
 )
 
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
-from services.bigtable_reader.adapters.bigtable.message_feed import portions
 from shared.reading.byte_budget import ByteBudget
+from shared.streams.connections import KEEPALIVE, ONE_THREAD, OPTIONS, StreamConnections
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
-STREAMS_PER_CONNECTION: Final = 50
-"""A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
 
 _DATA: Final = "bigtable.googleapis.com:443"
 _ADMIN: Final = "bigtableadmin.googleapis.com:443"
-_OPTIONS: Final = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # channels with the same options would otherwise share one connection
-]
-# A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
-_KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
-# The thread that asks for the next message waits for it itself, where else two others would pass it on.
-_ONE_THREAD: Final = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +68,12 @@ class Method:
         return f"/google.bigtable.v2.Bigtable/{self.name}"
 
 
-class _Connection:
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-        self.streams = 0
-
-
 class BigtableChannels:
     """The connections that everything here shares; to an emulator if one is named."""
 
     def __init__(self, emulator_host: str | None, budget: ByteBudget | None = None) -> None:
         """``budget``: of the messages of all change streams that have come and are not handed over."""
         self._emulator_host = emulator_host
-        self._budget = budget or ByteBudget()
         self._credentials = None if emulator_host else _credentials()
         self.silences: Counter[object] = Counter()
         """How often, in a row, what was asked for gave no answer: it outlives those who ask."""
@@ -102,7 +81,7 @@ class BigtableChannels:
         """Owned while one reading holds a row that takes more memory than a reading may."""
         self._data = self._open(BigtableGrpcAsyncIOTransport, _DATA)
         self._admin: grpc.aio.Channel | None = None
-        self._streaming: list[_Connection] = []
+        self._streams = StreamConnections(self._open_for_threads, budget)
 
     @property
     def admin(self) -> grpc.aio.Channel:
@@ -159,12 +138,8 @@ class BigtableChannels:
         Closing the generator ends the call. It is made on a connection that has room for one more, for a call without
         a timeout never ends.
         """
-        with bigtable_errors(f"{method.name} on {table.name}"), self._room() as channel:
-            ask: Any = channel.unary_stream(
-                method.path, request_serializer=method.request.SerializeToString, response_deserializer=None
-            )
-            call = partial(ask, request, metadata=table.metadata, timeout=timeout)
-            async with aclosing(portions(call, method.name, self._budget)) as found:
+        with bigtable_errors(f"{method.name} on {table.name}"):
+            async with aclosing(self._streams.portions(method.path, request, table.metadata, timeout)) as found:
                 async for portion in found:
                     yield portion
 
@@ -172,31 +147,18 @@ class BigtableChannels:
         """Close the connections; calls on them are cancelled."""
         for channel in [self._data, *([] if self._admin is None else [self._admin])]:
             await channel.close(None)
-        for connection in self._streaming:
-            connection.channel.close()
-
-    @contextlib.contextmanager
-    def _room(self) -> Iterator[grpc.Channel]:
-        connection = min(self._streaming, key=lambda one: one.streams, default=None)
-        if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
-            connection = _Connection(self._open_for_threads())
-            self._streaming.append(connection)
-        connection.streams += 1
-        try:
-            yield connection.channel
-        finally:
-            connection.streams -= 1
+        self._streams.close()
 
     def _open(self, transport: Any, address: str) -> grpc.aio.Channel:
         if self._emulator_host:
-            return grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS)
-        channel: grpc.aio.Channel = self._authenticated(transport, address, _OPTIONS + _KEEPALIVE)
+            return grpc.aio.insecure_channel(self._emulator_host, options=OPTIONS)
+        channel: grpc.aio.Channel = self._authenticated(transport, address, OPTIONS + KEEPALIVE)
         return channel
 
     def _open_for_threads(self) -> grpc.Channel:
         if self._emulator_host:
-            return grpc.insecure_channel(self._emulator_host, options=_OPTIONS + _ONE_THREAD)
-        channel: grpc.Channel = self._authenticated(BigtableGrpcTransport, _DATA, _OPTIONS + _KEEPALIVE + _ONE_THREAD)
+            return grpc.insecure_channel(self._emulator_host, options=OPTIONS + ONE_THREAD)
+        channel: grpc.Channel = self._authenticated(BigtableGrpcTransport, _DATA, OPTIONS + KEEPALIVE + ONE_THREAD)
         return channel
 
     def _authenticated(self, transport: Any, address: str, options: Sequence[tuple[str, int]]) -> Any:

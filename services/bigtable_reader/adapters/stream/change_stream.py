@@ -37,6 +37,7 @@ from services.bigtable_reader.core.stream.records import (
 )
 from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.streams.connections import opening_seconds
 
 _PARTITIONS: Final = Method(
     "GenerateInitialChangeStreamPartitions",
@@ -50,12 +51,8 @@ _PARTITIONS_TIMEOUT: Final = 60.0
 _AT_ONCE: Final = 256
 """Messages that are made records of at a time."""
 _STUCK_AFTER_HEARTBEATS: Final = 3
-_OPENING_SECONDS: Final = 10.0
-"""What a call may take longer than a heartbeat until it says something for the first time; twice that the next time."""
 _ENDING_SECONDS: Final = 5.0
 """How long the server may take to end a call after its CloseStream, before the call is cancelled."""
-_OPENING_DOUBLED: Final = 5
-"""A start that always takes long begins in the end; one that never comes is given up every five minutes."""
 _OK: Final = 0
 _OUT_OF_RANGE: Final = 11  # of a CloseStream: the partition was split or merged
 _TRANSIENT_CODES: Final = frozenset({1, 2, 4, 8, 10, 13, 14})
@@ -186,11 +183,6 @@ def _merged(
     except (BrokenStreamError, MisconfiguredError) as error:
         return records, error
     return records, None
-
-
-def opening_seconds(silences: int) -> float:
-    """Return what a call may take to begin, beside its heartbeats, after so many silent ones in a row."""
-    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
 
 
 _POSITION_LOST: Final = (

@@ -31,6 +31,7 @@ from services.spanner_reader.ports import NotReadableError, WatchedTable
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
+_response: Final = PartialResultSet.pb().FromString
 _TIMEOUT: Final = timedelta(seconds=60)
 """Without another response for so long, a reading has lost its connection unnoticed."""
 _OPENING_TIMEOUT: Final = timedelta(minutes=5)
@@ -175,28 +176,20 @@ class SpannerRows:
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield what a reading returns, whole rows of each response together."""
         width = len(table.column_types if columns is None else columns)
-        responses: Any = None
-        with self._errors(table), self._database.streaming() as client:
-            try:
-                values = RowValues(width)
-                timeout = _OPENING_TIMEOUT
+        with self._errors(table):
+            values = RowValues(width)
+            timeout = _OPENING_TIMEOUT
+            async with aclosing(self._database.portions("StreamingRead", ReadRequest.pb(request))) as portions:
                 while True:
                     async with asyncio.timeout(timeout.total_seconds()):
-                        if responses is None:  # that, too, waits for the service to say something
-                            responses = await client.streaming_read(
-                                request, retry=None, timeout=None, metadata=self._database.metadata
-                            )
-                            iterator = aiter(responses)
-                        response = await anext(iterator, None)
+                        responses = await anext(portions, None)
                     timeout = _TIMEOUT
-                    if response is None:
+                    if responses is None:
                         values.end()
                         return
-                    if rows := values.rows(PartialResultSet.pb(response)):
-                        yield rows
-            finally:
-                if responses is not None:
-                    responses.cancel()
+                    for response in responses:
+                        if rows := values.rows(_response(response)):
+                            yield rows
 
     @contextmanager
     def _errors(self, table: WatchedTable) -> Iterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
 import grpc
 from google.api_core.exceptions import (
@@ -20,6 +21,7 @@ from google.api_core.exceptions import (
     MethodNotImplemented,
     NotFound,
     ServiceUnavailable,
+    from_grpc_error,
 )
 from google.cloud.spanner_admin_database_v1 import DatabaseAdminAsyncClient
 from google.cloud.spanner_admin_database_v1.services.database_admin.transports import DatabaseAdminGrpcAsyncIOTransport
@@ -38,7 +40,7 @@ from google.cloud.spanner_v1 import (
     Type,
     TypeCode,
 )
-from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
+from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport, SpannerGrpcTransport
 from google.protobuf.struct_pb2 import ListValue, Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -47,6 +49,8 @@ from services.spanner_reader.adapters.spanner.dialects import DIALECT, Dialect
 from services.spanner_reader.adapters.spanner.errors import spanner_errors
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.byte_budget import ByteBudget
+from shared.streams.connections import KEEPALIVE, ONE_THREAD, OPTIONS, StreamConnections
 
 TIMEOUT: Final = 5.0
 """Seconds for one call: less than a lease, and less than the ten seconds in which a service has to stop."""
@@ -58,24 +62,15 @@ _MOMENT: Final = 0.4
 """Seconds in which a transaction whose caller has gone may still end, and then be rolled back."""
 _COMMITS_REPEATED: Final = 3
 """How often a Commit is sent again because Spanner answers with a newer precommit token."""
-STREAMS_PER_CONNECTION: Final = 50
-"""A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
 
 COMMIT_TIMESTAMP: Final = "spanner.commit_timestamp()"
 """What a column that allows it is set to, to hold the commit timestamp of the writing transaction."""
 
-_OPTIONS: Final = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # channels with the same options would otherwise share one connection
-]
 _SERVICE: Final = "spanner.googleapis.com"
 _PORT: Final = ":443"
 _TO_THE_LEADER: Final = ("x-goog-spanner-route-to-leader", "true")
 """Goes with what only the leader region answers, or every such call first goes to the nearest region. Source:
 google-cloud-spanner, `_metadata_with_leader_aware_routing`; Spanner, "Leader-aware routing"."""
-# A connection that died without a word is noticed. Not for the emulator, which closes connections for pinging.
-_KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 _STRONG_AND_WHEN: Final = TransactionSelector(
@@ -195,50 +190,63 @@ class _Result:
         return self
 
 
-class _Connection:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        self.client = SpannerAsyncClient(transport=SpannerGrpcAsyncIOTransport(channel=channel))
-        self.streams = 0
-
-
 class SpannerChannels:
     """The connections to Spanner that everything here shares; to an emulator if one is named."""
 
-    def __init__(self, emulator_host: str | None, endpoint: str | None = None) -> None:
-        """``endpoint``: where Spanner answers, with or without a port; None is everywhere."""
-        self._emulator_host = emulator_host
-        self._service = endpoint or _SERVICE
-        self._calls = self._open()
-        self._streaming: list[_Connection] = []
-        self.client = self._calls.client
-        admin = DatabaseAdminGrpcAsyncIOTransport(channel=self._calls.channel)
+    def __init__(
+        self, emulator_host: str | None, endpoint: str | None = None, budget: ByteBudget | None = None
+    ) -> None:
+        """``endpoint``: where Spanner answers, with or without a port; None is everywhere.
+
+        ``budget``: of the responses to streaming calls that have come and are not handed over.
+        """
+        service = endpoint or _SERVICE
+        self._address = emulator_host or (service if ":" in service else service + _PORT)
+        self._emulated = bool(emulator_host)
+        self._channel = self._open()
+        self._streams = StreamConnections(self._open_for_threads, budget)
+        self.client = SpannerAsyncClient(transport=SpannerGrpcAsyncIOTransport(channel=self._channel))
+        admin = DatabaseAdminGrpcAsyncIOTransport(channel=self._channel)
         self.admin = DatabaseAdminAsyncClient(transport=admin)
 
-    @contextlib.contextmanager
-    def streaming(self) -> Iterator[SpannerAsyncClient]:
-        """Yield a client for one call that does not end by itself, on a connection that has room for it."""
-        connection = min(self._streaming, key=lambda one: one.streams, default=None)
-        if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
-            connection = self._open()
-            self._streaming.append(connection)
-        connection.streams += 1
+    async def portions(
+        self, method: str, request: Any, metadata: Sequence[tuple[str, str]]
+    ) -> AsyncGenerator[Sequence[bytes], None]:
+        """Yield the responses to a streaming method of Spanner as bytes, many at a time. GoogleAPICallError.
+
+        ``request`` is of a raw class, and names a session. Closing the generator ends the call. It is made on a
+        connection that has room for one more, and has no deadline, for a live partition lasts long.
+        """
+        routing = ("x-goog-request-params", f"session={quote(request.session, safe='/')}")
         try:
-            yield connection.client
-        finally:
-            connection.streams -= 1
+            path = f"/google.spanner.v1.Spanner/{method}"
+            async with aclosing(self._streams.portions(path, request, [*metadata, routing])) as found:
+                async for portion in found:
+                    yield portion
+        except grpc.RpcError as error:
+            raise from_grpc_error(error) from error  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """Close the connections; calls on them are cancelled."""
-        for connection in (self._calls, *self._streaming):
-            await connection.channel.close(None)
+        await self._channel.close(None)
+        self._streams.close()
 
-    def _open(self) -> _Connection:
-        if self._emulator_host:
-            return _Connection(grpc.aio.insecure_channel(self._emulator_host, options=_OPTIONS))
+    def _open(self) -> grpc.aio.Channel:
+        if self._emulated:
+            return grpc.aio.insecure_channel(self._address, options=OPTIONS)
         with spanner_errors("connect to Spanner"):
-            address = self._service if ":" in self._service else self._service + _PORT
-            return _Connection(SpannerGrpcAsyncIOTransport.create_channel(address, options=_OPTIONS + _KEEPALIVE))
+            channel: grpc.aio.Channel = SpannerGrpcAsyncIOTransport.create_channel(
+                self._address, options=OPTIONS + KEEPALIVE
+            )
+            return channel
+
+    def _open_for_threads(self) -> grpc.Channel:
+        if self._emulated:
+            return grpc.insecure_channel(self._address, options=OPTIONS + ONE_THREAD)
+        with spanner_errors("connect to Spanner"):
+            options = OPTIONS + KEEPALIVE + ONE_THREAD
+            channel: grpc.Channel = SpannerGrpcTransport.create_channel(self._address, options=options)
+            return channel
 
 
 class SpannerDatabaseClient:
@@ -255,7 +263,7 @@ class SpannerDatabaseClient:
         self.dialect = dialect
         self.options = options or CallOptions()
         self.client = channels.client
-        self.streaming = channels.streaming
+        self._channels = channels
         self._admin = channels.admin
         self._session: str | None = None
         self._making_session = asyncio.Lock()
@@ -274,6 +282,10 @@ class SpannerDatabaseClient:
     @property
     def _leader_metadata(self) -> Sequence[tuple[str, str]]:
         return [*self.metadata, _TO_THE_LEADER]
+
+    def portions(self, method: str, request: Any) -> AsyncGenerator[Sequence[bytes], None]:
+        """Yield the responses to a streaming method; see `SpannerChannels.portions`."""
+        return self._channels.portions(method, request, self.metadata)
 
     def reading(self, statement: Statement, session: str, transaction: TransactionSelector) -> ExecuteSqlRequest:
         """Return the request that runs a query, for which ``transaction`` reads only."""

@@ -1,24 +1,20 @@
-"""The change stream query, through the low-level asynchronous client: one call per partition, records as they come."""
+"""The change stream query: one call per partition, and the records of all responses that have come, together."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, cast
-from urllib.parse import quote
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
 
-import grpc
 import structlog
-from google.api_core.exceptions import InvalidArgument, OutOfRange, from_grpc_error
+from google.api_core.exceptions import InvalidArgument, OutOfRange
 from google.cloud.spanner_v1 import (
     ExecuteSqlRequest,
     ResultSetMetadata,
-    SpannerAsyncClient,
     TransactionOptions,
     TransactionSelector,
     TypeCode,
 )
-from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcAsyncIOTransport
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Value
 
@@ -39,16 +35,12 @@ from services.spanner_reader.core.schema.resync import ROWS_AGAIN
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.streams.connections import opening_seconds
 
 _STUCK_AFTER_HEARTBEATS: Final = 3
 _STUCK_AFTER_SECONDS: Final = 60.0
-_OPENING_SECONDS: Final = 10.0
-"""What a query may take longer until it says something for the first time; twice that the next time."""
-_OPENING_DOUBLED: Final = 5
-"""A start that always takes long begins in the end; one that never comes is given up every few minutes."""
 _RECORDS: Final = 256
 """Records that are handed over at a time: how long nothing else is done meanwhile."""
-_METHOD: Final = "/google.spanner.v1.Spanner/ExecuteStreamingSql"
 # The only options that Spanner takes for a change stream query; a read timestamp is not asked for, it would be a lie.
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
@@ -95,51 +87,37 @@ class SpannerChangeStream:
     async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         """Yield the records of a partition from the start asked for, in commit order; inclusive at both ends.
 
-        Those that one response holds come together, but so that the event loop has its turns between them.
+        Those that have come come together, but so that the event loop has its turns between them.
         """
         # A healthy query says something at every heartbeat; one that does not has lost its connection unnoticed.
         timeout = max(_STUCK_AFTER_HEARTBEATS * query.heartbeat_milliseconds / 1000, _STUCK_AFTER_SECONDS)
         silences = self._silences
         opening = timeout + opening_seconds(silences[query.token])
-        responses: Any = None
         opened = False
-        with self._errors(query), self._database.streaming() as client:
+        with self._errors(query):
+            statement = change_stream_query(self._change_stream, query, self._database.dialect)
+            asked = self._database.reading(statement, await self._database.session(), _STRONG)
+            rows = StreamRows()
             try:
-                statement = change_stream_query(self._change_stream, query, self._database.dialect)
-                asked = self._database.reading(statement, await self._database.session(), _STRONG)
-                request = ExecuteSqlRequest.pb(asked)
-                rows = StreamRows()
-                while True:
-                    async with asyncio.timeout(timeout if opened else opening):
-                        if responses is None:  # that, too, waits for the service to say something
-                            responses = self._responses(client, request)
-                            iterator = aiter(responses)
-                        response = await anext(iterator, None)
-                    if not opened:
-                        opened = True
-                        del silences[query.token]  # of a Counter: also where there were none
-                    if response is None:
-                        rows.end()
-                        return
-                    for records in rows.records(response):
-                        yield records
-                        await asyncio.sleep(0)
-            except grpc.RpcError as error:
-                raise from_grpc_error(error) from error  # type: ignore[no-untyped-call]
+                async with aclosing(
+                    self._database.portions("ExecuteStreamingSql", ExecuteSqlRequest.pb(asked))
+                ) as portions:
+                    while True:
+                        async with asyncio.timeout(timeout if opened else opening):
+                            responses = await anext(portions, None)
+                        if not opened:
+                            opened = True
+                            del silences[query.token]  # of a Counter: also where there were none
+                        if responses is None:
+                            rows.end()
+                            return
+                        for records in rows.records(responses):
+                            yield records
+                            await asyncio.sleep(0)
             except TimeoutError:
                 if not opened:
                     silences[query.token] += 1
                 raise
-            finally:
-                if responses is not None:
-                    responses.cancel()
-
-    def _responses(self, client: SpannerAsyncClient, request: Any) -> Any:
-        """Begin a call whose responses stay bytes. It has no deadline: a live partition lasts long."""
-        channel: Any = cast("SpannerGrpcAsyncIOTransport", client.transport).grpc_channel
-        call = channel.unary_stream(_METHOD, request_serializer=type(request).SerializeToString)
-        routing = ("x-goog-request-params", f"session={quote(request.session, safe='/')}")
-        return call(request, metadata=[*self._database.metadata, routing])
 
     @contextmanager
     def _errors(self, query: SpannerStreamQuery) -> Iterator[None]:
@@ -179,11 +157,6 @@ _FOREIGN_PARTITION: Final = (
 )
 
 
-def opening_seconds(silences: int) -> float:
-    """Return what a query may take to begin, beside its heartbeats, after so many silent ones in a row."""
-    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
-
-
 class StreamRows:
     """The rows of a result, from responses that may cut one anywhere."""
 
@@ -191,30 +164,44 @@ class StreamRows:
         self._decoder: RecordDecoder | JsonRecordDecoder | None = None
         self._chunks = ChunkedValue()
 
-    def records(self, response: bytes) -> Iterator[Sequence[StreamRecord]]:
-        """Yield the records that are whole with the next PartialResultSet, some at a time. TransientError."""
+    def records(self, responses: Sequence[bytes]) -> Iterator[Sequence[StreamRecord]]:
+        """Yield the records that are whole with the next PartialResultSets, some at a time.
+
+        TransientError, MisconfiguredError, after the records before that.
+        """
+        found: list[StreamRecord] = []
+        try:
+            for response in responses:
+                for records in self._rows(response):
+                    found += records
+                    if len(found) >= _RECORDS:
+                        yield found
+                        found = []
+        except (TransientError, MisconfiguredError):
+            if found:
+                yield found
+            raise
+        if found:
+            yield found
+
+    def _rows(self, response: bytes) -> Iterator[Sequence[StreamRecord]]:
+        """Yield the records of each row that is whole with the next response."""
         try:
             result = Result.FromString(response)
         except DecodeError as error:
             raise TransientError(f"a response of {len(response)} bytes cannot be read") from error
         if self._decoder is None:
             self._decoder = _decoder(ResultSetMetadata.pb().FromString(result.metadata).row_type)
-        found: list[StreamRecord] = []
         last = len(result.values) - 1
         for index, value in enumerate(result.values):
             cut = index == last and result.chunked_value
             if cut or self._chunks.started:
                 self._chunks.add(value_from_wire(Value.FromString(value)))
                 if cut:
-                    break
-                found += self._decoder.decode(_wire(self._chunks.take()))
+                    return
+                yield self._decoder.decode(_wire(self._chunks.take()))
             else:
-                found += self._decoder.decode(value)
-            if len(found) >= _RECORDS:
-                yield found
-                found = []
-        if found:
-            yield found
+                yield self._decoder.decode(value)
 
     def end(self) -> None:
         """Check that no row was left in pieces: a stream cut off without an error is not a complete one."""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.adapters.bigtable.message_feed import portions
 from shared.reading.byte_budget import ByteBudget
+from shared.streams.message_feed import portions
 from tests.seeds import examples
 
 NAME = "a call of a test"

@@ -1,0 +1,87 @@
+"""Connections for calls that do not end by themselves, with as many on each as the service's front ends carry."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final
+
+import grpc
+import grpc.experimental
+
+from shared.reading.byte_budget import ByteBudget
+from shared.streams.message_feed import portions
+
+STREAMS_PER_CONNECTION: Final = 50
+"""A connection to Google's front ends carries a hundred calls at once; one more would wait, silently, for ever."""
+OPTIONS: Final = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # channels with the same options would otherwise share one connection
+]
+# A connection that died without a word is noticed. Not for an emulator, which closes connections for pinging.
+KEEPALIVE: Final = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
+# The thread that asks for the next message waits for it itself, where else two others would pass it on.
+ONE_THREAD: Final = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)]
+
+_OPENING_SECONDS: Final = 10.0
+_OPENING_DOUBLED: Final = 5
+"""A start that always takes long begins in the end; one that never comes is given up every five minutes."""
+
+
+def opening_seconds(silences: int) -> float:
+    """Return what a call may take to begin, beside its heartbeats, after so many silent ones in a row."""
+    return _OPENING_SECONDS * float(1 << min(silences, _OPENING_DOUBLED))
+
+
+class _Connection:
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.streams = 0
+
+
+class StreamConnections:
+    """The connections of all such calls of a process, opened when they are needed."""
+
+    def __init__(self, open_channel: Callable[[], grpc.Channel], budget: ByteBudget | None = None) -> None:
+        """``open_channel`` takes `ONE_THREAD`; ``budget``: of the messages that have come and are not handed over."""
+        self._open = open_channel
+        self._budget = budget or ByteBudget()
+        self._connections: list[_Connection] = []
+
+    async def portions(
+        self,
+        path: str,
+        request: Any,
+        metadata: Sequence[tuple[str, str]],
+        timeout: float | None = None,  # noqa: ASYNC109  the deadline travels with the call
+    ) -> AsyncGenerator[Sequence[bytes], None]:
+        """Yield the messages of a streaming method as bytes, many at a time; raise what ends it (grpc.RpcError).
+
+        ``request`` is of a raw class. Closing the generator ends the call.
+        """
+        with self._room() as channel:
+            ask: Any = channel.unary_stream(
+                path, request_serializer=type(request).SerializeToString, response_deserializer=None
+            )
+            call = partial(ask, request, metadata=metadata, timeout=timeout)
+            async with aclosing(portions(call, path.rpartition("/")[2], self._budget)) as found:
+                async for portion in found:
+                    yield portion
+
+    def close(self) -> None:
+        """Close the connections; calls on them are cancelled."""
+        for connection in self._connections:
+            connection.channel.close()
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[grpc.Channel]:
+        connection = min(self._connections, key=lambda one: one.streams, default=None)
+        if connection is None or connection.streams >= STREAMS_PER_CONNECTION:
+            connection = _Connection(self._open())
+            self._connections.append(connection)
+        connection.streams += 1
+        try:
+            yield connection.channel
+        finally:
+            connection.streams -= 1
