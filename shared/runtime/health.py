@@ -20,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.metrics import count_runtime
+from shared.runtime.retries import what_to_check
 from shared.runtime.stop import Stop
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Health:
         if self._failing is not None:
             since, error = self._failing
             if (seconds := self._now() - since) >= _LASTING:
-                found.append(f"a call has failed for {seconds:.0f} s: {error}")
+                found.append(f"a call has failed for {seconds:.0f} s: {error}; {what_to_check()}")
         return found
 
     def stopping(self) -> None:

@@ -159,12 +159,12 @@ def _log(name: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     code = retry_code(error)
     RETRIED.add(code)
-    more = {"fix": _reach()} if state.attempt_number % _LASTING == 0 and code in _UNANSWERED else {}
+    more = {"fix": what_to_check()} if state.attempt_number % _LASTING == 0 and code in _UNANSWERED else {}
     said = getattr(error, "shown", str(error))  # the words of some may quote a row
     structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=said, **more)
 
 
-def _reach() -> str:
+def what_to_check() -> str:
     """Return what to check where a service does not answer for long: an emulator's address is often the cause."""
     emulators = [f"{name}={host}" for name, host in sorted(_emulators.items())]
     return f"check the network{' and ' + ', '.join(emulators) if emulators else ''}"

@@ -204,8 +204,9 @@ def _of_service(
             what="is not ready",
             where=service.name,
             why=service.obstacles,
-            todo="wait if it has just started. A call to Google fails: check that service and the network to it, for a "
-            "restart does not help. Otherwise its log and its doctor name the cause",
+            since=service.status.low_watermark if isinstance(service.status, ReaderStatus) else None,
+            todo="wait if it has just started. A call fails: what it calls is unavailable, hangs, or cannot be reached, "
+            "and a restart of this service does not help. Otherwise its log and its doctor name the cause",
             command=launcher.command(_launched(service), "doctor", of=service.name),
         )
     match service.status:
@@ -298,6 +299,8 @@ def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher
             todo="resume it when what it was paused for is over",
             command=launcher.command(_launched(service), "resume", of=service.name),
         )
+    elif service.obstacles:
+        pass  # why it reads nothing is said already, and whatever follows from it ends with that
     elif reader.lag_seconds is not None and reader.lag_seconds >= FAR_BEHIND:
         falling = service.lag_change is not None and service.lag_change < 0
         yield Attention(

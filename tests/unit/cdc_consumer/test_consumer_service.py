@@ -191,6 +191,30 @@ def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "Failed to read log file file:/srv/c/offsets/72. Incomplete log file\n=== Streaming Query ===\nIdentifier: c",
+        "Failed to read log file file:/srv/c/commits/5. Incomplete log file in the offset commit log",
+        "Failed to read log file file:/srv/c/offsets/5. [MALFORMED_LOG_FILE] Log file was malformed. SQLSTATE: KD002",
+        "com.fasterxml.jackson.databind.exc.MismatchedInputException: No content to map due to end-of-input\n at [Source",
+        "Unexpected end-of-input in field name\n at [Source: REDACTED; line: 1, column: 7]\n=== Streaming Query ===",
+    ],
+)
+def test_a_checkpoint_that_spark_cannot_read_is_no_failure_that_a_restart_would_end(words: str) -> None:
+    error = error_of(words)
+
+    assert isinstance(error, MisconfiguredError)
+    assert error.code == "checkpoint-damaged"
+    assert f"CHECKPOINT_LOCATION ({words.splitlines()[0]})" in str(error)
+    assert "move metadata, offsets and commits" in str(error)
+
+
+def test_json_that_ends_early_in_a_task_is_no_damage_of_the_checkpoint() -> None:
+    error = error_of(FROM_A_TASK.format(error="made.up.JsonError: Unexpected end-of-input"))
+    assert type(error) is QueryFailedError
+
+
+@pytest.mark.parametrize(
     ("words", "kind"),
     [
         ("org.apache.spark.SparkException: Could not parse Master URL: 'locl'\n\tat org.apache.x", MisconfiguredError),

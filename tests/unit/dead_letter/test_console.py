@@ -162,8 +162,9 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
 def test_a_service_that_is_not_ready_is_shown_with_its_reasons() -> None:
     pages = FakeStatusPages(statuses(at(NOW), lag=4000.0), obstacles={FLIGHTS: "Spanner is away"})
     page = text_of(Visit(watching(pages)).get("/"))
-    assert "flights : is not ready Spanner is away" in page
-    assert "why it is not ready comes first" in page, "more readers would not help"
+    assert "flights : is not ready since just now" in page
+    assert "(2026-11-21 13:00:00 UTC) Spanner is away Do:" in page
+    assert "is far behind" not in page, "one cause is one item, and more readers would not help"
     assert "flights ■ not ready" in page
     assert "./millrace spanner-reader doctor" in page
 

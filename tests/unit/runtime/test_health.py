@@ -108,7 +108,7 @@ def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end(
         assert fetched(port, "/healthz") == (200, "alive\n")
 
 
-def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready() -> None:
+def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
     health.ready = True
@@ -121,12 +121,16 @@ def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready() -> N
             raise answer
         return "back"
 
+    monkeypatch.setattr("shared.runtime.retries._emulators", {"SPANNER_EMULATOR_HOST": "127.0.0.1:9010"})
+
     async def asked() -> None:
         for _ in range(2):
             with pytest.raises(TransientError):
                 await health.attempting(call)()
             assert (health.alive, health.ready) == (True, False)
-        assert health.obstacles == ["a call has failed for 50 s: away"]
+        assert health.obstacles == [
+            "a call has failed for 50 s: away; check the network and SPANNER_EMULATOR_HOST=127.0.0.1:9010"
+        ]
         assert await health.attempting(call)() == "back"
         assert (health.alive, health.ready) == (True, False), "ready says who made the call"
         health.ready = True

@@ -97,6 +97,10 @@ _NO_CHECKPOINT: Final = re.compile(
 )
 _REFUSED: Final = re.compile(r"AccessControlException|Permission denied")
 """What a file system says of any file that this user may not use, the checkpoint or another one."""
+_DAMAGED: Final = re.compile(
+    r"^.*(?:Failed to read log file|No content to map due to end-of-input|Unexpected end-of-input).*$", re.MULTILINE
+)
+"""What Spark, or its JSON parser, says of a file of the checkpoint that is cut off or of another Spark."""
 _PYTHON_ERROR: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
@@ -105,10 +109,21 @@ class QueryFailedError(Exception):
 
 
 def error_of(words: str) -> Exception:
-    """Return what a Python process of Spark's has raised, in its own words: Spark hands on its traceback as text."""
+    """Return what ended a query: an error of a Python process in its own words, which Spark hands on as text.
+
+    MisconfiguredError too where Spark cannot read its own checkpoint: a restart would fail in the same way.
+    """
     misconfigured = _MISCONFIGURED.search(words)
     if misconfigured is not None:
         return MisconfiguredError.from_text(misconfigured[1].strip(), "spark-task-refused")
+    damaged = _DAMAGED.search(words)
+    if damaged is not None and "Traceback" not in words:
+        return MisconfiguredError(
+            "checkpoint-damaged",
+            f"Spark cannot read what it has kept in CHECKPOINT_LOCATION ({damaged[0].strip()}), as after a full disk, a "
+            "power failure or a newer Spark: move metadata, offsets and commits out of it, and start the consumer; "
+            "nothing is lost, since what was not acked comes again",
+        )
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
 
 
