@@ -32,6 +32,7 @@ from tests.benchmarks.replay import measure_replays
 from tests.benchmarks.results import Measured, as_table, write_json
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.snapshot import measure_snapshot
+from tests.benchmarks.start import measure_start
 
 _WIDE = 160
 
@@ -74,6 +75,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
     for part in sizes.parts:
         platform.say(f"{part}: load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         match part:
+            case "start":
+                measured += measure_start(platform, sizes)
             case "drain":
                 measured += measure_drain(platform, sizes)
             case "java":

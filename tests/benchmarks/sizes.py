@@ -6,6 +6,7 @@ from typing import Final
 from shared.runtime.settings import setting
 
 PARTS: Final = (
+    "start",
     "drain",
     "java",
     "flatness",
