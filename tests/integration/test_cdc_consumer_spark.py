@@ -5,6 +5,7 @@
 | two tasks with a shuffle | the whole service as it is deployed, from start to finish; its Java hangs, and goes on |
 | two executors | what messages hold travels in rows; an executor is killed |
 | a worker is killed | Spark's daemon forks workers, and the driver counts what a killed one held |
+| its checkpoint is damaged | Spark says so, in words of its own |
 | Java is killed | the driver's connection to it breaks |
 | stopped while Spark starts | no process of Spark's may be left |
 
@@ -174,7 +175,20 @@ def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: Wo
     assert world.letters() == []
 
 
-def test_when_spark_dies_it_ends_with_an_error_and_another_start_goes_on(world: World) -> None:
+def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_another_start_goes_on(
+    world: World,
+) -> None:
+    checkpoint = world.processes.directory / "first-checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").touch()  # as a power failure leaves it
+    (checkpoint / "metadata").write_text('{"id":"d2453c03-fc45-4d87-80ff-1d97b0245b5a"}')
+    consumer = world.launch("first", module=ON_SPARK)
+    consumer.process.expected_to_end = True
+    assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
+    (event,) = events(consumer.process, "checkpoint_set_aside")
+    assert "Incomplete log file" in event["error"]
+    assert (checkpoint / "damaged" / "offsets" / "0").exists()
+
     consumer = world.start("first", module=ON_SPARK)
     consumer.process.expected_to_end = True
     children = psutil.Process(consumer.process.pid).children(recursive=True)

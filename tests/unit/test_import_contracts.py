@@ -50,7 +50,7 @@ LEAKS: Final = {
     ],
     "adapters know core, ports, shared and the cloud, not the app that calls them": [
         ("services.spanner_reader.adapters.spanner.chunks", "services.spanner_reader.app.stream.owned_partition"),
-        ("services.cdc_consumer.adapters.stream.leases", "services.cdc_consumer.wiring.bigquery_cdc"),
+        ("services.cdc_consumer.adapters.stream.leases", "services.cdc_consumer.wiring.sink_task"),
         ("services.cdc_consumer.adapters.spark.spark_session", "services.cdc_consumer.settings"),
     ],
     "commands know the app and how to talk to a terminal": [

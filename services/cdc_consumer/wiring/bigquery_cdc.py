@@ -7,97 +7,29 @@
 Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
 more tasks than slots: no process extends the leases of a task that waits for a slot.
 
-This module is the composition root on an executor. Spark keeps the worker processes from one task to the next, so what
-a task opens here the next one finds open. `commit` and `abort` run in yet another process, on the driver's machine,
-which has nothing but the tasks' counts.
-
-The option ``settings`` holds the JSON of `SinkOptions` (`encode_options`).
+The option ``settings`` holds the JSON of `SinkOptions` (`encode_options`). `commit` and `abort` run in a process on the
+driver's machine, which has nothing but the tasks' counts. As in `pubsub_source`, what takes long to import is imported
+by those processes alone that need it.
 """
 
-import functools
-import os
-import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import structlog
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
-from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.bigquery.mirror_labels import CLOCK_MARGIN
-from services.cdc_consumer.adapters.mask_key import read_mask_key
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
-from services.cdc_consumer.adapters.spark.options import decode_options
-from services.cdc_consumer.adapters.stream.data_files import forget_data, with_data
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
-from services.cdc_consumer.adapters.stream.reports import (
-    DriverAddress,
-    DriverPoisonLimit,
-    check_driver_answers,
-    request_at_driver_stop,
-    send_report,
-)
-from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile, subscription_scope
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
-from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
-from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
-from services.cdc_consumer.core.schema.destinations import Plan
-from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
-from services.cdc_consumer.core.stream.task_totals import TaskTotals
-from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.tables_file import read_tables_file
-from shared.pubsub.channels import open_channel
-from shared.pubsub.dead_letters import DeadLetterPublisher
-from shared.runtime.clock import SystemClock
-from shared.runtime.logs import configure_logs, log_whatever_happens
-from shared.runtime.metrics import RETRIED
-from shared.runtime.retries import name_emulators, retrying
-from shared.runtime.stop import Stop
+from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options
+from services.cdc_consumer.adapters.stream.data_files import forget_data
+from services.cdc_consumer.core.stream.counts import Counts
+from shared.contracts.errors import MisconfiguredError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
-_FIRST_ANSWER: Final = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """The options of the sink."""
-
-    subscription: str
-    """Its full name, as the dead-letter topic's."""
-    dead_letter_topic: str
-    project: str
-    """Of BigQuery, as the dataset."""
-    dataset: str
-    ack_deadline: timedelta | None = None
-    """None: Pub/Sub is asked for it."""
-    pubsub_emulator_host: str | None = None
-    bigquery_emulator_host: str | None = None
-    bigquery_storage_emulator_host: str | None = None
-    driver: DriverAddress | None = None
-    """Where tasks report counts and outstanding messages, ask before they dead-letter, and hear of a stop.
-
-    None: nowhere; each process has a dead-letter limit of its own.
-    """
-    state_directory: str | None = None
-    """Where workers keep crash counts, and until when messages are deferred. It outlives them."""
-    tables_file: str = ""
-    """The text of one, because workers do not see the driver's disk; empty: every table is mirrored."""
-    mask_key: str = ""
-    """The fingerprint of the key that the tables file names; empty: it needs none. Each machine has the key itself."""
-    data_directory: str | None = None
-    """As the source's: rows say only where the messages' data is."""
-    clock_margin: timedelta = CLOCK_MARGIN
-    """How far ahead of BigQuery's clock a source's times may be."""
-    log_level: str = "INFO"
 
 
 @dataclass
@@ -133,63 +65,12 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Committed:
         """Apply one task's messages and return what became of them. What fails has given its messages back."""
+        from services.cdc_consumer.wiring.sink_task import write_messages  # noqa: PLC0415  a task alone needs it
+
         exempt_imports()
-        batches = list(iterator)
-        if not any(batch.num_rows for batch in batches):
-            return Committed(Counts())
-        composed = _composed(os.getpid(), self._options)
-        messages, leases = pa.Table.from_batches(batches), composed.leases
-        oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
-
-        before, retries = composed.writer.appends, RETRIED.made()
-
-        def report(counts: Counts | None = None, oldest_outstanding: int | None = None, *, ended: bool = False) -> None:
-            writer = composed.writer
-            told = Report(
-                counts=counts or Counts(),
-                process=_process_name(),
-                appends=writer.appends.since(before) if ended else Appends(),
-                retries=RETRIED.since(retries) if ended else {},
-                connections=writer.connections_open,
-                oldest_held=oldest_outstanding,
-            )
-            send_report(self._options.driver, told)
-
-        def waiting(table: str = "", why: str = "") -> None:
-            report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)
-
-        report(oldest_outstanding=oldest)
-        ports = replace(composed.ports, waiting=waiting)
-        acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
-        try:
-            whole = self._with_data(messages, leases)
-            counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
-        except BaseException as error:  # a task that fails has no commit message, so it reports by itself
-            if isinstance(error, TransientError):  # what it was about to dead-letter comes again
-                composed.memory.dead_letter_limit.remember(TaskTotals())
-            left = Counts(
-                messages=len(messages),
-                acked=leases.acked - acked,
-                deferred=leases.deferred_count - deferred,
-                deferred_until=leases.deferred_until,
-                given_back=leases.given_back - given_back,
-            )
-            composed.deferrals.take(left)
-            report(left, ended=True)
-            raise
-        composed.deferrals.take(counts)
-        report(ended=True)
-        return Committed(counts)
-
-    def _with_data(self, messages: pa.Table, leases: PubsubLeases) -> pa.Table:
-        directory = self._options.data_directory
-        try:
-            return with_data(messages, Path(directory) if directory else None)
-        except BaseException:
-            leases.release(messages["ack_id"].to_pylist())
-            raise
+        return Committed(write_messages(self._options, list(iterator)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
@@ -209,70 +90,6 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 counts = counts.plus(message.counts)
         if not counts.messages:
             return
-        configure_logs("cdc_consumer", self._options.log_level)
-        structlog.get_logger().info(event, batch=batch_id, **counts.fields())
-        send_report(self._options.driver, Report(counts=counts))
+        from services.cdc_consumer.wiring.batch_report import report_micro_batch  # noqa: PLC0415  who plans needs it not
 
-
-def _process_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Composed:
-    ports: Ports
-    leases: PubsubLeases
-    writer: AppendStreams
-    deferrals: Deferrals
-    memory: Memory
-    stop: Stop
-
-
-# One per worker process and sink, kept from task to task: connections stay open, tables stay known. The process id is
-# part of the key because a channel does not survive a fork.
-@functools.cache
-def _composed(_process: int, options: SinkOptions) -> _Composed:
-    configure_logs("cdc_consumer", options.log_level)
-    log_whatever_happens()
-    name_emulators(
-        {
-            "PUBSUB_EMULATOR_HOST": options.pubsub_emulator_host,
-            "BIGQUERY_EMULATOR_HOST": options.bigquery_emulator_host,
-            "BIGQUERY_STORAGE_EMULATOR_HOST": options.bigquery_storage_emulator_host,
-        }
-    )
-    stop, clock = Stop(), SystemClock()
-    if options.driver is not None:
-        check_driver_answers(options.driver)
-        request_at_driver_stop(options.driver, stop)
-    pubsub = open_channel(options.pubsub_emulator_host)
-    storage = open_storage_channel(options.bigquery_storage_emulator_host)
-    client = open_client(options.project, options.bigquery_emulator_host)
-    deadline = options.ack_deadline
-    for attempt in retrying(stop, _FIRST_ANSWER):
-        with attempt:
-            deadline = deadline or ack_deadline_of(pubsub, options.subscription)
-    assert deadline is not None
-    # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
-    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
-    writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
-    suspects = Path(options.state_directory) if options.state_directory else None
-    scope = subscription_scope(options.pubsub_emulator_host, options.subscription)
-    limit = DriverPoisonLimit(options.driver) if options.driver is not None else DeadLetterLimit()
-    ports = Ports(
-        leases=leases,
-        crash_counts=CrashCountsOnDisk(suspects, scope),
-        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
-        tables=BigQueryTables(
-            client,
-            options.project,
-            options.dataset,
-            clock_margin=options.clock_margin,
-            progressed=lambda: send_report(options.driver, Report()),  # a sign of life
-        ),
-        writer=writer,
-    )
-    file = read_tables_file(options.tables_file)
-    plan = Plan(file, options.dataset, read_mask_key(file, expected=options.mask_key))
-    deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
-    return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=limit, plan=plan), stop)
+        report_micro_batch(self._options, event, batch_id, counts)

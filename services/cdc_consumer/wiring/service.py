@@ -21,9 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
-from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint
-from services.cdc_consumer.adapters.spark.options import encode_options
+from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint, set_aside
+from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
+    CheckpointDamagedError,
     Java,
     QueryFailedError,
     check_java,
@@ -38,9 +39,9 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     stderr_as_log_lines,
 )
 from services.cdc_consumer.adapters.status.mirrors import label_recreated, mirror_watermarks, read_mirrors
-from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource, SourceOptions
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
-from services.cdc_consumer.adapters.stream.reports import DriverAddress, DriverServer, receiving_reports
+from services.cdc_consumer.adapters.stream.reports import DriverServer, receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import (
     MIRRORS,
     StateFile,
@@ -55,7 +56,7 @@ from services.cdc_consumer.app.stream.dead_letter_limit import DEAD_LETTERS_FILE
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, SinkOptions
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.wiring.sweep import sweeping
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
@@ -101,7 +102,14 @@ def service(start_java: StartJava) -> int:
             settings = read_settings(Settings, os.environ)
             started("cdc_consumer", settings, os.environ)
             with owned_checkpoint(settings.checkpoint_location):
-                done = serve(settings, start_java, stop)
+                try:
+                    done = serve(settings, start_java, stop)
+                except CheckpointDamagedError as error:
+                    aside = set_aside(settings.checkpoint_location)
+                    if aside is None:
+                        raise
+                    log.error("checkpoint_set_aside", error=str(error), moved_to=str(aside))  # noqa: TRY400  as below
+                    return FAILED
             if not done:
                 return LEFT
         except (QueryFailedError, TransientError, Py4JError, ConnectionError) as error:  # the last two: Spark has died

@@ -8,8 +8,10 @@ import gc
 
 from pyspark.daemon import manager
 
+import services.cdc_consumer.adapters.stream.pubsub_reader
 import services.cdc_consumer.adapters.stream.pubsub_source
-import services.cdc_consumer.wiring.bigquery_cdc  # noqa: F401
+import services.cdc_consumer.wiring.bigquery_cdc
+import services.cdc_consumer.wiring.sink_task  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()  # its pages stay shared

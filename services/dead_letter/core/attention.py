@@ -205,7 +205,7 @@ def _of_service(
             where=service.name,
             why=service.obstacles,
             since=service.status.low_watermark if isinstance(service.status, ReaderStatus) else None,
-            todo="wait if it has just started. A call fails: what it calls is unavailable, hangs, or cannot be reached, "
+            todo="wait if it has just started. A call fails: what it calls is unavailable, hangs, or is not reached, "
             "and a restart of this service does not help. Otherwise its log and its doctor name the cause",
             command=launcher.command(_launched(service), "doctor", of=service.name),
         )

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from services.cdc_consumer.adapters.stream.reports import DriverAddress, receiving_reports
+from services.cdc_consumer.adapters.spark.options import DriverAddress
+from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
 from services.cdc_consumer.core.stream.counts import Report
 

@@ -26,13 +26,13 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, M
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
+from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
 from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
-from services.cdc_consumer.wiring import bigquery_cdc
-from services.cdc_consumer.wiring.bigquery_cdc import SinkOptions
+from services.cdc_consumer.wiring import sink_task
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -516,7 +516,7 @@ def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: 
 def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bigquery_cdc, "open_client", lambda _project, _host: OneTable())
+    monkeypatch.setattr(sink_task, "open_client", lambda _project, _host: OneTable())
     nowhere = "127.0.0.1:1"
     options = SinkOptions(
         subscription="projects/p/subscriptions/s",
@@ -529,7 +529,7 @@ def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
     )
     taken: queue.Queue[Report] = queue.Queue()
     with listening(taken.put) as driver:
-        tables = bigquery_cdc._composed(os.getpid(), replace(options, driver=driver)).ports.tables
+        tables = sink_task._composed(os.getpid(), replace(options, driver=driver)).ports.tables
         for _ in range(2):
             for number in range(3):
                 tables.ensure(replace(PLANES, name=f"planes_{number}"))

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
-from services.cdc_consumer.adapters.spark.options import decode_options, encode_options
+from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     check_java,
@@ -30,7 +30,7 @@ from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
 from services.cdc_consumer.settings import Settings, SetupSettings
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed, SinkOptions
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
@@ -196,7 +196,7 @@ def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
         "Failed to read log file file:/srv/c/offsets/72. Incomplete log file\n=== Streaming Query ===\nIdentifier: c",
         "Failed to read log file file:/srv/c/commits/5. Incomplete log file in the offset commit log",
         "Failed to read log file file:/srv/c/offsets/5. [MALFORMED_LOG_FILE] Log file was malformed. SQLSTATE: KD002",
-        "com.fasterxml.jackson.databind.exc.MismatchedInputException: No content to map due to end-of-input\n at [Source",
+        "com.fasterxml.jackson.MismatchedInputException: No content to map due to end-of-input\n at [Source",
         "Unexpected end-of-input in field name\n at [Source: REDACTED; line: 1, column: 7]\n=== Streaming Query ===",
     ],
 )
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_spark_cannot_read_is_no_failure_that_a_restart_would_
     assert isinstance(error, MisconfiguredError)
     assert error.code == "checkpoint-damaged"
     assert f"CHECKPOINT_LOCATION ({words.splitlines()[0]})" in str(error)
-    assert "move metadata, offsets and commits" in str(error)
+    assert "delete that directory" in str(error)
 
 
 def test_json_that_ends_early_in_a_task_is_no_damage_of_the_checkpoint() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.wiring import bigquery_cdc
-from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter, SinkOptions
+from services.cdc_consumer.wiring import sink_task
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter
 from services.cdc_consumer.wiring.service import state_file
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PublishResponse
@@ -40,12 +41,12 @@ OPTIONS = SinkOptions(
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
     """Be a worker process: its channel to Pub/Sub is in memory, and the logs of this process stay as they are."""
     channel = FakeChannel(lambda _name, _request: None)
-    monkeypatch.setattr(bigquery_cdc, "open_channel", lambda _host: channel)
-    monkeypatch.setattr(bigquery_cdc, "configure_logs", lambda *_arguments: None)
-    monkeypatch.setattr(bigquery_cdc, "log_whatever_happens", lambda: None)
-    bigquery_cdc._composed.cache_clear()
+    monkeypatch.setattr(sink_task, "open_channel", lambda _host: channel)
+    monkeypatch.setattr(sink_task, "configure_logs", lambda *_arguments: None)
+    monkeypatch.setattr(sink_task, "log_whatever_happens", lambda: None)
+    sink_task._composed.cache_clear()
     yield channel
-    bigquery_cdc._composed.cache_clear()
+    sink_task._composed.cache_clear()
 
 
 def defer_a_flood(options: SinkOptions) -> None:

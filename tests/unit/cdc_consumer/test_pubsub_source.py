@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from services.cdc_consumer.adapters.spark.options import decode_options, encode_options
-from services.cdc_consumer.adapters.stream import pubsub_source
-from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader, SourceOptions
+from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options, encode_options
+from services.cdc_consumer.adapters.stream import pubsub_reader
+from services.cdc_consumer.adapters.stream.pubsub_reader import pull_limits
+from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.stubs import PullResponse, Subscription
@@ -42,7 +43,7 @@ def test_options_reach_the_source_as_they_were_given() -> None:
     )
 
     assert decode_options(SourceOptions, encode_options(options)) == options
-    assert options.limits(4).messages == 25
+    assert pull_limits(options, 4).messages == 25
 
 
 @pytest.mark.parametrize(
@@ -97,16 +98,16 @@ class Pubsub:
 @pytest.fixture
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pubsub]:
     pubsub = Pubsub()
-    monkeypatch.setattr(pubsub_source, "open_channel", lambda _host: pubsub.channel)
-    monkeypatch.setattr(pubsub_source, "_PAUSE", timedelta(0))
+    monkeypatch.setattr(pubsub_reader, "open_channel", lambda _host: pubsub.channel)
+    monkeypatch.setattr(pubsub_reader, "_PAUSE", timedelta(0))
     forget_clients()
     yield pubsub
     forget_clients()
 
 
 def forget_clients() -> None:
-    pubsub_source._channel.cache_clear()
-    pubsub_source._clients.cache_clear()
+    pubsub_reader._channel.cache_clear()
+    pubsub_reader._clients.cache_clear()
 
 
 @pytest.fixture

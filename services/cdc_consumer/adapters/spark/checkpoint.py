@@ -6,6 +6,7 @@ trace. Elsewhere than on a disk (gs://bucket/x) there is no lock, and Spark's ow
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,28 @@ from shared.runtime.file_lock import FileLock
 _LOCK: Final = "consumer.lock"
 _FILE_URL: Final = re.compile(r"file:(?://)?(/(?!/).*)")
 _FIX: Final = "let this user write there, or give the consumer another directory (CHECKPOINT_LOCATION)"
+
+
+_SPARKS: Final = ("metadata", ".metadata.crc", "offsets", "commits", "sources", "state")
+"""What Spark keeps there; beside it is what the consumer knows of crashes, deferred messages and mirrors."""
+_ASIDE: Final = "damaged"
+
+
+def set_aside(location: str | None) -> Path | None:
+    """Move Spark's files of a checkpoint into a directory beside them, in the place of the ones before; return which.
+
+    None where it is not on a disk of this machine. Nothing is lost by it: only Pub/Sub's acks say what is done.
+    """
+    directory = on_disk(location)
+    if directory is None:
+        return None
+    aside = directory / _ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for name in _SPARKS:
+        if (directory / name).exists():
+            (directory / name).rename(aside / name)
+    return aside
 
 
 def on_disk(location: str | None) -> Path | None:

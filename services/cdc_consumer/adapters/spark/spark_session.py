@@ -108,21 +108,25 @@ class QueryFailedError(Exception):
     """The streaming query ended by itself."""
 
 
+class CheckpointDamagedError(MisconfiguredError):
+    """Spark cannot read its own files of the checkpoint, so that a restart would fail in the same way."""
+
+
 def error_of(words: str) -> Exception:
     """Return what ended a query: an error of a Python process in its own words, which Spark hands on as text.
 
-    MisconfiguredError too where Spark cannot read its own checkpoint: a restart would fail in the same way.
+    CheckpointDamagedError where Spark cannot read its own checkpoint.
     """
     misconfigured = _MISCONFIGURED.search(words)
     if misconfigured is not None:
         return MisconfiguredError.from_text(misconfigured[1].strip(), "spark-task-refused")
     damaged = _DAMAGED.search(words)
     if damaged is not None and "Traceback" not in words:
-        return MisconfiguredError(
+        return CheckpointDamagedError(
             "checkpoint-damaged",
-            f"Spark cannot read what it has kept in CHECKPOINT_LOCATION ({damaged[0].strip()}), as after a full disk, a "
-            "power failure or a newer Spark: move metadata, offsets and commits out of it, and start the consumer; "
-            "nothing is lost, since what was not acked comes again",
+            f"Spark cannot read what it has kept in CHECKPOINT_LOCATION ({damaged[0].strip()}), as after a full disk, "
+            "a power failure or a newer Spark: delete that directory, and start the consumer; nothing is lost, since "
+            "what was not acked comes again",
         )
     return QueryFailedError("\n".join(_PYTHON_ERROR.findall(words)[-2:]) or words)
 

@@ -7,131 +7,28 @@ Rows are MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and the sink ackno
 knows what is done and what is not, the checkpoint only counts micro-batches. So delivery is at least once, and one
 evaluation per micro-batch is all a query may have: a second one pulls other messages.
 
-The first messages are waited for on the driver, where the offset is asked for, and travel in the plan. So an idle
-query runs no micro-batch and costs one blocked call; no task ever waits for messages while another holds some; and
-how much there is decides how many tasks read. The tasks take what is there and leave.
-
 The option ``settings`` holds the JSON of `SourceOptions` (`encode_options`).
+
+Spark starts a process of its own for each step of planning. Most of them need no more than what is here, so what pulls
+(`pubsub_reader`) is imported by those alone that do: that is a second less for each of the others.
 """
 
-import functools
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from itertools import chain
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import structlog
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
-from services.cdc_consumer.adapters.spark.options import decode_options
-from services.cdc_consumer.adapters.stream.data_files import DataFile
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.adapters.stream.pulling import (
-    Puller,
-    PullLimits,
-    ack_deadline_of,
-    ack_ids,
-    to_record_batch,
-)
-from services.cdc_consumer.adapters.stream.reports import DriverAddress, send_report
-from services.cdc_consumer.core.stream.counts import Counts, Report
+from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, MESSAGE_DDL
-from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.pubsub.channels import open_channel
-from shared.pubsub.stubs import PullResponse
-from shared.runtime.logs import configure_logs, log_whatever_happens
-from shared.runtime.metrics import RETRIED
-from shared.runtime.retries import name_emulators, retrying
-from shared.runtime.stop import Stop
 
-_PEEK: Final = 2  # messages waited for: more than one means that there is a backlog, and work for all tasks
-_PAUSE: Final = timedelta(milliseconds=200)  # Spark asks again after 10 ms when there is nothing
-_EMPTY_ANSWERS: Final = 5  # one after the other, after a wait that found nothing: then the subscription is drained
-_COLD_PLANS: Final = 2  # micro-batches, one task and several, whose workers are just being started
-_COLD_DEADLINES: Final = 4
-_SERVICE_PULL: Final = timedelta(minutes=10)
-# The emulator answers a waiting pull with nothing shortly before the call's deadline, and goes on serving a cancelled
-# one: it leases messages that no task gets. So there a pull is short, and awaited at the end.
-_EMULATOR_PULL: Final = timedelta(seconds=5)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """The options of the source."""
-
-    subscription: str
-    """Its full name."""
-    emulator_host: str | None = None
-    tasks: int = 2
-    """How many read when behind."""
-    micro_batch_messages: int = 10_000
-    micro_batch_bytes: int = 128 * 1024 * 1024
-    linger: timedelta = timedelta(milliseconds=50)
-    """How long a task waits for more messages when quiet; ``longest_linger`` when behind."""
-    longest_linger: timedelta = timedelta(seconds=2)
-    idle_wait: timedelta = timedelta(seconds=8)
-    """How long one call blocks while there are no messages."""
-    ack_deadline: timedelta | None = None
-    """None: Pub/Sub is asked for it."""
-    stop_file: str | None = None
-    """Once this file is there, the wait ends."""
-    driver: DriverAddress | None = None
-    """Where the leases taken are reported; None: nowhere."""
-    data_directory: str | None = None
-    """Where the messages' data goes past Spark, if all tasks run on one machine (`data_files`)."""
-    log_level: str = "INFO"
-
-    def __post_init__(self) -> None:
-        if min(self.tasks, self.micro_batch_messages, self.micro_batch_bytes) < 1:
-            raise MisconfiguredError(
-                "pubsub-option-too-small", "options tasks, micro_batch_messages and micro_batch_bytes are at least 1"
-            )
-        if not timedelta(seconds=1) <= self.idle_wait <= timedelta(minutes=1):
-            raise MisconfiguredError(
-                "idle-wait-out-of-bounds",
-                "option idle_wait has to be between 1s and 60s: a stop may have to wait that long",
-            )
-
-    def limits(self, tasks: int) -> PullLimits:
-        """Return what each of so many tasks may take."""
-        return PullLimits(
-            messages=max(1, self.micro_batch_messages // tasks),
-            bytes=max(1, self.micro_batch_bytes // tasks),
-            linger=self.linger,
-            longest=max(self.linger, self.longest_linger),
-        )
-
-
-@dataclass
-class MessagesPartition(InputPartition):
-    """What one task reads: the messages that the driver has leased already, and what else there is."""
-
-    index: int
-    options: SourceOptions
-    limits: PullLimits
-    ack_deadline: timedelta
-    pulled: bytes = b""
-    """A PullResponse."""
-
-
-@dataclass(slots=True)
-class _Pulled:
-    """Messages leased on the driver for the micro-batch that ends at ``end``."""
-
-    end: int
-    response: Any
-    taken_at: float
-    planned: bool = False
+    from services.cdc_consumer.adapters.stream.pubsub_reader import MessagePlanner
 
 
 class PubsubDataSource(DataSource):
@@ -157,11 +54,6 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._pulled: _Pulled | None = None
-        self._ack_deadline = options.ack_deadline
-        self._drain = False
-        self._drained = False
-        self._plans = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return where a new checkpoint begins to count."""
@@ -173,185 +65,28 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Go on until a pull that waited found nothing: until the subscription is drained."""
-        self._drain = True
+        self._planner.drain = True
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return the next offset once there are messages, or ``start`` after `idle_wait` without any."""
-        if isinstance(limit, ReadAllAvailable):
-            raise MisconfiguredError(
-                "trigger-once-refused",
-                "trigger(once=True) asks for everything in one micro-batch, whose leases would end before it does: "
-                "use trigger(availableNow=True)",
-            )
-        end = start["batch"] + 1
-        if self._pulled is not None and self._pulled.end == end:
-            return {"batch": end}
-        self._pulled = None  # those of the micro-batch before are its tasks'
-        if self._stopping() or self._drained:
-            _pause()
-            return start
-        response = self._wait_for_messages()
-        if response is None:
-            return start
-        self._pulled = _Pulled(end, response, time.monotonic())
-        if self._stopping():
-            self.stop()
-            return start
-        return {"batch": end}
+        return self._planner.latest_offset(start, limit)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Plan one task when quiet, all when behind; the first takes what the driver holds."""
-        if start == end:
-            return []
-        options, deadline = self._options, self._deadline()
-        pulled = self._pulled if self._pulled is not None and self._pulled.end == end["batch"] else None
-        if pulled is None:  # the micro-batch of an earlier run, done again after a restart
-            tasks = options.tasks
-        else:
-            pulled.planned = True
-            tasks = options.tasks if len(pulled.response.received_messages) >= _PEEK else 1
-            self._refresh(pulled, deadline)
-        plan = [MessagesPartition(index, options, options.limits(tasks), deadline) for index in range(tasks)]
-        if pulled is not None:
-            left = replace(plan[0].limits, messages=plan[0].limits.messages - len(pulled.response.received_messages))
-            plan[0] = replace(plan[0], pulled=pulled.response.SerializeToString(), limits=left)
-        return plan
+        return self._planner.partitions(start, end)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are released."""
-        assert isinstance(partition, MessagesPartition)
-        exempt_imports()
-        clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
-        pulled = [PullResponse.FromString(partition.pulled)] if partition.pulled else []
-        taken: list[str] = []
-        given_back, unseen = clients.leases.given_back, clients.puller.given_back
-        with clients.leases.keeper() as keeper, _keeping_data(partition.options.data_directory) as keep:
-            try:
-                for response in chain(pulled, clients.puller.collect(partition.limits)):
-                    ids = ack_ids(response)
-                    taken += ids
-                    keeper.add(ids)
-                    yield to_record_batch(response, keep)
-            except BaseException:  # GeneratorExit too: Spark throws away what it has been given already
-                clients.leases.release(taken)
-                raise
-            finally:
-                counts = Counts(
-                    taken=len(taken) + clients.puller.given_back - unseen,
-                    given_back=clients.leases.given_back - given_back,
-                )
-                send_report(partition.options.driver, Report(counts=counts))
-        structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))
+        from services.cdc_consumer.adapters.stream.pubsub_reader import read_messages  # noqa: PLC0415  a task alone
+
+        return read_messages(partition)
 
     def stop(self) -> None:
         """Give back what the driver holds and no task was planned for, and what a pull that waits still brings."""
-        pulled, self._pulled = self._pulled, None
-        clients = self._clients()
-        before = clients.leases.given_back
-        if pulled is not None and not pulled.planned:
-            clients.leases.release(ack_ids(pulled.response))
-        clients.puller.wait_no_more(_EMULATOR_PULL + _PAUSE if self._options.emulator_host else timedelta(0))
-        given_back = clients.leases.given_back - before
-        if given_back:
-            counts = Counts(taken=given_back, given_back=given_back)
-            send_report(self._options.driver, Report(counts=counts))
+        self._planner.stop()
 
-    def _wait_for_messages(self) -> Any | None:
-        began, response, retries = time.monotonic(), None, RETRIED.made()
-        try:
-            for attempt in retrying(Stop(), self._options.idle_wait):
-                with attempt:
-                    response = self._pull()
-            self._drained = self._drain and response is None
-        except TransientError as error:  # Pub/Sub is unavailable and keeps the backlog; the query lives on
-            structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
-        if made := RETRIED.since(retries):  # in a process of the source's own, whose metrics are not scraped
-            send_report(self._options.driver, Report(retries=made))
-        if response is None and time.monotonic() - began < _PAUSE.total_seconds():
-            _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
-        return response
+    @cached_property
+    def _planner(self) -> "MessagePlanner":
+        from services.cdc_consumer.adapters.stream.pubsub_reader import MessagePlanner  # noqa: PLC0415  one process
 
-    def _pull(self) -> Any | None:
-        puller, most = self._clients().puller, min(_PEEK, self._options.micro_batch_messages)
-        lasts = _EMULATOR_PULL if self._options.emulator_host else _SERVICE_PULL
-        began = time.monotonic()
-        response = puller.first(self._options.idle_wait, most, lasts, self._stopping)
-        while self._drain and response is None and not self._stopping():
-            left = self._options.idle_wait - timedelta(seconds=time.monotonic() - began)
-            if left <= timedelta(0):  # nothing came, or no answer at all: only answers say "drained"
-                return self._pull_again(puller, most)
-            _pause()  # an empty answer at once is allowed to Pub/Sub, and no sign that nothing is left
-            response = puller.first(left, most, lasts, self._stopping)
-        return response
-
-    def _pull_again(self, puller: Puller, most: int) -> Any | None:
-        """Return what one of several pulls finds: one alone may be answered with nothing while there is a backlog."""
-        for _ in range(_EMPTY_ANSWERS):
-            response = puller.now(most)
-            if response is not None or self._stopping():
-                return response
-            _pause()
-        return None
-
-    def _refresh(self, pulled: _Pulled, deadline: timedelta) -> None:
-        """Extend the leases if Spark took its time, so that the tasks get them at nearly full length.
-
-        At first Spark still has to start the workers, and no process extends the leases meanwhile.
-        """
-        cold, self._plans = self._plans < _COLD_PLANS, self._plans + 1
-        if cold or time.monotonic() - pulled.taken_at > deadline.total_seconds() / 3:
-            try:
-                self._clients().leases.extend(ack_ids(pulled.response), times=_COLD_DEADLINES if cold else 1)
-            except TransientError as error:
-                structlog.get_logger().warning("leases_not_extended", error=str(error))
-
-    def _stopping(self) -> bool:
-        return self._options.stop_file is not None and Path(self._options.stop_file).exists()
-
-    def _deadline(self) -> timedelta:
-        if self._ack_deadline is None:
-            channel = _channel(os.getpid(), self._options.emulator_host, self._options.log_level)
-            for attempt in retrying(Stop(), timedelta(seconds=30)):
-                with attempt:
-                    self._ack_deadline = ack_deadline_of(channel, self._options.subscription)
-        assert self._ack_deadline is not None
-        return self._ack_deadline
-
-    def _clients(self) -> "_Clients":
-        return _clients(os.getpid(), self._options, self._deadline())
-
-
-@dataclass(frozen=True, slots=True)
-class _Clients:
-    puller: Puller
-    leases: PubsubLeases
-
-
-# A worker process serves one task after another, in changing roles: what it has opened stays open. The process id is
-# part of the key because a channel does not survive a fork.
-@functools.cache
-def _channel(_process: int, emulator_host: str | None, log_level: str) -> Any:
-    configure_logs("cdc_consumer", log_level)  # Spark's processes start with none
-    log_whatever_happens()
-    name_emulators({"PUBSUB_EMULATOR_HOST": emulator_host})
-    return open_channel(emulator_host)
-
-
-@functools.cache
-def _clients(process: int, options: SourceOptions, ack_deadline: timedelta) -> _Clients:
-    channel = _channel(process, options.emulator_host, options.log_level)
-    leases = PubsubLeases(channel, options.subscription, ack_deadline, Stop())
-    return _Clients(Puller(channel, options.subscription, leases), leases)
-
-
-@contextmanager
-def _keeping_data(directory: str | None) -> Iterator[Callable[[Sequence[bytes]], Sequence[str]] | None]:
-    if directory is None:
-        yield None
-        return
-    with DataFile(Path(directory)) as file:
-        yield file.keep
-
-
-def _pause() -> None:
-    threading.Event().wait(_PAUSE.total_seconds())
+        return MessagePlanner(self._options)

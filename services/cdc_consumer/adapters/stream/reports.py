@@ -16,7 +16,6 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from typing import Any, Final
@@ -24,6 +23,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from services.cdc_consumer.adapters.spark.options import DriverAddress
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from services.cdc_consumer.ports import SharedPoisonLimit
@@ -39,15 +39,6 @@ _LAST_WORDS: Final = 3.0  # seconds in which processes that are about to end may
 _SILENCE: Final = 0.5
 _TURNS: Final = 50
 _STOP: Final = b"stop\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverAddress:
-    """Where the driver listens, and what it has to be shown."""
-
-    host: str
-    port: int
-    secret: str = field(repr=False)
 
 
 class _Line(msgspec.Struct, omit_defaults=True):

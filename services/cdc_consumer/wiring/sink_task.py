@@ -1,0 +1,172 @@
+"""What a task of the sink `bigquery_cdc` does: the composition root on an executor.
+
+Spark keeps the worker processes from one task to the next, so what a task opens here the next one finds open.
+"""
+
+import functools
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.mask_key import read_mask_key
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.spark.options import SinkOptions
+from services.cdc_consumer.adapters.stream.data_files import with_data
+from services.cdc_consumer.adapters.stream.leases import PubsubLeases
+from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
+from services.cdc_consumer.adapters.stream.reports import (
+    DriverPoisonLimit,
+    check_driver_answers,
+    request_at_driver_stop,
+    send_report,
+)
+from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile, subscription_scope
+from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
+from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.core.schema.destinations import Plan
+from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
+from services.cdc_consumer.core.stream.task_totals import TaskTotals
+from shared.contracts.errors import TransientError
+from shared.contracts.tables_file import read_tables_file
+from shared.pubsub.channels import open_channel
+from shared.pubsub.dead_letters import DeadLetterPublisher
+from shared.runtime.clock import SystemClock
+from shared.runtime.logs import configure_logs, log_whatever_happens
+from shared.runtime.metrics import RETRIED
+from shared.runtime.retries import name_emulators, retrying
+from shared.runtime.stop import Stop
+
+_NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
+_FIRST_ANSWER: Final = timedelta(seconds=30)
+
+
+def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> Counts:
+    """Apply one task's messages and return what became of them. What fails has given its messages back."""
+    if not any(batch.num_rows for batch in batches):
+        return Counts()
+    composed = _composed(os.getpid(), options)
+    messages, leases = pa.Table.from_batches(batches), composed.leases
+    oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
+
+    before, retries = composed.writer.appends, RETRIED.made()
+
+    def report(counts: Counts | None = None, oldest_outstanding: int | None = None, *, ended: bool = False) -> None:
+        writer = composed.writer
+        told = Report(
+            counts=counts or Counts(),
+            process=_process_name(),
+            appends=writer.appends.since(before) if ended else Appends(),
+            retries=RETRIED.since(retries) if ended else {},
+            connections=writer.connections_open,
+            oldest_held=oldest_outstanding,
+        )
+        send_report(options.driver, told)
+
+    def waiting(table: str = "", why: str = "") -> None:
+        report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)
+
+    report(oldest_outstanding=oldest)
+    ports = replace(composed.ports, waiting=waiting)
+    acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
+    try:
+        whole = _with_data(options, messages, leases)
+        counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
+    except BaseException as error:  # a task that fails has no commit message, so it reports by itself
+        if isinstance(error, TransientError):  # what it was about to dead-letter comes again
+            composed.memory.dead_letter_limit.remember(TaskTotals())
+        left = Counts(
+            messages=len(messages),
+            acked=leases.acked - acked,
+            deferred=leases.deferred_count - deferred,
+            deferred_until=leases.deferred_until,
+            given_back=leases.given_back - given_back,
+        )
+        composed.deferrals.take(left)
+        report(left, ended=True)
+        raise
+    composed.deferrals.take(counts)
+    report(ended=True)
+    return counts
+
+
+def _with_data(options: SinkOptions, messages: pa.Table, leases: PubsubLeases) -> pa.Table:
+    directory = options.data_directory
+    try:
+        return with_data(messages, Path(directory) if directory else None)
+    except BaseException:
+        leases.release(messages["ack_id"].to_pylist())
+        raise
+
+
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    ports: Ports
+    leases: PubsubLeases
+    writer: AppendStreams
+    deferrals: Deferrals
+    memory: Memory
+    stop: Stop
+
+
+# One per worker process and sink, kept from task to task: connections stay open, tables stay known. The process id is
+# part of the key because a channel does not survive a fork.
+@functools.cache
+def _composed(_process: int, options: SinkOptions) -> _Composed:
+    configure_logs("cdc_consumer", options.log_level)
+    log_whatever_happens()
+    name_emulators(
+        {
+            "PUBSUB_EMULATOR_HOST": options.pubsub_emulator_host,
+            "BIGQUERY_EMULATOR_HOST": options.bigquery_emulator_host,
+            "BIGQUERY_STORAGE_EMULATOR_HOST": options.bigquery_storage_emulator_host,
+        }
+    )
+    stop, clock = Stop(), SystemClock()
+    if options.driver is not None:
+        check_driver_answers(options.driver)
+        request_at_driver_stop(options.driver, stop)
+    pubsub = open_channel(options.pubsub_emulator_host)
+    storage = open_storage_channel(options.bigquery_storage_emulator_host)
+    client = open_client(options.project, options.bigquery_emulator_host)
+    deadline = options.ack_deadline
+    for attempt in retrying(stop, _FIRST_ANSWER):
+        with attempt:
+            deadline = deadline or ack_deadline_of(pubsub, options.subscription)
+    assert deadline is not None
+    # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
+    leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
+    writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
+    suspects = Path(options.state_directory) if options.state_directory else None
+    scope = subscription_scope(options.pubsub_emulator_host, options.subscription)
+    limit = DriverPoisonLimit(options.driver) if options.driver is not None else DeadLetterLimit()
+    ports = Ports(
+        leases=leases,
+        crash_counts=CrashCountsOnDisk(suspects, scope),
+        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
+        tables=BigQueryTables(
+            client,
+            options.project,
+            options.dataset,
+            clock_margin=options.clock_margin,
+            progressed=lambda: send_report(options.driver, Report()),  # a sign of life
+        ),
+        writer=writer,
+    )
+    file = read_tables_file(options.tables_file)
+    plan = Plan(file, options.dataset, read_mask_key(file, expected=options.mask_key))
+    deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
+    return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=limit, plan=plan), stop)
