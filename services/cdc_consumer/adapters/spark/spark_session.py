@@ -24,6 +24,7 @@ import psutil
 import structlog
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.logs import logs_are_text, text_of
@@ -270,6 +271,16 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
             java.end()
 
 
+def _start_workers(session: SparkSession) -> None:
+    """Let Spark start the daemon of its Python workers while the query is still planned, which leaves cores idle."""
+    with contextlib.suppress(Exception):  # the query starts them just as well
+        session.range(1).select(udf(_unchanged, "long")("id")).collect()
+
+
+def _unchanged(value: int) -> int:
+    return value
+
+
 class Java:
     """The process of the driver's Java, which PySpark connects to.
 
@@ -322,6 +333,8 @@ class Java:
             for name in address:  # for PySpark alone, not for other child processes
                 del self._environ[name]
         self._connected = True
+        if self._settings["spark.master"].startswith("local"):  # elsewhere executors come and go
+            threading.Thread(target=_start_workers, args=(session,), name="start workers", daemon=True).start()
         return session
 
     def wait(self) -> int:
