@@ -23,9 +23,9 @@ from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import TABLES, Workload, bigquery_schema, differences
 
-ACCEPTED_TARGET = 80_000
-APPLIED_TARGET = 30_000
-ZIPF_TARGET = 0.4
+ACCEPTED_TARGET = 200_000
+APPLIED_TARGET = 100_000
+ZIPF_TARGET = 0.15
 KINDS = ("uniform", "zipf")
 SLOW_RATE = 10_000
 _SLOW_SHARE = 3
