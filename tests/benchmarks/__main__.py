@@ -21,7 +21,7 @@ from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
 from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.drain import measure_drain
-from tests.benchmarks.flatness import measure_flatness
+from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
 from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.peer import measure_java
@@ -83,6 +83,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_java(platform, sizes)
             case "flatness":
                 measured += measure_flatness(platform, sizes)
+            case "backlog":
+                measured += measure_backlog(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
             case "completion":

@@ -8,6 +8,7 @@ whose ack deadline has expired.
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ _BACKLOGS: Final = (100, 10, 1)
 """What the largest backlog is divided by."""
 _MANY: Final = (1, 10, 100)
 _MB: Final = 1e6
+_TIMES: Final = 10
 
 
 def measure_flatness(platform: Platform, sizes: Sizes) -> list[Measured]:
@@ -61,6 +63,36 @@ def _measure(platform: Platform, sizes: Sizes, name: str, changes: int, tables: 
         Measured(name=f"flat.{name}.cpu", unit="us/change", runs=[cost], note="all processes of the consumer"),
         Measured(name=f"flat.{name}.memory", unit="MB", runs=[memory.most / _MB], note="the most, of all of them"),
         Measured(name=f"flat.{name}.messages_again", unit="messages", runs=[again]),
+    ]
+
+
+def measure_backlog(platform: Platform, sizes: Sizes) -> list[Measured]:
+    """Drain a tenth of the largest backlog, and then all of it, by one consumer; the changes are small.
+
+    The whole is the tenth ten times over, so the same changes come again: they are read, parsed and compared as others.
+    """
+    workload, stop = Workload(sizes.keys, seed=4, small=True), platform.processes.stop
+    tenth = pack(platform.pubsub, PROJECT, "backlog", workload.records(sizes.backlog // _TIMES), sizes.rate, stop)
+    platform.say(f"  {tenth}")
+    pipeline, drained = platform.pipeline("backlog", null=True), Drained()
+    with running_consumer(platform, pipeline, "consumer-backlog") as consumer:
+        used = []
+        for times in (1, _TIMES):
+            part = replace(tenth, messages=[*tenth.messages] * times, sizes=[*tenth.sizes] * times)
+            leased = consumer.metrics()["millrace_leases_acquired_total"]
+            with most_memory(consumer.process) as memory:
+                drain_to_accepted(platform, pipeline, consumer, part, drained)
+            used.append(memory.most / _MB)
+            again = consumer.metrics()["millrace_leases_acquired_total"] - leased - len(part.messages)
+    costs = [sum(seconds for who, seconds in one.items() if who.startswith("consumer")) for one in drained.cpu]
+    note = f"{sizes.backlog:,} changes at once; {costs[0]:.1f} us and {used[0]:,.0f} MB for a tenth of them"
+    return [
+        Measured(name="backlog.accepted", unit="changes/s", runs=drained.rates[1:], note=note),
+        Measured(name="backlog.cpu", unit="us/change", runs=costs[1:]),
+        Measured(
+            name="backlog.memory", unit="MB", runs=used[1:], baseline_runs=used[:1], note="beside that of a tenth"
+        ),
+        Measured(name="backlog.messages_again", unit="messages", runs=[again]),
     ]
 
 

@@ -10,6 +10,7 @@ PARTS: Final = (
     "drain",
     "java",
     "flatness",
+    "backlog",
     "reader",
     "completion",
     "snapshot",
@@ -54,6 +55,9 @@ class Sizes:
     records: int = setting("records in a reader's backlog", env="BENCH_RECORDS", default=10_000, least=10)
     flat: int = setting(
         "changes in the largest backlog of flatness", env="BENCH_FLAT_CHANGES", default=1_000_000, least=1_000
+    )
+    backlog: int = setting(
+        "changes in the backlog of the part of that name", env="BENCH_BACKLOG", default=10_000_000, least=100
     )
     snapshot_rows: int = setting("rows of a snapshot", env="BENCH_SNAPSHOT_ROWS", default=50_000, least=5)
     letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)

@@ -89,6 +89,11 @@ def _row_text(key: int, number: int) -> str:
     )
 
 
+def _small_row_text(_key: int, number: int) -> str:
+    nothing = ",".join(f'"{name}":null' for name in COLUMNS if name not in ("id", "visits"))
+    return f'{{{nothing},"visits":"{number}"}}'
+
+
 _COLUMN_TYPES: Final = tuple(
     SpannerColumnType(name, f'{{"code":"{kind}"}}', name == "id", ordinal)
     for ordinal, (name, kind) in enumerate(COLUMNS.items(), start=1)
@@ -99,10 +104,17 @@ class Workload:
     """An endless row of change records, and what they leave behind."""
 
     def __init__(
-        self, keys: int, seed: int, began: int = 1_700_000_000_000_000, tables: Sequence[str] = TABLES
+        self,
+        keys: int,
+        seed: int,
+        began: int = 1_700_000_000_000_000,
+        tables: Sequence[str] = TABLES,
+        *,
+        small: bool = False,
     ) -> None:
-        """Begin after an instant, in microseconds."""
+        """Begin after an instant, in microseconds. ``small``: all columns but the key and one are NULL."""
         self._tables = tables
+        self._text = _small_row_text if small else _row_text
         self._random = np.random.default_rng(seed)
         self._keys = keys
         weights = 1 / np.arange(1, keys + 1, dtype=float) ** ZIPF
@@ -135,7 +147,7 @@ class Workload:
         mods = []
         for key in keys:
             self._number += 1
-            mods.append(Mod(f'{{"id":"{key}"}}', None if kind == "DELETE" else _row_text(key, self._number), None))
+            mods.append(Mod(f'{{"id":"{key}"}}', None if kind == "DELETE" else self._text(key, self._number), None))
             if kind == "DELETE":
                 rows.pop(key, None)
             else:

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.documents import chart_values, commands, configuration, errors, log_events, metrics, roles, wire_messages
+from tests.documents import (
+    chart_values,
+    commands,
+    configuration,
+    errors,
+    log_events,
+    measurements,
+    metrics,
+    roles,
+    wire_messages,
+)
 from tests.documents.drawings import DRAWINGS
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -19,4 +29,5 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     roles.FILE: roles.text,
     **DRAWINGS,
     **wire_messages.FILES,
+    **measurements.FILES,
 }

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,10 @@ PROMISED = {
     "flat.1_tables.cpu",
     "flat.100_tables.memory",
     "flat.100_tables.messages_again",
+    "backlog.memory",
+    "backlog.messages_again",
+    "start.ready",
+    "start.first_change",
     "reader.records_per_cpu_second",
     "completion.cpu_per_change",
     "completion.published_p50_at_100",
@@ -47,6 +53,16 @@ PROMISED = {
     "replay.letters_asking_for_mirrors",
 }
 
+FLAT = 1.15
+"""How many times the memory of a tenth of a backlog all of it may take."""
+
+
+@pytest.mark.timeout(1200)
+def test_ten_million_small_changes_take_the_memory_of_one_million_and_none_comes_again(tmp_path: Path) -> None:
+    figures = measured(tmp_path / "bench.json", {"BENCH_ONLY": "backlog"})[1]
+    assert figures["backlog.memory"]["value"] < FLAT * figures["backlog.memory"]["baseline"]
+    assert figures["backlog.messages_again"]["value"] == 0
+
 
 @pytest.mark.timeout(1200)
 def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
@@ -55,6 +71,7 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_RUNS": "1",
         "BENCH_REPEATS": "0",
         "BENCH_FLAT_CHANGES": "1000",
+        "BENCH_BACKLOG": "2000",
         "BENCH_KEYS": "500",
         "BENCH_BASELINE_CHANGES": "200",
         "BENCH_RECORDS": "100",
@@ -62,20 +79,8 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_SNAPSHOT_ROWS": "1000",
         "BENCH_LETTERS": "200",
         "BENCH_REPLAYED": "200",
-        "BENCH_OUTPUT": str(tmp_path / "bench.json"),
     }
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks"],
-        cwd=ROOT,
-        env={**os.environ, **tiny},
-        capture_output=True,
-        text=True,
-        timeout=1100,
-        check=False,
-    )
-
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    figures = {one["name"]: one for one in json.loads((tmp_path / "bench.json").read_text())}
+    ended, figures = measured(tmp_path / "bench.json", tiny)
     assert figures.keys() >= PROMISED
     for one in figures.values():
         assert one.keys() >= {"name", "value", "unit", "runs"}
@@ -93,7 +98,22 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
     assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
     assert figures["drain.applied"]["target"] == APPLIED_TARGET
     assert figures["amplification.zipf"]["value"] <= figures["amplification.uniform"]["value"] <= 1
-    assert "every value as it should be" in ended.stdout
+    assert "every value as it should be" in ended
     # The profiles. So few changes are through most stages between two looks, but not through what waits for them.
     for part in ("consumer, 2,000 changes", "JVM: tasks", "PySpark worker", "append: answers", "reader, 100 changes"):
-        assert part in ended.stdout
+        assert part in ended
+
+
+def measured(output: Path, sizes: Mapping[str, str]) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
+    """Run `make bench`; return what it printed, and its figures by their names."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks"],
+        cwd=ROOT,
+        env={**os.environ, **sizes, "BENCH_OUTPUT": str(output)},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout, {one["name"]: one for one in json.loads(output.read_text())}

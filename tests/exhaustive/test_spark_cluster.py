@@ -6,9 +6,9 @@ import pytest
 
 from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import Service
-from tests.builders import a_change, a_message
+from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import ON_SPARK, TIMEOUT, World, acks, asked, ends
+from tests.worlds.consumer import ON_SPARK, TIMEOUT, World, acks, asked, counter, ends
 from tests.worlds.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -91,8 +91,50 @@ def test_a_driver_that_is_killed_in_mid_batch_loses_nothing(world: World, cluste
     first.process.kill()
     world.fix()
 
-    second = world.start("first")
+    second = world.start("first", module=ON_SPARK, **cluster.settings)
     world.wait_for_rows(dict.fromkeys(range(CHANGES), "name 9"))
     world.processes.wait_until(acks(second, CHANGES), "all acks", TIMEOUT)
     assert ends(second) == 0
+    assert world.letters() == []
+
+
+def test_a_drain_on_a_cluster_ends_with_success_or_with_what_it_leaves(world: World, cluster: SparkCluster) -> None:
+    world.publish(*changes(1), a_message(a_change(1), header=a_header("pilots")))
+    assert drained(world, cluster, "first") == 0
+    assert world.names() == dict.fromkeys(range(CHANGES), "name 1")
+
+    refused = f"{world.pipeline.project}.{world.pipeline.dataset}.pilots"
+    world.fault(action="answer", status="PERMISSION_DENIED", table=refused)
+    world.publish(*changes(2), a_message(a_change(1, 2), header=a_header("pilots")))
+    assert drained(world, cluster, "second") == 3
+    assert world.names() == dict.fromkeys(range(CHANGES), "name 2")
+    assert world.letters() == []
+
+
+def drained(world: World, cluster: SparkCluster, name: str) -> int | None:
+    """Drain the subscription on the cluster; return the exit code, once no lease is unaccounted for."""
+    consumer = world.launch(name, module=ON_SPARK, TRIGGER="available-now", **cluster.settings)
+    consumer.process.expected_to_end = True
+    code = consumer.process.wait(TIMEOUT)
+    (counted,) = events(consumer.process, "leases_counted")
+    assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["deferred"] + counted["given_back"])
+    return code
+
+
+def test_two_consumers_share_a_subscription_and_both_apply(world: World) -> None:
+    consumers = [world.start(name, MICRO_BATCH_MESSAGES="20") for name in ("first", "second")]
+    sequence = 0
+
+    def both_have_acked() -> bool:
+        nonlocal sequence
+        sequence += 1
+        world.publish(*changes(sequence))
+        return all(counter(one, "millrace_leases_acked_total") for one in consumers)
+
+    world.processes.wait_until(both_have_acked, "acks of both", TIMEOUT)
+    world.wait_for_rows(dict.fromkeys(range(CHANGES), f"name {sequence}"))
+    for one in consumers:
+        assert ends(one) == 0
+        (counted,) = events(one.process, "leases_counted")
+        assert counted["left"] == 0
     assert world.letters() == []

@@ -23,6 +23,7 @@ PORTS: Final = (
     *("BIGTABLE_READER_HOURLY_WEATHER_PORT", "BIGTABLE_READER_AIRPORT_TRAFFIC_PORT"),
     *("CDC_CONSUMER_PORT", "DEAD_LETTER_PORT", "DEAD_LETTER_API_PORT"),
 )
+_BASE: Final = "python:3.11-slim-bookworm"
 _SHORT: Final = timedelta(minutes=1)
 _READY: Final = ("python", "-S", "-m", "shared.runtime.probe", "ready")
 _HOW_TO_GET: Final = (
@@ -47,8 +48,15 @@ class Project:
         self._containers: Mapping[str, str] = {}
         self._docker = self._found()
         self._compose = self._compose_found()
+        if (base := self._base_of_this_machine()) is not None:
+            self._environment.setdefault("BASE", base)
         if "bridge" not in self.docker("network", "ls", "--format", "{{.Name}}").split():
             self._environment["BUILD_NETWORK"] = "host"  # or no build would reach a package
+
+    def _base_of_this_machine(self) -> str | None:
+        """Return the tag of the base image where the engine's image of it came from no registry, so has no digest."""
+        ran = self._ran([self._docker, "image", "inspect", "--format", "{{len .RepoDigests}}", _BASE], _SHORT)
+        return _BASE if ran.returncode == 0 and ran.stdout.strip() == "0" else None
 
     @property
     def engine(self) -> str:

@@ -22,7 +22,7 @@ WITH_SHARED: Mapping[str, Sequence[str]] = {
 """What each image has of the code, beside what is shared."""
 OURS = (*WITH_SHARED, *EMULATORS)
 TARGETS = (*OURS, "emulators_of_sdk")
-BASE = "python:3.11-slim-bookworm"
+BASE = "$BASE"
 BUILDS = [*map(Path, ("deploy/Dockerfile", "deploy/local/emulators_of_sdk/compose.yaml"))]
 BUILDS += map(Path, ("README.md", "docs/how-to/run-in-containers.md"))
 BUILDS += [Path("emulators", name, "README.md") for name in EMULATORS]
@@ -41,7 +41,7 @@ def instructions() -> Sequence[Instruction]:
 def stages() -> Mapping[str, Sequence[Instruction]]:
     """Return the instructions of every stage, those of the stages that it is made from before its own."""
     found: dict[str, list[Instruction]] = {BASE: []}
-    for name, rest in instructions():
+    for name, rest in instructions()[1:]:  # the first says what BASE is
         if name == "FROM":
             base, _, stage = rest.split()
             found[stage] = [*found[base]]
@@ -139,6 +139,15 @@ def test_packages_are_the_locked_ones_and_are_installed_in_a_stage_of_their_own(
     assert len(installing) == 1
     assert re.search(r" install --no-deps .*--require-hashes --requirement\"$", options)
     assert "INSTALL" not in " ".join(rest for _, rest in stages()[name])
+
+
+def test_the_base_has_a_digest_which_the_compose_files_repeat() -> None:
+    name, rest = instructions()[0]
+    pinned = rest.removeprefix("BASE=")
+    assert name == "ARG"
+    assert re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", pinned)
+    for file in ("docker-compose.yaml", "deploy/local/emulators_of_sdk/compose.yaml"):
+        assert f"BASE: ${{BASE:-{pinned}}}\n" in (ROOT / file).read_text()
 
 
 def test_every_base_is_the_same_and_nothing_asks_for_a_newer_builder_than_buildkit_of_20_10() -> None:
