@@ -74,18 +74,17 @@ def running_reader(
 
 
 def measure_reader(platform: Platform, sizes: Sizes) -> list[Measured]:
-    """Measure the reader and the baseline in turn, each pair on a database of its own."""
+    """Measure the reader and the baseline in turn, each pair on an emulator of its own."""
     ours: list[float] = []
     theirs: list[float] = []
-    with running_spanner(platform) as instance:
-        for number in range(1, sizes.runs + 1):
-            with fresh_source(instance, f"reader-{number}") as source:
-                pipeline = pipeline_of(platform, f"reader-{number}", source)
-                start = source.database.now()
-                with running_reader(platform, pipeline, start, f"reader-{number}", **STOPPED) as reader:
-                    ours.append(read_backlog(platform, source, reader, sizes.records))
-                theirs.append(_baseline(platform, pipeline, start, source.database.now()))
-            platform.say(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
+    for number in range(1, sizes.runs + 1):
+        with running_spanner(platform) as instance, fresh_source(instance, f"reader-{number}") as source:
+            pipeline = pipeline_of(platform, f"reader-{number}", source)
+            start = source.database.now()
+            with running_reader(platform, pipeline, start, f"reader-{number}", **STOPPED) as reader:
+                ours.append(read_backlog(platform, source, reader, sizes.records))
+            theirs.append(_baseline(platform, pipeline, start, source.database.now()))
+        platform.say(f"  reader {ours[-1]:,.0f} records a CPU second, baseline {theirs[-1]:,.0f}")
     return [
         Measured(
             name="reader.records_per_cpu_second",
