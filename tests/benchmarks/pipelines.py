@@ -93,7 +93,7 @@ class Platform:
 def running_platform(processes: Processes, say: Say) -> Iterator[Platform]:
     """Run the Pub/Sub emulator, the BigQuery stand-in and the null write server."""
     with ExitStack() as stack:
-        pubsub = stack.enter_context(emulators.pubsub_emulator(processes, heap="4g"))
+        pubsub = stack.enter_context(emulators.pubsub_emulator(processes, heap="10g"))
         rest, write_api = stack.enter_context(emulators.bigquery_stand_in(processes))
         null = stack.enter_context(_null_write_server(processes))
         channel = stack.enter_context(open_channel(pubsub))

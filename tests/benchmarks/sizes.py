@@ -46,7 +46,7 @@ class Sizes:
         default=2,
         least=0,
     )
-    changes: int = setting("changes in a backlog", env="BENCH_CHANGES", default=300_000, least=100)
+    changes: int = setting("changes in a backlog", env="BENCH_CHANGES", default=600_000, least=100)
     keys: int = setting("rows that are changed", env="BENCH_KEYS", default=100_000, least=5)
     rate: int = setting("changes a second as the backlog is packed", env="BENCH_RATE", default=50_000, least=1)
     baseline_changes: int = setting(
