@@ -53,7 +53,7 @@ PROMISED = {
     "replay.letters_asking_for_mirrors",
 }
 
-FLAT = 1.15
+FLAT = 1.3
 """How many times the memory of a tenth of a backlog all of it may take."""
 
 
