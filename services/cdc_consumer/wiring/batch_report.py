@@ -8,8 +8,12 @@ from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.runtime.logs import configure_logs
 
 
-def report_micro_batch(options: SinkOptions, event: str, batch_id: int, counts: Counts) -> None:
+def report_micro_batch(options: SinkOptions, batch_id: int, counts: Counts, *, failed: bool) -> None:
     """Hand the counts of a micro-batch on: to the log, and to the driver's metrics where a driver listens."""
     configure_logs("cdc_consumer", options.log_level)
-    structlog.get_logger().info(event, batch=batch_id, **counts.fields())
+    log = structlog.get_logger()
+    if failed:
+        log.info("micro_batch_failed", batch=batch_id, **counts.fields())
+    else:
+        log.info("micro_batch_applied", batch=batch_id, **counts.fields())
     send_report(options.driver, Report(counts=counts))

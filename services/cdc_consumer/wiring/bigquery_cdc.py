@@ -76,13 +76,13 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
         """Hand the counts of a micro-batch on: to the driver's metrics, or else to the log."""
         if self._options.data_directory:
             forget_data(Path(self._options.data_directory))
-        self._report("micro_batch_applied", messages, batchId)
+        self._report(messages, batchId, failed=False)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do the same for what the tasks that did not fail have done."""
-        self._report("micro_batch_failed", messages, batchId)
+        self._report(messages, batchId, failed=True)
 
-    def _report(self, event: str, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    def _report(self, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, failed: bool) -> None:
         exempt_imports()
         counts = Counts()
         for message in messages:
@@ -92,4 +92,4 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
             return
         from services.cdc_consumer.wiring.batch_report import report_micro_batch  # noqa: PLC0415  who plans needs it not
 
-        report_micro_batch(self._options, event, batch_id, counts)
+        report_micro_batch(self._options, batch_id, counts, failed=failed)
