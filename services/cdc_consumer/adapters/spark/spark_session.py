@@ -274,7 +274,7 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
 def _start_workers(session: SparkSession) -> None:
     """Let Spark start the daemon of its Python workers while the query is still planned, which leaves cores idle."""
     with contextlib.suppress(Exception):  # the query starts them just as well
-        session.range(1).select(udf(lambda value: value, "long")("id")).collect()
+        session.range(1).select(udf(lambda value: value, "long", useArrow=False)("id")).collect()
 
 
 class Java:
