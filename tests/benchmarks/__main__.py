@@ -23,6 +23,7 @@ from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.flatness import measure_backlog, measure_flatness
 from tests.benchmarks.freshness import measure_steady
+from tests.benchmarks.keys import measure_keys
 from tests.benchmarks.letters import measure_letters
 from tests.benchmarks.peer import measure_java
 from tests.benchmarks.pipelines import Platform, Say, running_platform
@@ -87,6 +88,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_backlog(platform, sizes)
             case "reader":
                 measured += measure_reader(platform, sizes)
+            case "keys":
+                measured += measure_keys(platform, sizes)
             case "completion":
                 measured += measure_completion(platform, sizes)
             case "snapshot":

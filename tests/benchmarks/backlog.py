@@ -51,6 +51,8 @@ class Backlog:
     sizes: Sequence[int]
     seconds: float
     """How long packing took."""
+    cpu: float = 0.0
+    """CPU seconds that it took, from records to the confirmation of the last message."""
 
     @property
     def changes(self) -> int:
@@ -89,11 +91,13 @@ def pack(
                 dead_letter_subscription=subscription_path(project, f"{name}-letters"),
             ),
         )
-        seconds = asyncio.run(_publish(pubsub, topic, letters, list(records), rate, stop, tables))
+        wanted, used = list(records), time.process_time()
+        seconds = asyncio.run(_publish(pubsub, topic, letters, wanted, rate, stop, tables))
+        cpu = time.process_time() - used
         messages = _collect(channel, subscription)
         _forget(channel, topic, subscription)
     sizes = [int(message.attributes["change_count"]) for message in messages]
-    return Backlog(messages, sizes, seconds)
+    return Backlog(messages, sizes, seconds, cpu)
 
 
 def one_change_a_message(records: Iterable[DataChangeRecord]) -> Backlog:

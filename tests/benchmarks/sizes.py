@@ -12,6 +12,7 @@ PARTS: Final = (
     "flatness",
     "backlog",
     "reader",
+    "keys",
     "completion",
     "snapshot",
     "bigtable",

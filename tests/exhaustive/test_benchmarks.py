@@ -25,6 +25,8 @@ PROMISED = {
     "backlog.memory",
     "backlog.messages_again",
     "start.ready",
+    "keys.80.cpu",
+    "keys.160000.cpu",
     "start.first_change",
     "reader.records_per_cpu_second",
     "completion.cpu_per_change",
