@@ -15,6 +15,7 @@ from shared.contracts.bigtable_options import BigtableOptions, CellColumn, Famil
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.findings import Finding, Level
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, FrontTable
+from tests.worlds.doctor_checks import unexplained
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +52,7 @@ def test_what_is_as_it_should_be_is_said_and_what_it_costs(front: Front) -> None
     found = looked_at(front.table("f", "g", retention=timedelta(days=7)))
 
     assert wrong(found) == []
+    assert unexplained(one.check for one in found) == []
     require_no_error(found)
     details = [one.detail for one in found]
     assert details == [

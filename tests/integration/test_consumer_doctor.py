@@ -36,6 +36,7 @@ from tests.builders import a_header
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.row_messages import CHANGE, change
+from tests.worlds.doctor_checks import unexplained
 
 pytestmark = pytest.mark.integration
 
@@ -99,6 +100,7 @@ def test_a_healthy_setup_has_no_finding_and_leaves_nothing_behind(world: World, 
 
     assert {one.check: one.detail for one in findings if one.level is not Level.OK} == {}
     seen = {one.check: one.detail for one in findings}
+    assert unexplained(seen) == []
     assert {"java", "settings", "tables file", "write API", "table planes"} <= set(seen)
     assert "a mirror, primary key (id), fresh at every query" in seen["table planes"]
     assert [one.table_id for one in world.stand_in.client.list_tables(world.stand_in.dataset)] == ["planes"]

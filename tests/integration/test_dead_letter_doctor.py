@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.stand_in import PROJECT, StandIn
+from tests.worlds.doctor_checks import unexplained
 
 pytestmark = pytest.mark.integration
 
@@ -27,11 +28,15 @@ class Place:
 
     environ: dict[str, str]
 
-    def wrong(self, **settings: str) -> Mapping[str, str]:
-        """Return what is not right, by its check: what was found, and the fix."""
+    def examined(self, **settings: str) -> tuple[int, Sequence[Mapping[str, str]]]:
+        """Return the exit code and the findings."""
         out = io.StringIO()
         code = doctor(self.environ | settings, out, as_json=True)
-        found = json.loads(out.getvalue())
+        return code, json.loads(out.getvalue())
+
+    def wrong(self, **settings: str) -> Mapping[str, str]:
+        """Return what is not right, by its check: what was found, and the fix."""
+        code, found = self.examined(**settings)
         assert code == any(one["level"] == "error" for one in found)
         return {one["check"]: f"{one['detail']} -> {one['fix']}" for one in found if one["level"] != "ok"}
 
@@ -59,6 +64,7 @@ def test_a_healthy_setup_has_only_the_findings_that_an_emulator_cannot_answer(pl
     told_of_this_machine = "store: disk"  # where its temporary files are in memory, or it is a container itself
     found = [check for check in place.wrong() if check != told_of_this_machine]
     assert [check for check in found if not check.startswith("rights on ")] == []
+    assert unexplained(one["check"] for one in place.examined()[1]) == []
 
 
 @pytest.mark.parametrize(

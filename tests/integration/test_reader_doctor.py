@@ -26,6 +26,7 @@ from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
 from tests.integration.monitoring_server import monitoring_server
 from tests.integration.pubsub_topics import a_topology
+from tests.worlds.doctor_checks import unexplained
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
@@ -95,6 +96,7 @@ def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Pati
         f"topic {patient.environment['TOPIC']}", f"database {patient.database.name}",
         f"rights on {patient.partitions.name}",
     } <= looked_at  # fmt: skip
+    assert unexplained(looked_at) == []
 
 
 def test_a_right_to_read_the_backlogs_that_is_missing_is_a_warning(patient: Patient) -> None:
