@@ -15,8 +15,8 @@ _HEAD: Final = """# Measurements
 
 <!-- Made from docs/measurements/{file} by `make docs`; a test fails where they differ. -->
 
-The newest figures of `make bench`: {date}, {machine}. The emulators and stand-ins run on the same cores. Each value is
-the median of its runs, with the lowest and the highest in brackets; a ratio is the median of the ratios of neighbours.
+The newest figures of `make bench`: {date}, {machine}. The emulators and stand-ins run on the same cores. *Runs* has
+the lowest and the highest; *Baseline* its median, and the median of the ratios of neighbours.
 [What each figure is](../../tests/benchmarks/README.md), {raw}, and why the targets that are missed are missed:
 [decision 0062](../decisions/0062-what-limits-the-speed.md).
 
@@ -26,8 +26,8 @@ the median of its runs, with the lowest and the highest in brackets; a ratio is 
 
 ![CPU for each change, by the size of the backlog and the number of tables](../images/speed-flat.svg)
 
-| Figure | Value | Unit | Baseline | Ratio | Target |
-|---|---|---|---|---|---|
+| Figure | Median | Runs | Baseline | Target |
+|---|---|---|---|---|
 """
 
 
@@ -53,11 +53,10 @@ def _read() -> Mapping[str, Any]:
 
 def _line(one: Mapping[str, Any]) -> str:
     runs = one["runs"]
-    spread = "" if len(runs) == 1 else f" ({shown(min(runs))}-{shown(max(runs))})"
-    baseline = shown(one["baseline"]) if "baseline" in one else ""
-    ratio = f"{shown(one['ratio'])} x" if "ratio" in one else ""
+    spread = "one" if len(runs) == 1 else f"{shown(min(runs))}-{shown(max(runs))}"
+    baseline = f"{shown(one['baseline'])}: {shown(one['ratio'])} x" if "ratio" in one else ""
     target = shown(one["target"]) if "target" in one else ""
-    return f"| `{one['name']}` | {shown(one['value'])}{spread} | {one['unit']} | {baseline} | {ratio} | {target} |\n"
+    return f"| `{one['name']}` | {shown(one['value'])} {one['unit']} | {spread} | {baseline} | {target} |\n"
 
 
 Bar = tuple[str, float, bool]
@@ -131,10 +130,10 @@ def flat() -> str:
         "100000_changes": "100,000 changes",
         "1000000_changes": "1,000,000 changes",
     }
-    tables = {"1_tables": "1 table", "10_tables": "10 tables", "100_tables": "100 tables"}
+    tables = {f"{number}_tables": f"100,000 changes, tables: {number}" for number in (1, 10, 100)}
     return _bars(
         "The consumer, by backlog and tables",
-        "microseconds of CPU for each change; 100,000 changes by tables",
+        "microseconds of CPU for each change",
         [(label, value(f"flat.{name}.cpu"), True) for name, label in {**sizes, **tables}.items()],
     )
 
