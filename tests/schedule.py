@@ -20,7 +20,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-from tests.spark_starts import LIMIT, SparkStarts
+from tests.spark_starts import EXHAUSTIVE_LIMIT, LIMIT, SparkStarts
 
 COSTS = Path(__file__).with_name("costs.json")
 TOGETHER = ("tests/e2e/one_pipeline",)
@@ -109,9 +109,14 @@ class Schedule:
             starts = sum(int(str(count)) for name, count in report.user_properties if name == SPARK_STARTS)
             self.spark_starts[report.nodeid] += starts
 
+    @property
+    def _limit(self) -> int:
+        """Return how often this run may start Spark."""
+        return EXHAUSTIVE_LIMIT if any("exhaustive" in argument for argument in self.config.args) else LIMIT
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run of whole folders that started Spark too often."""
-        if self.spark_starts.total() > LIMIT and are_folders(self.config.args):
+        if self.spark_starts.total() > self._limit and are_folders(self.config.args):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -122,7 +127,7 @@ class Schedule:
             if starts:
                 terminalreporter.write_line(f"{test}: {starts} Spark starts")
         count = self.spark_starts.total()
-        terminalreporter.write_line(f"{count} Spark starts (limit {LIMIT})", red=count > LIMIT)
+        terminalreporter.write_line(f"{count} Spark starts (limit {self._limit})", red=count > self._limit)
         if self.config.getoption("--write-costs"):
             kept = json.loads(COSTS.read_text()) | self.seconds
             costly = {name: round(spent) for name, spent in kept.items() if spent >= LEAST and Path(name).exists()}

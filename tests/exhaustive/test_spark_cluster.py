@@ -129,7 +129,7 @@ def test_two_consumers_share_a_subscription_and_both_apply(world: World) -> None
         nonlocal sequence
         sequence += 1
         world.publish(*changes(sequence))
-        return all(counter(one, "millrace_leases_acked_total") for one in consumers)
+        return all(counter(one, "leases_acked") for one in consumers)
 
     world.processes.wait_until(both_have_acked, "acks of both", TIMEOUT)
     world.wait_for_rows(dict.fromkeys(range(CHANGES), f"name {sequence}"))
