@@ -72,7 +72,7 @@ class Health:
         if self._failing is not None:
             since, error = self._failing
             if (seconds := self._now() - since) >= _LASTING:
-                found.append(f"a call has failed for {seconds:.0f} s: {error}; {what_to_check()}")
+                found.append(f"a call has failed for {seconds:.0f} s: {error}")
         return found
 
     def stopping(self) -> None:
@@ -102,7 +102,8 @@ class Health:
             except TransientError as error:
                 self.ready = False
                 since = self._now() if self._failing is None else self._failing[0]
-                self._failing = since, getattr(error, "shown", str(error))
+                said, check = getattr(error, "shown", str(error)), what_to_check(error)
+                self._failing = since, f"{said}; {check}" if check else said
                 raise
 
         return attempt

@@ -157,14 +157,19 @@ def _plain(name: str) -> str:
 
 def _log(name: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    code = retry_code(error)
-    RETRIED.add(code)
-    more = {"fix": what_to_check()} if state.attempt_number % _LASTING == 0 and code in _UNANSWERED else {}
+    RETRIED.add(retry_code(error))
+    fix = what_to_check(error) if state.attempt_number % _LASTING == 0 else ""
+    more = {"fix": fix} if fix else {}
     said = getattr(error, "shown", str(error))  # the words of some may quote a row
     structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=said, **more)
 
 
-def what_to_check() -> str:
-    """Return what to check where a service does not answer for long: an emulator's address is often the cause."""
+def what_to_check(error: BaseException | None) -> str:
+    """Return what to check where a service does not answer, and an emulator's address is often the cause.
+
+    Empty where it has answered: its answer says what is wrong, and the network is not.
+    """
+    if retry_code(error) not in _UNANSWERED:
+        return ""
     emulators = [f"{name}={host}" for name, host in sorted(_emulators.items())]
     return f"check the network{' and ' + ', '.join(emulators) if emulators else ''}"

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
+from google.api_core.exceptions import ResourceExhausted
 from prometheus_client import CollectorRegistry, Counter
 
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -135,6 +136,22 @@ def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready(monkey
         assert (health.alive, health.ready) == (True, False), "ready says who made the call"
         health.ready = True
         assert not health.obstacles
+
+    asyncio.run(asked())
+
+
+def test_a_call_that_is_answered_with_a_refusal_is_not_blamed_on_the_network() -> None:
+    seconds = [0.0]
+    health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
+
+    async def call() -> None:
+        raise TransientError("the quota is spent") from ResourceExhausted("quota")
+
+    async def asked() -> None:
+        with pytest.raises(TransientError):
+            await health.attempting(call)()
+        seconds[0] += 50
+        assert health.obstacles == ["a call has failed for 50 s: the quota is spent"]
 
     asyncio.run(asked())
 
