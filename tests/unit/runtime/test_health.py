@@ -145,7 +145,7 @@ def test_a_call_that_is_answered_with_a_refusal_is_not_blamed_on_the_network() -
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
 
     async def call() -> None:
-        raise TransientError("the quota is spent") from ResourceExhausted("quota")
+        raise TransientError("the quota is spent") from ResourceExhausted("quota")  # type: ignore[no-untyped-call]
 
     async def asked() -> None:
         with pytest.raises(TransientError):
