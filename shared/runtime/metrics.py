@@ -144,13 +144,38 @@ class BuildInfo:
         yield family
 
 
+class LastFatalError:
+    """When the process before this one ended with an error, and by which; nothing where none is known to have."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[str, str, float] | None = None
+
+    def show(self, service: str, code: str, at: float) -> None:
+        """Take what the process before has left, in seconds since the epoch."""
+        self._shown = service, code, at
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what there is, for a registry."""
+        family = GaugeMetricFamily(
+            "millrace_last_fatal_error_timestamp_seconds",
+            "When a process of this service last ended with an error, by the code of the error.",
+            labels=["service", "code"],
+        )
+        if self._shown is not None:
+            service, code, at = self._shown
+            family.add_metric([service, code], at)
+        yield family
+
+
 RETRIED: Final = RetryCount()
 BUILD: Final = BuildInfo()
+LAST_FATAL_ERROR: Final = LastFatalError()
 
 
 def count_runtime(registry: CollectorRegistry) -> None:
-    """Show what every service has: its name and version, its retries, what its process takes (CPU, memory, files)."""
+    """Show what every service has: name and version, its last end by an error, retries, what its process takes."""
     registry.register(BUILD)
+    registry.register(LAST_FATAL_ERROR)
     registry.register(RETRIED)
     ProcessCollector(registry=registry)
 

@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.last_error import FAILED, keep_last_error, read_last_error
 from shared.runtime.logs import configure_logs, log_whatever_happens
-from shared.runtime.metrics import BUILD
+from shared.runtime.metrics import BUILD, LAST_FATAL_ERROR
 from shared.runtime.retries import name_emulators
 from shared.runtime.settings import misspelling, misspelt_variables, read_settings, settings_shown
 
@@ -33,13 +34,21 @@ def run_as(service: str, run: Callable[[], int], environ: MutableMapping[str, st
     log_whatever_happens()
     name_emulators(environ)
     try:
-        return run()
+        code = run()
     except MisconfiguredError as error:
         if typed:
             complain(str(error))
         else:
             misconfigured(error)
+            keep_last_error(service, error.code, environ)
         return MISCONFIGURED
+    except Exception:
+        if not typed:
+            keep_last_error(service, FAILED, environ)
+        raise
+    if code == 1 and not typed:
+        keep_last_error(service, FAILED, environ)
+    return code
 
 
 def complain(error: str) -> None:
@@ -60,6 +69,8 @@ def started(service: str, settings: Any, environ: Mapping[str, str]) -> None:
     configure_logs(service=service, level=settings.log_level, log_format=settings.log_format)
     log = structlog.get_logger()
     BUILD.name(service, version(environ))
+    if (last := read_last_error(service, environ)) is not None:
+        LAST_FATAL_ERROR.show(service, code=last[1], at=last[0])
     log.info("service_started", version=version(environ), **settings_shown(settings))
     for name, meant in misspelt_variables(type(settings), environ).items():
         log.warning("unknown_setting_found", variable=name, fix=misspelling(name, meant))

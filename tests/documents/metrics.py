@@ -15,7 +15,7 @@ from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
 from shared.runtime.clock import SystemClock
-from shared.runtime.metrics import BUILD, MOST_TABLES, RETRIED, count_runtime
+from shared.runtime.metrics import BUILD, LAST_FATAL_ERROR, MOST_TABLES, RETRIED, count_runtime
 
 FILE: Final = "reference/metrics.md"
 
@@ -38,7 +38,7 @@ SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
 }
 
 LABELS: Final[Mapping[str, str]] = {
-    "code": "gRPC's status codes, and `OTHER`",
+    "code": "gRPC's status codes and `OTHER`; of the last error, a code of the error messages, or `failed`",
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "result": "`sent`, or why a dead letter was not sent again: a closed list",
@@ -72,6 +72,7 @@ The consumer's metrics include what Spark's workers count. [Monitor](../how-to/m
 | What does not go on? | `millrace_consumer_oldest_outstanding_message_age_seconds` |
 | Up to when has a source arrived at the consumer? | `millrace_consumer_source_watermark_timestamp_seconds` |
 | How long is what waits still kept? | `millrace_retention_left_seconds`, by store |
+| Why did a service start again? | `millrace_last_fatal_error_timestamp_seconds` |
 | What waits for a person? | `millrace_dead_letter_oldest_open_age_seconds` |
 
 Labels have few values, whatever the data:
@@ -104,7 +105,11 @@ def collectors(register: Callable[[CollectorRegistry], object]) -> Sequence[Coll
 def labels_of(collector: Collector) -> Sequence[str]:
     """Return the names of a metric's labels."""
     names: Sequence[str] = getattr(collector, "_labelnames", ())
-    of_runtime: Mapping[object, Sequence[str]] = {BUILD: ("service", "version"), RETRIED: ("code",)}
+    of_runtime: Mapping[object, Sequence[str]] = {
+        BUILD: ("service", "version"),
+        LAST_FATAL_ERROR: ("service", "code"),
+        RETRIED: ("code",),
+    }
     return names or of_runtime.get(collector, ())
 
 

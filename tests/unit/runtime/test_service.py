@@ -1,14 +1,20 @@
 """How a service begins and ends: its first and last words, and its exit code."""
 
+import contextlib
 import json
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.runtime.metrics import count_runtime
+from shared.runtime.last_error import keep_last_error, read_last_error
+from shared.runtime.metrics import LastFatalError, count_runtime
 from shared.runtime.service import MISCONFIGURED, run_as, started, stopped
 from shared.runtime.stop import Stop, unless_stopped
 
@@ -102,6 +108,41 @@ def test_a_retry_that_a_stop_has_ended_is_no_failure_and_any_other_error_is() ->
         broken()
     with pytest.raises(MisconfiguredError), unless_stopped(stop):
         refused()
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [(refused, "made-up"), (broken, "failed"), (lambda: 1, "failed"), (lambda: 3, None)]
+)
+def test_the_metrics_name_the_error_that_ended_the_process_before(
+    ends: Callable[[], int], code: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("shared.runtime.service.LAST_FATAL_ERROR", shown := LastFatalError())
+    environ = {"PORT": "8080/a"}
+    began = int(time.time())
+    with contextlib.suppress(TransientError):
+        run_as("some_service", ends, environ)
+    run_as("some_service", refused, environ, typed=True)  # a command, not the service
+    run_as("some_service", refused, {"PORT": "8081"})  # another one
+    started("some_service", Settings(), environ)
+
+    samples = {
+        (one.labels["service"], one.labels["code"]): one.value for family in shown.collect() for one in family.samples
+    }
+    assert samples.keys() == ({("some_service", code)} if code else set())
+    assert all(began <= at <= time.time() + 1 for at in samples.values())
+
+
+def test_a_last_error_that_another_user_could_have_left_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    keep_last_error("some_service", "made-up", {})
+    assert read_last_error("some_service", {}) is not None
+    (directory,) = tmp_path.iterdir()
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    assert read_last_error("some_service", {}) is None
 
 
 def test_the_metrics_name_service_and_version() -> None:
