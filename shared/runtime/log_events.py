@@ -24,7 +24,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "changes_came_again_late": "Messages came again after so long that deleted rows may be back",
     "changes_dropped": "Changes of a paused table are dropped",
     "clusters_changed": "The instance has other clusters than before",
-    "checkpoint_set_aside": "Spark cannot read its checkpoint, so the next start begins a new one and loses nothing",
+    "checkpoint_damaged": "Spark cannot read its checkpoint, so the next start begins a new one and loses nothing",
     "column_of_another_type": "A column has another type than in BigQuery, so its values go into a column beside it",
     "column_of_unknown_type": "A column has a type that this version does not know, and is written as text",
     "column_unknown": "The tables file names a column that the table does not have",

@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_ano
     consumer = world.launch("first", module=ON_SPARK)
     consumer.process.expected_to_end = True
     assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
-    (event,) = events(consumer.process, "checkpoint_set_aside")
+    (event,) = events(consumer.process, "checkpoint_damaged")
     assert "Incomplete log file" in event["error"]
     assert (checkpoint / "damaged" / "offsets" / "0").exists()
 

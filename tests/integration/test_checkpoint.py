@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.cdc_consumer.__main__ import main
-from services.cdc_consumer.adapters.spark.checkpoint import on_disk, owned_checkpoint
+from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, on_disk, owned_checkpoint
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.service import MISCONFIGURED
 
@@ -64,6 +64,20 @@ def test_a_consumer_that_cannot_write_its_checkpoint_ends_with_the_setting_and_w
     said = capsys.readouterr().err
     assert f"checkpoint {tmp_path}/file/checkpoint cannot be used: Not a directory" in said
     assert "CHECKPOINT_LOCATION" in said
+
+
+def test_of_a_damaged_checkpoint_sparks_files_alone_are_moved_and_only_the_last_ones_stay(tmp_path: Path) -> None:
+    kept = tmp_path / "suspects"
+    kept.mkdir()
+    for number in ("1", "2"):
+        (tmp_path / "offsets").mkdir()
+        (tmp_path / "offsets" / number).touch()
+        (tmp_path / ".metadata.crc").write_text(number)
+        assert move_damaged_checkpoint(f"file://{tmp_path}") == tmp_path / "damaged"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "suspects"]
+    assert [path.name for path in (tmp_path / "damaged" / "offsets").iterdir()] == ["2"]
+
+    assert move_damaged_checkpoint("gs://bucket/x") is None
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:"])

@@ -90,6 +90,6 @@ class BigQueryCdcWriter(DataSourceStreamArrowWriter):
                 counts = counts.plus(message.counts)
         if not counts.messages:
             return
-        from services.cdc_consumer.wiring.batch_report import report_micro_batch  # noqa: PLC0415  planning does without
+        from services.cdc_consumer.adapters.stream.reports import report_micro_batch  # noqa: PLC0415  planning does without
 
-        report_micro_batch(self._options, batch_id, counts, failed=failed)
+        report_micro_batch(self._options.driver, batch_id, counts, failed=failed, log_level=self._options.log_level)

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
-from services.cdc_consumer.adapters.spark.checkpoint import owned_checkpoint, set_aside
+from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, owned_checkpoint
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     CheckpointDamagedError,
@@ -105,10 +105,10 @@ def service(start_java: StartJava) -> int:
                 try:
                     done = serve(settings, start_java, stop)
                 except CheckpointDamagedError as error:
-                    aside = set_aside(settings.checkpoint_location)
-                    if aside is None:
+                    moved_to = move_damaged_checkpoint(settings.checkpoint_location)
+                    if moved_to is None:
                         raise
-                    log.error("checkpoint_set_aside", error=str(error), moved_to=str(aside))  # noqa: TRY400  as below
+                    log.error("checkpoint_damaged", error=str(error), moved_to=str(moved_to))  # noqa: TRY400  as below
                     return FAILED
             if not done:
                 return LEFT

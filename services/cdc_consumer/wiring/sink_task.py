@@ -62,7 +62,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
 
     def report(counts: Counts | None = None, oldest_outstanding: int | None = None, *, ended: bool = False) -> None:
         writer = composed.writer
-        told = Report(
+        sent = Report(
             counts=counts or Counts(),
             process=_process_name(),
             appends=writer.appends.since(before) if ended else Appends(),
@@ -70,7 +70,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
             connections=writer.connections_open,
             oldest_held=oldest_outstanding,
         )
-        send_report(options.driver, told)
+        send_report(options.driver, sent)
 
     def waiting(table: str = "", why: str = "") -> None:
         report(Counts(tables={table: TableNote(deferred=why)} if table else {}), oldest)

@@ -20,26 +20,26 @@ _FILE_URL: Final = re.compile(r"file:(?://)?(/(?!/).*)")
 _FIX: Final = "let this user write there, or give the consumer another directory (CHECKPOINT_LOCATION)"
 
 
-_SPARKS: Final = ("metadata", ".metadata.crc", "offsets", "commits", "sources", "state")
+_FILES_OF_SPARK: Final = ("metadata", ".metadata.crc", "offsets", "commits", "sources", "state")
 """What Spark keeps there; beside it is what the consumer knows of crashes, deferred messages and mirrors."""
-_ASIDE: Final = "damaged"
+_DAMAGED: Final = "damaged"
 
 
-def set_aside(location: str | None) -> Path | None:
-    """Move Spark's files of a checkpoint into a directory beside them, in the place of the ones before; return which.
+def move_damaged_checkpoint(location: str | None) -> Path | None:
+    """Move Spark's files of a checkpoint into the directory `damaged` beside them, and return that; older ones go.
 
-    None where it is not on a disk of this machine. Nothing is lost by it: only Pub/Sub's acks say what is done.
+    None where the checkpoint is not on a disk of this machine. Nothing is lost: only Pub/Sub's acks say what is done.
     """
     directory = on_disk(location)
     if directory is None:
         return None
-    aside = directory / _ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for name in _SPARKS:
+    damaged = directory / _DAMAGED
+    shutil.rmtree(damaged, ignore_errors=True)
+    damaged.mkdir()
+    for name in _FILES_OF_SPARK:
         if (directory / name).exists():
-            (directory / name).rename(aside / name)
-    return aside
+            (directory / name).rename(damaged / name)
+    return damaged
 
 
 def on_disk(location: str | None) -> Path | None:

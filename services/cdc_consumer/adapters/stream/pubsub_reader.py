@@ -141,7 +141,7 @@ class MessagePlanner:
         return plan
 
     def stop(self) -> None:
-        """Give back what the driver holds and no task was planned for, and what a pull that waits still brings."""
+        """Release the leases of messages that no task was planned for, and of what a pull that waits still brings."""
         pulled, self._pulled = self._pulled, None
         clients = self._clients()
         before = clients.leases.given_back

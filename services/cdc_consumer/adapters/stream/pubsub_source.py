@@ -82,7 +82,7 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_messages(partition)
 
     def stop(self) -> None:
-        """Give back what the driver holds and no task was planned for, and what a pull that waits still brings."""
+        """Release the leases of messages that no task was planned for, and of what a pull that waits still brings."""
         self._planner.stop()
 
     @cached_property

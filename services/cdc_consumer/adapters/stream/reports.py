@@ -24,10 +24,11 @@ import msgspec
 import structlog
 
 from services.cdc_consumer.adapters.spark.options import DriverAddress
-from services.cdc_consumer.core.stream.counts import Report
+from services.cdc_consumer.core.stream.counts import Counts, Report
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from services.cdc_consumer.ports import SharedPoisonLimit
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.logs import configure_logs
 from shared.runtime.stop import Stop
 
 _LARGEST: Final = 64 << 20  # bytes of a line: a report has a note for each of a task's tables
@@ -54,6 +55,19 @@ def send_report(address: DriverAddress | None, report: Report) -> None:
     if address is not None:
         with contextlib.suppress(OSError):
             _connection(os.getpid(), address).send(_Line(report=report))
+
+
+def report_micro_batch(
+    address: DriverAddress | None, batch_id: int, counts: Counts, *, failed: bool, log_level: str
+) -> None:
+    """Log what became of a micro-batch, in the process that commits it, and send the counts to the driver."""
+    configure_logs("cdc_consumer", log_level)
+    log = structlog.get_logger()
+    if failed:
+        log.info("micro_batch_failed", batch=batch_id, **counts.fields())
+    else:
+        log.info("micro_batch_applied", batch=batch_id, **counts.fields())
+    send_report(address, Report(counts=counts))
 
 
 def check_driver_answers(address: DriverAddress) -> None:
