@@ -158,7 +158,7 @@ class LastFatalError:
         """Return what there is, for a registry."""
         family = GaugeMetricFamily(
             "millrace_last_fatal_error_timestamp_seconds",
-            "When a process of this service last ended with an error, by the code of the error.",
+            "Unix time at which a process of this service last ended with an error, by the code of the error.",
             labels=["service", "code"],
         )
         if self._shown is not None:
