@@ -34,9 +34,9 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Process, ProcessDiedError, Processes, StopRequestedError
 from deploy.local.platform.services import (
     BigtablePipeline,
+    DeadLettersCommand,
     Endpoint,
     Flow,
-    LettersCommand,
     Pipeline,
     child_environment,
     show_status,
@@ -103,8 +103,8 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
                 console.print(line, markup=False, soft_wrap=True)
             return show_status(environment, state.readers, state.consumer)
         case "letters":
-            letters = _up(platform).dead_letter_environment(platform.letters)
-            return LettersCommand({**environment, **letters}).show(*arguments.arguments)
+            dead_letters = _up(platform).dead_letter_environment(platform.dead_letters)
+            return DeadLettersCommand({**environment, **dead_letters}).show(*arguments.arguments)
         case "query":
             return _query(platform, arguments, console, stop)
         case "add":
@@ -293,8 +293,8 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
     commands.add_parser("status", help="how the services that are up are")
-    letters = commands.add_parser("letters", help="the command for dead letters: list, show, groups, replay, ...")
-    letters.add_argument("arguments", nargs=argparse.REMAINDER)
+    dead_letters = commands.add_parser("letters", help="the command for dead letters: list, show, groups, replay, ...")
+    dead_letters.add_argument("arguments", nargs=argparse.REMAINDER)
     query = commands.add_parser("query", help="ask BigQuery")
     query.add_argument("--wait", action="store_true", help="first wait until the last change by sql or add is applied")
     query.add_argument("statement")

@@ -306,7 +306,7 @@ class ResyncStore(Protocol):
 class DeadLetterSink(Protocol):
     """Keeps what can never be applied."""
 
-    async def keep(self, letters: Sequence[DeadLetter]) -> None:
+    async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed."""
 
 

@@ -103,7 +103,7 @@ class MirrorTable:
     """How long what was written may be hidden from queries."""
     read_since: int = 0
     """A time before any row was read of the snapshot by which it is complete; 0: `complete_since` is one."""
-    letters_until: int = 0
+    dead_letters_until: int = 0
     """Until when changes of its source table may have become dead letters, in microseconds; 0: none is known of."""
     history: TableDefinition | None = None
     """The history that is kept of the same source table beside it: as much of it as the end of a row needs."""
@@ -206,7 +206,7 @@ class DurableBytes(Protocol):
 class DeadLetters(Protocol):
     """Where poison records are kept."""
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return once every letter is durable. TransientError: perhaps some are and some are not; keep all again."""
 
 

@@ -57,12 +57,18 @@ class DeadLetter:
             object.__setattr__(self, "identity", _identity(self))
 
 
-def _identity(letter: DeadLetter) -> str:
-    if letter.sequence:
-        parts = [b"change", letter.table.encode(), letter.key.encode(), letter.sequence.encode(), letter.data]
+def _identity(dead_letter: DeadLetter) -> str:
+    if dead_letter.sequence:
+        parts = [
+            b"change",
+            dead_letter.table.encode(),
+            dead_letter.key.encode(),
+            dead_letter.sequence.encode(),
+            dead_letter.data,
+        ]
     else:
-        attributes = sorted((k, v) for k, v in letter.attributes.items() if not k.startswith(_MADE_ON_THE_WAY))
-        parts = [b"message", letter.data, letter.ordering_key.encode()]
+        attributes = sorted((k, v) for k, v in dead_letter.attributes.items() if not k.startswith(_MADE_ON_THE_WAY))
+        parts = [b"message", dead_letter.data, dead_letter.ordering_key.encode()]
         parts += [text.encode() for pair in attributes for text in pair]
     digest = hashlib.sha256()
     for part in parts:  # lengths before contents, so that no two lists of parts can run into the same bytes
@@ -70,17 +76,17 @@ def _identity(letter: DeadLetter) -> str:
     return digest.hexdigest()[:32]
 
 
-def to_attributes(letter: DeadLetter) -> dict[str, str]:
+def to_attributes(dead_letter: DeadLetter) -> dict[str, str]:
     """Return the attributes of the message that carries a dead letter on the dead-letter topic."""
     ours = {
-        "identity": letter.identity,
-        "reason": letter.reason.value,
-        "failed_at": format_timestamp(letter.failed_at),
-        **{name: getattr(letter, name) for name in _TEXTS},
+        "identity": dead_letter.identity,
+        "reason": dead_letter.reason.value,
+        "failed_at": format_timestamp(dead_letter.failed_at),
+        **{name: getattr(dead_letter, name) for name in _TEXTS},
     }
-    if letter.payload_bytes is not None:
-        ours["payload_bytes"] = str(letter.payload_bytes)
-    return dict(letter.attributes) | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
+    if dead_letter.payload_bytes is not None:
+        ours["payload_bytes"] = str(dead_letter.payload_bytes)
+    return dict(dead_letter.attributes) | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
 
 
 def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
@@ -103,14 +109,14 @@ def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:
     )
 
 
-def replayed_attributes(letter: DeadLetter, *, forced: bool) -> dict[str, str]:
+def replayed_attributes(dead_letter: DeadLetter, *, forced: bool) -> dict[str, str]:
     """Return the attributes of the message that replays a dead letter: those that it came with, and whose replay it is.
 
     Marks of an earlier replay, and of Pub/Sub's own forwarding, are taken off. ValueError where a foreign message has
     so many attributes that there is no room for ours: it would lose some of its own.
     """
-    marks = {REPLAY_OF: letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
-    kept = {name: value for name, value in letter.attributes.items() if not name.startswith(_TAKEN_OFF)}
+    marks = {REPLAY_OF: dead_letter.identity} | ({REPLAY_FORCED: "true"} if forced else {})
+    kept = {name: value for name, value in dead_letter.attributes.items() if not name.startswith(_TAKEN_OFF)}
     if len(kept) + len(marks) > _ATTRIBUTES:
         raise ValueError(
             f"it has {len(kept)} attributes, a message holds {_ATTRIBUTES}, and a replay adds {' and '.join(marks)}"

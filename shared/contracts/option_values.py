@@ -74,7 +74,7 @@ def pattern(value: str) -> str:
 
 
 def matches_any(patterns: Iterable[str], name: str) -> bool:
-    """Return whether a name is one that shell patterns name, dead letter by dead letter."""
+    """Return whether a name is one that shell patterns name, letter by letter."""
     return any(fnmatchcase(name, each) for each in patterns)
 
 

@@ -22,21 +22,21 @@ _REQUEST_MESSAGES: Final = 1_000
 _ATTRIBUTES: Final = 100
 
 
-def letter_message(letter: DeadLetter) -> Any:
+def dead_letter_message(dead_letter: DeadLetter) -> Any:
     """Return a dead letter as a Pub/Sub message: its bytes and attributes as they came, and what we say of them beside.
 
     It has no ordering key of its own (the original's is an attribute), so that dead letters share a request. A foreign
     message at Pub/Sub's own limit has no room for what we say beside it: its letter is flagged and keeps the size
     instead of the bytes, and the first attributes instead of all.
     """
-    attributes = to_attributes(letter)
+    attributes = to_attributes(dead_letter)
     if len(attributes) > _ATTRIBUTES:
-        ours = {name: value for name, value in attributes.items() if name not in letter.attributes}
-        theirs = list(letter.attributes.items())[: _ATTRIBUTES - len(ours)]
+        ours = {name: value for name, value in attributes.items() if name not in dead_letter.attributes}
+        theirs = list(dead_letter.attributes.items())[: _ATTRIBUTES - len(ours)]
         attributes = dict(theirs) | ours
-    message = PubsubMessage(data=letter.data, attributes=attributes)
+    message = PubsubMessage(data=dead_letter.data, attributes=attributes)
     if message.ByteSize() > _LARGEST:
-        attributes["dead_letter_payload_bytes"] = str(len(letter.data))
+        attributes["dead_letter_payload_bytes"] = str(len(dead_letter.data))
         message = PubsubMessage(attributes=dict(list(attributes.items())[-_ATTRIBUTES:]))
     return message
 
@@ -50,9 +50,9 @@ class DeadLetterPublisher:
         self._stop = stop
         self._budget = budget
 
-    def keep(self, letters: Sequence[DeadLetter]) -> None:
+    def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic; until then none counts as kept."""
-        for request in _requests(self._topic, letters):
+        for request in _requests(self._topic, dead_letters):
             for attempt in retrying(self._stop, self._budget):
                 with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
                     self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
@@ -67,7 +67,7 @@ class AsyncDeadLetterPublisher:
         topic: str,
         stop: Stop,
         budget: timedelta | None = None,
-        kept: Callable[[Sequence[DeadLetter]], None] = lambda _letters: None,
+        kept: Callable[[Sequence[DeadLetter]], None] = lambda _dead_letters: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kept = kept
@@ -77,23 +77,23 @@ class AsyncDeadLetterPublisher:
         self._stop = stop
         self._budget = budget
 
-    async def keep(self, letters: Sequence[DeadLetter]) -> None:
+    async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic."""
-        for request in _requests(self._topic, letters):
+        for request in _requests(self._topic, dead_letters):
             async for attempt in retrying_async(self._stop, self._budget):
                 with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
-        self._kept(letters)
+        self._kept(dead_letters)
 
     def why_not_ready(self) -> str:
         """Return that publishing to the dead-letter topic has failed for long, or nothing. Any thread may ask."""
         return self._outage.why_not_ready()
 
 
-def _requests(topic: str, letters: Sequence[DeadLetter]) -> Iterator[Any]:
+def _requests(topic: str, dead_letters: Sequence[DeadLetter]) -> Iterator[Any]:
     request, size = PublishRequest(topic=topic), 0
-    for letter in letters:
-        message = letter_message(letter)
+    for dead_letter in dead_letters:
+        message = dead_letter_message(dead_letter)
         if request.messages and (
             size + message.ByteSize() > _REQUEST_BYTES or len(request.messages) == _REQUEST_MESSAGES
         ):

@@ -83,7 +83,7 @@ class BatchPublisher:
         self,
         channels: grpc.aio.Channel | Sequence[grpc.aio.Channel],
         topic: str,
-        letters: AsyncDeadLetterPublisher,
+        dead_letters: AsyncDeadLetterPublisher,
         stop: Stop,
         options: PublisherOptions,
         hooks: PublisherHooks | None = None,
@@ -93,7 +93,7 @@ class BatchPublisher:
         several = channels if isinstance(channels, Sequence) else [channels]
         self._stubs = cycle([publish_stub(channel) for channel in several])
         self._topic = topic
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._stop = stop
         self._failed_in = options.failed_in
         self._confirmed = hooks.confirmed
@@ -133,7 +133,7 @@ class BatchPublisher:
 
     def why_not_ready(self) -> str:
         """Return which topic, of the changes or of the dead letters, has an outage. Any thread may ask."""
-        return self._outage.why_not_ready() or self._letters.why_not_ready()
+        return self._outage.why_not_ready() or self._dead_letters.why_not_ready()
 
     async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
@@ -335,16 +335,16 @@ class BatchPublisher:
         """Publish a dead letter of each oversized change, many at a time, until none is left."""
         while self._oversized:
             some = [self._oversized.popleft() for _ in range(min(len(self._oversized), _DEAD_LETTERS_AT_ONCE))]
-            letters = [self._dead_letter(one) for one in some]
-            for letter in letters:
+            dead_letters = [self._dead_letter(one) for one in some]
+            for dead_letter in dead_letters:
                 structlog.get_logger().warning(
                     "change_set_aside",
-                    reason=letter.reason.value,
-                    table=letter.table,
-                    payload_bytes=letter.payload_bytes,
+                    reason=dead_letter.reason.value,
+                    table=dead_letter.table,
+                    payload_bytes=dead_letter.payload_bytes,
                 )
             try:
-                await self._letters.keep(letters)
+                await self._dead_letters.keep(dead_letters)
             except Exception as error:  # noqa: BLE001
                 self._break(error)
                 return

@@ -202,7 +202,7 @@ def check_subscription(
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
 
 
-def check_letters_subscription(
+def check_dead_letter_subscription(
     channel: grpc.Channel,
     subscription: str,
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,

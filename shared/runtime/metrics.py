@@ -186,8 +186,8 @@ class PublishingMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
         self._messages = counter("millrace_published_messages", "Change batches that Pub/Sub has confirmed.")
-        letters = counter("millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"])
-        self._letters = {reason: letters.labels(reason.value) for reason in Reason}
+        dead_letters = counter("millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"])
+        self._dead_letters = {reason: dead_letters.labels(reason.value) for reason in Reason}
         self._took = Histogram(
             "millrace_reader_publish_seconds",
             "How long the newest change of each message took from its commit to its confirmation by Pub/Sub.",
@@ -205,7 +205,7 @@ class PublishingMetrics:
         """Take how long it is since the newest change of a confirmed message was committed."""
         self._took.labels(self._tables.of(table)).observe(max(0.0, seconds))
 
-    def kept(self, letters: Sequence[DeadLetter]) -> None:
+    def kept(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Count dead letters that the dead-letter topic has confirmed."""
-        for letter in letters:
-            self._letters[letter.reason].inc()
+        for dead_letter in dead_letters:
+            self._dead_letters[dead_letter.reason].inc()

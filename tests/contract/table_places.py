@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, NEEDS_RESYNC, label_time
+from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, NEEDS_RESYNC, label_time
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
@@ -70,7 +70,7 @@ class Place:
     staleness: Callable[[str], timedelta | None]
     gone: Callable[[str], None]
     """See to it that there is no dataset of a name."""
-    letters: Callable[[str], int]
+    dead_letters: Callable[[str], int]
     """Until when a table says that changes have become dead letters."""
     needs_resync: Callable[[str], str]
     """Why a table says that it needs a re-sync."""
@@ -95,8 +95,8 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
 
     one, two = (BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset) for _ in range(2))
 
-    def letters(name: str) -> int:
-        return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, LETTERS)
+    def dead_letters(name: str) -> int:
+        return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, DEAD_LETTERS)
 
     def needs_resync(name: str) -> str:
         labels = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels
@@ -106,4 +106,4 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
         partitioning = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").time_partitioning
         return None if partitioning.expiration_ms is None else timedelta(milliseconds=partitioning.expiration_ms)
 
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, letters, needs_resync, keep)
+    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, dead_letters, needs_resync, keep)

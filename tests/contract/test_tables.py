@@ -214,7 +214,9 @@ class TablesContract:
             place.tables.ensure(replace(PLANES, dataset="nowhere"))
         assert place.tables.ensure(PLANES) == PLANES
 
-    def test_a_mirror_says_until_when_changes_became_letters_whichever_process_saw_them(self, place: Place) -> None:
+    def test_a_mirror_says_until_when_changes_became_dead_letters_whichever_process_saw_them(
+        self, place: Place
+    ) -> None:
         now = 1_700_000_000_000_000
         place.tables.note_dead_letters("planes", "", now)
         place.tables.ensure(PLANES)
@@ -224,8 +226,8 @@ class TablesContract:
             tables.note_dead_letters("planes", "", at)
         place.tables.note_dead_letters("airports_changelog", "", now)
 
-        assert now + 2 * hour <= place.letters("planes") < now + 3 * hour
-        assert place.letters("airports_changelog") == 0
+        assert now + 2 * hour <= place.dead_letters("planes") < now + 3 * hour
+        assert place.dead_letters("airports_changelog") == 0
 
     def test_a_mirror_in_whose_stead_a_history_is_kept_needs_a_resync_and_no_other_does(self, place: Place) -> None:
         other = structs.replace(a_header("airports"), source="spanner:another")
@@ -318,7 +320,7 @@ class TestFakeTables(TablesContract):
     @pytest.fixture
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
-        two.there, two.letters, two.needs_resync = one.there, one.letters, one.needs_resync
+        two.there, two.dead_letters, two.needs_resync = one.there, one.dead_letters, one.needs_resync
         two.complete_since, two.resync_after, two.masks = one.complete_since, one.resync_after, one.masks
 
         def drop(name: str) -> None:
@@ -335,7 +337,7 @@ class TestFakeTables(TablesContract):
             lambda name: [column.name for column in one.there[name].columns],
             lambda name: one.there[name].max_staleness,
             lambda dataset: one.forbidden.add(f"{dataset}.planes"),
-            lambda name: one.letters.get(name, 0),
+            lambda name: one.dead_letters.get(name, 0),
             lambda name: one.needs_resync.get(name, ""),
             lambda name: one.there[name].keep,
         )

@@ -24,7 +24,7 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.row_id import ordering_key
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
-from shared.pubsub.dead_letters import letter_message
+from shared.pubsub.dead_letters import dead_letter_message
 from shared.pubsub.packer import Packer, PackerLimits
 from shared.pubsub.publisher import batch_message
 from shared.pubsub.stubs import PubsubMessage
@@ -175,26 +175,26 @@ def as_delivered(message: Any) -> Mapping[str, object]:
     }
 
 
-def _letter() -> DeadLetter:
+def _kept() -> DeadLetter:
     """Return what the consumer makes of a change that its table cannot take."""
     world = World()
     world.clock.time = Nanoseconds(COMMITTED + _SECOND)
     with capture_logs():
         world.apply(as_delivered(_not_a_number()))
-    (letter,) = world.letters.kept.values()
-    return letter
+    (dead_letter,) = world.dead_letters.kept.values()
+    return dead_letter
 
 
 def _dead_letter() -> Any:
-    return letter_message(_letter())
+    return dead_letter_message(_kept())
 
 
 def _replay() -> Any:
-    letter = _letter()
+    dead_letter = _kept()
     return PubsubMessage(
-        data=letter.data,
-        attributes=replayed_attributes(letter, forced=False),
-        ordering_key=letter.ordering_key,
+        data=dead_letter.data,
+        attributes=replayed_attributes(dead_letter, forced=False),
+        ordering_key=dead_letter.ordering_key,
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes
-from deploy.local.platform.services import Flow, Pipeline, Service, letters_in, start_dead_letter, wait_until_ready
+from deploy.local.platform.services import Flow, Pipeline, Service, dead_letters_in, start_dead_letter, wait_until_ready
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_change, a_message
@@ -32,15 +32,15 @@ class Mending:
         self.processes = processes
         self.environment = {
             **processes.environment,
-            **world.pipeline.dead_letter_environment(letters_in(processes.directory)),
+            **world.pipeline.dead_letter_environment(dead_letters_in(processes.directory)),
             "PYTHONPATH": str(ROOT),
             "MILLRACE_USER": "ada",
         }
 
     def start(self, consumer: Service) -> None:
         """Start the dead-letter service, and wait until it and the consumer are ready."""
-        letters = start_dead_letter(self.processes, self.world.pipeline)
-        wait_until_ready(self.processes, consumer, letters, timeout=TIMEOUT)
+        dead_letters = start_dead_letter(self.processes, self.world.pipeline)
+        wait_until_ready(self.processes, consumer, dead_letters, timeout=TIMEOUT)
 
     def say(self, *words: str, code: int = 0) -> Any:
         """Run a command; return its document."""
@@ -52,7 +52,7 @@ class Mending:
         """Run a command; return its exit code, and what it says."""
         return run_command("services.dead_letter", [*words, "--json"], self.environment)
 
-    def letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
+    def dead_letters(self, count: int, *filters: str) -> Sequence[Mapping[str, Any]]:
         """Wait until so many letters are as they are asked for; return them."""
         found: list[Mapping[str, Any]] = []
 

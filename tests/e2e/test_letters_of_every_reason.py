@@ -56,18 +56,20 @@ class Everything:
 
     def collected(self) -> None:
         """Wait for a letter of each reason."""
-        ids = [letter["id"] for letter in self.mending.letters(len(Reason), "--limit", "100")]
+        ids = [dead_letter["id"] for dead_letter in self.mending.dead_letters(len(Reason), "--limit", "100")]
         shown = self.mending.asked("show", *ids, "--values").stdout
-        letters = [json.loads(line) for line in shown.splitlines()]
-        assert Counter(letter["reason"] for letter in letters) == Counter(reason.value for reason in Reason)
-        for letter in letters:
-            reason = Reason(letter["reason"])
+        dead_letters = [json.loads(line) for line in shown.splitlines()]
+        assert Counter(dead_letter["reason"] for dead_letter in dead_letters) == Counter(
+            reason.value for reason in Reason
+        )
+        for dead_letter in dead_letters:
+            reason = Reason(dead_letter["reason"])
             scenario = SCENARIOS[reason]
-            assert scenario.detail in letter["detail"], letter
+            assert scenario.detail in dead_letter["detail"], dead_letter
             source_table = scenario.source_table or reason.value
-            assert letter["table"] == ("" if scenario.table_unknown else source_table), letter
-            assert (letter["state"], letter["attempts"], letter["replays"]) == ("open", 1, 0)
-            self.ids[reason] = letter["id"]
+            assert dead_letter["table"] == ("" if scenario.table_unknown else source_table), dead_letter
+            assert (dead_letter["state"], dead_letter["attempts"], dead_letter["replays"]) == ("open", 1, 0)
+            self.ids[reason] = dead_letter["id"]
 
     def fixed(self, reason: Reason) -> None:
         """Expect of a table what its fix brings, or what its source writes again."""
@@ -127,8 +129,8 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
     never = with_fix("never")
     ids = [word for reason, _scenario in never for word in ("--id", everything.ids[reason])]
     assert mending.say("replay", *ids, "--execute")["sent"] == len(never)
-    back = mending.letters(len(never), *ids, "--state", "open")
-    assert {letter["attempts"] for letter in back} == {2}, "the same letters, each failed once more"
+    back = mending.dead_letters(len(never), *ids, "--state", "open")
+    assert {dead_letter["attempts"] for dead_letter in back} == {2}, "the same letters, each failed once more"
     for reason, scenario in never:
         if scenario.uneditable:
             done = mending.asked("edit", everything.ids[reason], "--set", 'seats="1"', "--why", "it might do")
@@ -139,7 +141,9 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
     assert mending.say("discard", *ids, "--why", "written again at its source")["changed"] == len(never)
     refused = mending.say("replay", *ids, "--execute")
     assert (refused["sent"], refused["verdicts"]["not_open"]) == (0, len(never))
-    assert {letter["why"] for letter in refused["letters"]} == {"it is discarded: to send it all the same, restore it"}
+    assert {dead_letter["why"] for dead_letter in refused["letters"]} == {
+        "it is discarded: to send it all the same, restore it"
+    }
 
 
 def dead_letters_fixed_while_the_consumer_runs_are_applied(everything: Everything) -> None:

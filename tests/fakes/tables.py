@@ -39,7 +39,7 @@ class FakeTables:
         """Asked at each call for a table; one of which it is true is a TransientError."""
         self.made_at: dict[str, int] = {}
         self.complete_since: dict[str, int] = {}
-        self.letters: dict[str, int] = {}
+        self.dead_letters: dict[str, int] = {}
         """Until when changes have become dead letters, by mirror."""
         self.needs_resync: dict[str, str] = {}
         """Why, by mirror."""
@@ -75,11 +75,11 @@ class FakeTables:
         identity = f"{dataset}.{name}" if dataset else name
         self._fail_if_told(identity)
         found = self.there.get(identity)
-        if found is not None and not found.append_only and at > self.letters.get(identity, 0):
+        if found is not None and not found.append_only and at > self.dead_letters.get(identity, 0):
             if name in self.unlabelled:
                 raise NotLabelledError(f"table {name}: its labels may not be written")
             self.effects.note(f"note letters of {identity}")
-            self.letters[identity] = at
+            self.dead_letters[identity] = at
 
     def need_resync(self, definition: TableDefinition, newest: int) -> None:
         name = definition.identity

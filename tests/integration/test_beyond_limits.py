@@ -12,7 +12,7 @@ import pytest
 from google.cloud import bigquery
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE, LETTERS, NEEDS_RESYNC, label_time
+from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE, DEAD_LETTERS, NEEDS_RESYNC, label_time
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_dataset
@@ -72,7 +72,7 @@ def alterations(stand_in: StandIn, name: str = "planes") -> int:
     return int(stand_in.control("GET", "stats")["tables"][f"{PROJECT}.{stand_in.dataset}.{name}"]["alterations"])
 
 
-class TestLetters:
+class TestDeadLetters:
     def test_many_processes_at_once_change_the_table_once(self, stand_in: StandIn) -> None:
         a_process(stand_in).ensure(PLANES)
         processes, before = [a_process(stand_in) for _ in range(12)], alterations(stand_in)
@@ -81,16 +81,16 @@ class TestLetters:
             process.note_dead_letters("planes", "", NOW + number * 500_000)
 
         assert alterations(stand_in) == before + 1
-        assert label_time(labels(stand_in), LETTERS) >= NOW + 11 * 500_000 + 5 * MINUTE
+        assert label_time(labels(stand_in), DEAD_LETTERS) >= NOW + 11 * 500_000 + 5 * MINUTE
 
     def test_a_label_written_by_another_process_is_reused_until_it_changes(self, stand_in: StandIn) -> None:
         one, two = a_process(stand_in), a_process(stand_in)
         one.ensure(PLANES)
         one.note_dead_letters("planes", "", NOW)
         two.note_dead_letters("planes", "", NOW + 5 * MINUTE)
-        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+        assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
         two.note_dead_letters("planes", "", NOW + 5 * MINUTE + 1)
-        assert label_time(labels(stand_in), LETTERS) == NOW + 15 * MINUTE + 1
+        assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 15 * MINUTE + 1
 
     @pytest.mark.parametrize("reason", REASONS)
     @pytest.mark.parametrize("method", ["GET", "PATCH"])
@@ -102,7 +102,7 @@ class TestLetters:
             told = [note_dead_letters(tables, ("planes", ""), Nanoseconds(NOW * 1_000)) for _ in range(4)]
 
         assert [bool(why) for why in told] == [True, True, True, False]
-        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+        assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
         assert [line["event"] for line in logs if "not_" in line["event"]] == ["dead_letters_not_noted"] * 3
 
     def test_beyond_the_limit_the_report_says_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
@@ -118,7 +118,7 @@ class TestLetters:
         stand_in.control("POST", "clock", seconds=3_600)
         tables.note_dead_letters("planes", "", NOW)
 
-        assert label_time(labels(stand_in), LETTERS) == NOW + 10 * MINUTE
+        assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
 
     def test_a_missing_right_is_reported_and_tried_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
@@ -129,14 +129,14 @@ class TestLetters:
         assert [line["event"] for line in logs] == ["table_not_labelled"]
         tables.note_dead_letters("planes", "", NOW)
 
-        assert LETTERS in labels(stand_in)
+        assert DEAD_LETTERS in labels(stand_in)
 
     def test_a_table_that_is_made_a_moment_later_says_so_too(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.note_dead_letters("planes", "", NOW)
         tables.ensure(PLANES)
         tables.note_dead_letters("planes", "", NOW + 1)
-        assert LETTERS in labels(stand_in)
+        assert DEAD_LETTERS in labels(stand_in)
 
 
 class TestColumns:

@@ -64,7 +64,7 @@ class Pipeline:
         self.table = table
         self.topic = Topic()
         self.metrics = FakeMetrics()
-        self.letters = FakeDeadLetterSink()
+        self.dead_letters = FakeDeadLetterSink()
         self.watched = Table(INSTANCE, table.name.rpartition("/")[2])
         self.rows = PartitionRows(channels, Table(INSTANCE, "replay-partitions"), f"seed-{seed}")
         watched = Watched(LOSSLESS)
@@ -107,7 +107,7 @@ class Pipeline:
             BigtableStores(partitions=self._store(owner)),
             BigtableOutput(
                 publisher=FakePublisher(self.topic),
-                letters=self.letters,
+                dead_letters=self.dead_letters,
                 subscriptions=FakeSubscriptions(),
                 outputs=self.outputs,
             ),

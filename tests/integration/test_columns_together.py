@@ -45,7 +45,7 @@ def _apply_at_once(
             writer = AppendStreams(channel, PROJECT, dataset, stop, clock)
             ports = Ports(
                 leases=FakeLeases(),
-                letters=FakeDeadLetters(),
+                dead_letters=FakeDeadLetters(),
                 tables=BigQueryTables(open_client(PROJECT, addresses[0]), PROJECT, dataset),
                 writer=writer,
             )
@@ -80,7 +80,7 @@ def test_each_task_adds_its_own_and_no_row_loses_a_value(stand_in: StandIn, bigq
     with capture_logs() as logs:
         counts = _apply_at_once(bigquery_stand_in, stand_in.dataset, columns, tables)
 
-    assert [(one.acked, one.deferred, dict(one.letters)) for one in counts] == [(len(tables), 0, {})] * _TASKS
+    assert [(one.acked, one.deferred, dict(one.dead_letters)) for one in counts] == [(len(tables), 0, {})] * _TASKS
     added = Counter(
         (line["table"], name) for line in logs if line["event"] == "columns_added" for name in line["columns"]
     )

@@ -33,7 +33,7 @@ def test_a_hundred_micro_batches_of_five_tables_open_five_connections(bigquery_s
     with open_storage_channel(bigquery_stand_in[1]) as channel:
         writer = AppendStreams(channel, PROJECT, stand_in.dataset, stop, clock)
         tables = BigQueryTables(open_client(PROJECT, bigquery_stand_in[0]), PROJECT, stand_in.dataset)
-        ports = Ports(leases=FakeLeases(), letters=FakeDeadLetters(), tables=tables, writer=writer)
+        ports = Ports(leases=FakeLeases(), dead_letters=FakeDeadLetters(), tables=tables, writer=writer)
         for number in range(1, MICRO_BATCHES + 1):
             messages = [a_message(a_change(number, number), header=a_header(table)) for table in TABLES]
             counts = apply(messages_table(*messages), ports, memory, stop, clock)

@@ -104,7 +104,7 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     settled = len(there) + len(flowing) + 4  # `colour` and `stuck` wait with the tables in trouble
     consumer.apply_until(lambda: consumer.total.acked >= settled, "all that can be applied")
 
-    assert consumer.total.letters == poison
+    assert consumer.total.dead_letters == poison
     assert set(consumer.total.tables_in_trouble) == waiting | {wider}
     assert consumer.total.tables["keyless"].unfit.startswith("no_primary_key")
     extra = {choking: {4: "name 2"}, stuck: {4: "name 2"}}
@@ -121,7 +121,7 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
         rounds = consumer.apply_until(lambda settled=settled: consumer.total.acked >= settled, "those that flow")  # type: ignore[misc]
         assert rounds <= FEW, "whatever the others wait for, these are in the next micro-batch"
         check(consumer, flowing - set(extra), rows(sequence))
-    assert sorted(letter.reason.value for letter in consumer.letters()) == sorted(poison)
+    assert sorted(dead_letter.reason.value for dead_letter in consumer.dead_letters()) == sorted(poison)
 
     for what in ("faults", "delay"):
         consumer.stand_in.control("DELETE", what)
@@ -163,13 +163,13 @@ def test_all_others_are_applied_and_acked_before_the_retry_time_of_those_in_trou
             finally:
                 stand_in.control("DELETE", "faults")
             counts = applying.result(TIMEOUT.total_seconds())
-        assert (counts.acked, counts.deferred, counts.letters) == (len(TABLES), 0, {})
+        assert (counts.acked, counts.deferred, counts.dead_letters) == (len(TABLES), 0, {})
         check(consumer, TABLES, rows(2))
     finally:
         consumer.close()
 
 
-def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up_no_other(
+def test_a_row_that_fails_retryably_for_ever_is_a_dead_letter_in_the_end_and_holds_up_no_other(
     channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
 ) -> None:
     stand_in = StandIn(bigquery_stand_in)
@@ -182,13 +182,13 @@ def test_a_row_that_fails_retryably_for_ever_is_a_letter_in_the_end_and_holds_up
         consumer.apply_until(lambda: consumer.total.acked >= 1 + len(others), "the others")
         consumer.publish(*changes(2, (planes, *others)))
         consumer.apply_until(lambda: consumer.total.acked >= 2 + 2 * len(others), "what comes after it")
-        assert consumer.total.letters == {}
+        assert consumer.total.dead_letters == {}
         assert consumer.names(planes) == {**rows(2), 4: "name 1"}
 
         consumer.apply_until(lambda: consumer.total.acked == 3 + 2 * len(others), "the fourth delivery")
-        (letter,) = consumer.letters()
-        assert (letter.reason, letter.key) == (Reason.RETRIES_EXHAUSTED, "[3]")
-        assert decode_batch(letter.data).sequence == decode_batch(stuck["data"]).sequence[:1]  # type: ignore[arg-type]
+        (dead_letter,) = consumer.dead_letters()
+        assert (dead_letter.reason, dead_letter.key) == (Reason.RETRIES_EXHAUSTED, "[3]")
+        assert decode_batch(dead_letter.data).sequence == decode_batch(stuck["data"]).sequence[:1]  # type: ignore[arg-type]
         assert consumer.total.deferred == 3
         check(consumer, others, rows(2))
     finally:
@@ -206,7 +206,7 @@ def test_fewer_connections_than_tables_are_enough(consumer: LeasingConsumer) -> 
     finally:
         consumer.stand_in.control("POST", "limits", connections=None)
 
-    assert (consumer.total.deferred, consumer.letters()) == (0, [])
+    assert (consumer.total.deferred, consumer.dead_letters()) == (0, [])
 
 
 def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: LeasingConsumer) -> None:
@@ -226,7 +226,7 @@ def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(cons
 
     assert refused() - before >= len(TABLES), "the quota was met again and again"
     check(consumer, TABLES, rows(3))
-    assert (consumer.total.given_back, consumer.total.letters, consumer.letters()) == (0, {}, [])
+    assert (consumer.total.given_back, consumer.total.dead_letters, consumer.dead_letters()) == (0, {}, [])
 
 
 def test_connections_that_were_closed_as_idle_are_opened_again(consumer: LeasingConsumer) -> None:
@@ -241,11 +241,11 @@ def test_connections_that_were_closed_as_idle_are_opened_again(consumer: Leasing
         check(consumer, tables, rows(sequence))
         wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=TIMEOUT)
 
-    assert (consumer.total.deferred, consumer.letters()) == (0, [])
+    assert (consumer.total.deferred, consumer.dead_letters()) == (0, [])
     assert consumer.writer.connections_opened == 3 * len(tables)
 
 
-def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_or_a_letter(
+def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_or_a_dead_letter(
     channel: grpc.Channel, new_processes: Processes, tmp_path: Path
 ) -> None:
     ports, directory = (free_port(), free_port()), tmp_path / "data"
@@ -269,4 +269,4 @@ def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_o
             consumer.close()
 
     assert counts.acked > 0
-    assert (consumer.total.deferred, consumer.total.given_back, consumer.letters()) == (0, 0, [])
+    assert (consumer.total.deferred, consumer.total.given_back, consumer.dead_letters()) == (0, 0, [])

@@ -25,7 +25,7 @@ def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def test_rows_outside_the_partitions_are_letters_and_the_others_of_the_request_are_applied(
+def test_rows_outside_the_partitions_are_dead_letters_and_the_others_of_the_request_are_applied(
     channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
 ) -> None:
     stand_in = StandIn(bigquery_stand_in)
@@ -46,11 +46,11 @@ def test_rows_outside_the_partitions_are_letters_and_the_others_of_the_request_a
 
         found = stand_in.run("SELECT id, built FROM planes ORDER BY id")
         assert found == [(number, day) for number, day in enumerate(built) if day in inside]
-        letters = consumer.letters()
-        assert sorted((letter.reason, letter.key) for letter in letters) == [
+        dead_letters = consumer.dead_letters()
+        assert sorted((dead_letter.reason, dead_letter.key) for dead_letter in dead_letters) == [
             (Reason.REFUSED_BY_BIGQUERY, json.dumps([number])) for number, day in enumerate(built) if day in outside
         ]
-        assert {"outside the allowed bounds" in letter.detail for letter in letters} == {True}
+        assert {"outside the allowed bounds" in dead_letter.detail for dead_letter in dead_letters} == {True}
         assert consumer.total.deferred == 0
     finally:
         consumer.close()

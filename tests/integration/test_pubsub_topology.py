@@ -15,7 +15,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
     PubsubTopology,
-    check_letters_subscription,
+    check_dead_letter_subscription,
     check_subscription,
     check_topic,
     create_topology,
@@ -169,7 +169,7 @@ def test_a_topic_without_a_subscription_that_keeps_messages_is_refused(
     assert not isinstance(refused.value, MessagesLostError)  # what is published now is kept
 
 
-def test_of_the_letters_topic_it_is_no_change_that_is_lost(
+def test_of_the_dead_letters_topic_it_is_no_change_that_is_lost(
     channel: grpc.Channel, topology: PubsubTopology, pubsub_emulator: str
 ) -> None:
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
@@ -210,7 +210,7 @@ def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel
 def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(
     channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
-    check_letters_subscription(channel, topology.dead_letter_subscription, topic_of_changes=topology.topic)
+    check_dead_letter_subscription(channel, topology.dead_letter_subscription, topic_of_changes=topology.topic)
 
 
 @pytest.mark.parametrize(
@@ -231,20 +231,20 @@ def test_a_subscription_that_would_lose_dead_letters_is_refused_with_the_fix(
         policy = {"dead_letter_topic": topology.topic, "max_delivery_attempts": 5}
     else:
         policy = None
-    letters = replace(topology, topic=topology.dead_letter_topic)
-    name = subscribe(channel, letters, **settings | {"dead_letter_policy": policy})
+    dead_letters = replace(topology, topic=topology.dead_letter_topic)
+    name = subscribe(channel, dead_letters, **settings | {"dead_letter_policy": policy})
 
     with pytest.raises(MisconfiguredError, match=named):
-        check_letters_subscription(channel, name)
+        check_dead_letter_subscription(channel, name)
 
 
-def test_a_subscription_of_the_changes_is_none_of_letters(channel: grpc.Channel, topology: PubsubTopology) -> None:
+def test_a_subscription_of_the_changes_is_none_of_dead_letters(channel: grpc.Channel, topology: PubsubTopology) -> None:
     with pytest.raises(MisconfiguredError, match="it is of the topic of change batches"):
-        check_letters_subscription(channel, topology.subscription, topic_of_changes=topology.topic)
+        check_dead_letter_subscription(channel, topology.subscription, topic_of_changes=topology.topic)
 
 
 def test_a_dead_letter_topic_without_a_subscription_is_reported_with_the_command_that_makes_one(
     channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
     with pytest.raises(MisconfiguredError, match=r"does not exist.*cdc_consumer setup"):
-        check_letters_subscription(channel, topology.dead_letter_subscription + "-gone")
+        check_dead_letter_subscription(channel, topology.dead_letter_subscription + "-gone")

@@ -20,7 +20,7 @@ from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
     COMPLETE_TOLD,
-    LETTERS,
+    DEAD_LETTERS,
     NEEDS_RESYNC,
     SWEPT,
 )
@@ -299,7 +299,7 @@ def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror
 
 
 def test_an_automatic_sweep_without_a_source_skips_tables_with_dead_letters(mirror: Mirror) -> None:
-    mirror.label(**{LETTERS: str(T)})
+    mirror.label(**{DEAD_LETTERS: str(T)})
     assert "have become dead letters since" in swept_by_itself(mirror)
     assert mirror.keys() == [*NEWER, *GONE]
 

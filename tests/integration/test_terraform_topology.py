@@ -18,7 +18,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from shared.contracts.durations import parse_duration
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
-from shared.pubsub.topology import check_letters_subscription
+from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.findings import Level
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ WEEK: Final = timedelta(days=7)
 
 def test_doctor_finds_nothing_wrong_with_what_the_module_makes(pubsub_emulator: str) -> None:
     path = f"projects/millrace-test/{{}}/terraform-{uuid.uuid4().hex}"
-    topic, letters = path.format("topics"), path.format("topics") + "-dead-letters"
+    topic, dead_letters = path.format("topics"), path.format("topics") + "-dead-letters"
     consumer, kept = path.format("subscriptions"), path.format("subscriptions") + "-dead-letters"
     told: Mapping[str, Any] = yaml.safe_load(SETTINGS.read_text())
     assert told["expiration_policy_ttl"] == ""  # Terraform's word for never
@@ -38,24 +38,24 @@ def test_doctor_finds_nothing_wrong_with_what_the_module_makes(pubsub_emulator: 
         "message_retention_duration": parse_duration(told["message_retention_duration"]),
         "expiration_policy": {},
     }
-    policy = {"dead_letter_topic": letters, "max_delivery_attempts": told["max_delivery_attempts"]}
+    policy = {"dead_letter_topic": dead_letters, "max_delivery_attempts": told["max_delivery_attempts"]}
     with open_channel(pubsub_emulator) as channel:
         publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
         subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-        for name in (topic, letters):
+        for name in (topic, dead_letters):
             publisher.create_topic(request={"name": name})
         subscriber.create_subscription(
             request={"name": consumer, "topic": topic, "dead_letter_policy": policy, **settings}
         )
-        subscriber.create_subscription(request={"name": kept, "topic": letters, **settings})
+        subscriber.create_subscription(request={"name": kept, "topic": dead_letters, **settings})
 
         inspection = Inspection(channel)
         found = [
-            *inspection.subscription(consumer, dead_letter_topic=letters, keep_messages_for=WEEK, topic=topic),
+            *inspection.subscription(consumer, dead_letter_topic=dead_letters, keep_messages_for=WEEK, topic=topic),
             *inspection.topic(topic, WEEK),
-            *inspection.topic(letters, WEEK),
+            *inspection.topic(dead_letters, WEEK),
         ]
-        check_letters_subscription(channel, kept, WEEK, None, topic)
+        check_dead_letter_subscription(channel, kept, WEEK, None, topic)
 
     assert [one for one in found if one.level is not Level.OK] == []
     assert len(found) > len(told)

@@ -72,7 +72,7 @@ def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
 
-    metrics.take(Report(counts=Counts(letters={"made-up": 2, "undecodable": 1})))
+    metrics.take(Report(counts=Counts(dead_letters={"made-up": 2, "undecodable": 1})))
 
     def counted(reason: str) -> float | None:
         return registry.get_sample_value("millrace_dead_letters_total", {"reason": reason})

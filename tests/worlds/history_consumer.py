@@ -29,12 +29,12 @@ class FedConsumer:
     """A consumer's worker process without Spark: everything but the source is real."""
 
     def __init__(self, stand_in: StandIn, rest: str, channel: grpc.Channel, tables: str = BOTH) -> None:
-        self.letters = FakeDeadLetters()
+        self.dead_letters = FakeDeadLetters()
         self._memory = Memory(plan=Plan(read_tables_file(tables), stand_in.dataset))
         self._stop, self._clock = Stop(), SystemClock()
         self._ports = Ports(
             leases=FakeLeases(),
-            letters=self.letters,
+            dead_letters=self.dead_letters,
             tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset),
             writer=AppendStreams(channel, PROJECT, stand_in.dataset, self._stop, self._clock),
         )
@@ -42,7 +42,7 @@ class FedConsumer:
     def apply(self, *messages: Mapping[str, object]) -> None:
         counts = apply(messages_table(*messages), self._ports, self._memory, self._stop, self._clock)
         assert counts.acked == len(messages)
-        assert self.letters.kept == {}
+        assert self.dead_letters.kept == {}
 
 
 def a_plane(

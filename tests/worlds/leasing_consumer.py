@@ -60,7 +60,9 @@ class LeasingConsumer:
         self.writer = AppendStreams(self.storage, PROJECT, dataset, self.stop, SystemClock(), limits)
         self.ports = Ports(
             leases=self.leases,
-            letters=DeadLetterPublisher(self.channel, self.topology.dead_letter_topic, self.stop, budget=timedelta(0)),
+            dead_letters=DeadLetterPublisher(
+                self.channel, self.topology.dead_letter_topic, self.stop, budget=timedelta(0)
+            ),
             tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, dataset),
             writer=self.writer,
         )
@@ -94,7 +96,7 @@ class LeasingConsumer:
             micro_batches += 1
         return micro_batches
 
-    def letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> list[DeadLetter]:
         received = pull(self.channel, self.topology.dead_letter_subscription)
         return [from_message(one.message.data, one.message.attributes) for one in received]
 

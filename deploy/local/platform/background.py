@@ -26,7 +26,7 @@ from deploy.local.platform.changes import Change
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import GRACE, TAIL, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.platform.restarts import Restarts
-from deploy.local.platform.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, Service, letters_in
+from deploy.local.platform.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, Service, dead_letters_in
 from deploy.local.platform.stack import Say, Sources, Stack, reader_name, running_stack
 from deploy.local.proof.launching import source_rows
 from deploy.local.proof.run import sides_of, wait_until_loaded
@@ -99,7 +99,7 @@ class BackgroundPlatform:
             return 0
         self._state.unlink(missing_ok=True)
         self._changed.unlink(missing_ok=True)
-        for file in self._directory.glob(f"{self.letters.name}*"):  # of an emulator's rows that are gone
+        for file in self._directory.glob(f"{self.dead_letters.name}*"):  # of an emulator's rows that are gone
             file.unlink()
         for file in self._directory.glob("*-checkpoint/suspects/mirrors-*"):  # of tables that are gone
             file.unlink()
@@ -198,9 +198,9 @@ class BackgroundPlatform:
         return State(**{**state, "flow": flow, "readers": [_pipeline(each) for each in state["readers"]]})
 
     @property
-    def letters(self) -> Path:
+    def dead_letters(self) -> Path:
         """Return the file of the dead-letter service's store."""
-        return letters_in(self._directory)
+        return dead_letters_in(self._directory)
 
     def restarted(self) -> Sequence[str]:
         """Return what the supervisor has logged of services that it restarted."""
@@ -275,8 +275,8 @@ def how_to_use(stack: Stack, directory: Path) -> str:
         examples.append(_IN_BIGTABLE)
     services.append(("cdc_consumer", f"{stack.consumer.address}/metrics"))
     services.append(("dead_letter", f"{stack.dead_letter.address}/metrics"))
-    assert stack.letters_api is not None
-    services.append(("dead letters", f"{stack.letters_api.url.removeprefix('http://')}   (its HTTP API)"))
+    assert stack.dead_letters_api is not None
+    services.append(("dead letters", f"{stack.dead_letters_api.url.removeprefix('http://')}   (its HTTP API)"))
     width = max(len(name) for name, _ in services)
     running = "\n".join(
         [
@@ -290,7 +290,7 @@ def how_to_use(stack: Stack, directory: Path) -> str:
     first = stack.pipelines[0]
     near, reader, module = os.path.relpath(directory, ROOT), reader_name(first), first.module
     source = "" if stack.databases else f" --source {shlex.quote(source_rows(first)['SOURCE_ROWS'])}"
-    table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.letters_api
+    table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.dead_letters_api
     assert api is not None
     token_file = shlex.quote(os.path.relpath(api.token_file, ROOT))
     return f"""up. The console, in a browser: what needs attention, how each table is, and dead letters:

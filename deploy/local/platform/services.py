@@ -34,7 +34,7 @@ DEAD_LETTER: Final = "services.dead_letter"
 TIMEOUT: Final = timedelta(seconds=240)
 """How long a service may take to be ready: Spark's start on a busy machine, and some."""
 
-LETTERS: Final = "dead_letters.sqlite3"
+DEAD_LETTERS: Final = "dead_letters.sqlite3"
 
 _KEPT: Final = re.compile(
     r"PATH|HOME|USER|LANG|LC_.*|TZ|TMPDIR|TERM|JAVA_HOME|CLOUDSDK_.*|PYTHONDONTWRITEBYTECODE|SSL_CERT_FILE"
@@ -272,24 +272,24 @@ def start_consumer(
 def start_dead_letter(processes: Processes, pipeline: Flow, name: str = "dead_letter", **more: str) -> Service:
     """Start the dead-letter service; one of the same directory goes on with the store of the one before."""
     return _start(
-        processes, DEAD_LETTER, name, {**pipeline.dead_letter_environment(letters_in(processes.directory)), **more}
+        processes, DEAD_LETTER, name, {**pipeline.dead_letter_environment(dead_letters_in(processes.directory)), **more}
     )
 
 
-def letters_in(directory: Path) -> Path:
+def dead_letters_in(directory: Path) -> Path:
     """Return the file of the store of the dead-letter service that has its logs in a directory."""
-    return directory / LETTERS
+    return directory / DEAD_LETTERS
 
 
 @dataclass(frozen=True)
-class LettersApi:
+class DeadLettersApi:
     """Where the dead-letter service answers over HTTP, and the file with the token that it takes."""
 
     port: int
     token_file: Path
 
     @classmethod
-    def create(cls, directory: Path) -> "LettersApi":
+    def create(cls, directory: Path) -> "DeadLettersApi":
         """Choose a port, and make a token in a file that no other user may read."""
         token_file = directory / "api-token"
         token_file.unlink(missing_ok=True)
@@ -319,7 +319,7 @@ class LettersApi:
 
 
 @dataclass(frozen=True)
-class LettersCommand:
+class DeadLettersCommand:
     """The command for dead letters, `python -m services.dead_letter`, with its environment."""
 
     environment: Mapping[str, str]

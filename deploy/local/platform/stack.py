@@ -15,9 +15,9 @@ from deploy.local.platform.processes import Processes
 from deploy.local.platform.services import (
     AnyPipeline,
     BigtablePipeline,
+    DeadLettersApi,
     Endpoint,
     Flow,
-    LettersApi,
     Pipeline,
     Service,
     start_consumer,
@@ -65,7 +65,7 @@ class Stack:
     dataset: BigQueryDataset
     consumer: Endpoint
     dead_letter: Endpoint
-    letters_api: LettersApi | None = None
+    dead_letters_api: DeadLettersApi | None = None
     """None where no service has one."""
     wait: Callable[[], None] = lambda: None
     """Waits until all of it is ready. Readers that take a snapshot are before, and rows may be written from then on."""
@@ -124,7 +124,7 @@ def running_stack(
             for demo, (database, one) in zip(DATABASES, made.databases, strict=False)
         ]
         planned += [_Planned(reader_name(one), one, _now()) for _, one in made.wide_tables]
-        api = LettersApi.create(processes.directory)
+        api = DeadLettersApi.create(processes.directory)
         with _running_services(processes, made.flow, api, planned, say) as (consumer, dead_letter, readers):
 
             def wait() -> None:
@@ -146,7 +146,7 @@ def stack_of(
     readers: Sequence[Endpoint],
     consumer: Endpoint,
     dead_letter: Endpoint,
-    letters_api: LettersApi | None = None,
+    dead_letters_api: DeadLettersApi | None = None,
 ) -> Stack:
     """Return what runs on a platform; the readers are those of its databases, and then of its wide tables."""
     return Stack(
@@ -164,7 +164,7 @@ def stack_of(
         made.dataset,
         consumer,
         dead_letter,
-        letters_api,
+        dead_letters_api,
     )
 
 
@@ -182,7 +182,7 @@ def _now() -> Nanoseconds:
 
 @contextmanager
 def _running_services(
-    processes: Processes, flow: Flow, api: LettersApi, planned: Sequence[_Planned], say: Say
+    processes: Processes, flow: Flow, api: DeadLettersApi, planned: Sequence[_Planned], say: Say
 ) -> Iterator[tuple[Service, Service, list[Service]]]:
     say(f"starting {', '.join(one.name for one in planned)}, cdc_consumer (Spark), and dead_letter")
     services: list[Service] = []

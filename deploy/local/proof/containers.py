@@ -231,12 +231,12 @@ class _Killer:
     def happen(self) -> None:
         """Kill them while rows are changed, and wait until all are healthy again."""
         with ThreadPoolExecutor(1, thread_name_prefix="kill") as pool:
-            letters = pool.submit(self._kill_dead_letter)
+            dead_letters = pool.submit(self._kill_dead_letter)
             for service in _KILLED:
                 if self._stop.wait(self._pause):
                     return
                 self._kill(service)
-            letters.result()
+            dead_letters.result()
         for service in _KILLED:
             self._wait(service)
         self._say("all that was killed was started by the engine, and is healthy again")

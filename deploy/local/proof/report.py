@@ -12,8 +12,8 @@ from deploy.local.demo.added_columns import ColumnStory
 from deploy.local.demo.latency import Latencies
 from deploy.local.demo.schema import KEYS
 from deploy.local.proof.comparison import TableComparison
+from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.history import HistoryComparison, describe_versions
-from deploy.local.proof.letters import LettersFound
 from deploy.local.proof.reconciling import Reconciled
 from deploy.local.proof.sweeping import Swept
 from deploy.local.proof.wide_comparison import ChangeLogComparison
@@ -99,7 +99,7 @@ class Report:
 
     sides: Sequence[SideFound]
     written: Mapping[str, int]
-    letters: LettersFound
+    dead_letters: DeadLettersFound
     reconciled: Sequence[Reconciled]
     swept: Swept | None = None
     """None where no database of Spanner runs."""
@@ -126,7 +126,7 @@ class Report:
             *incomplete,
             *reconciled,
             *([f"sweep, {self.swept.source}: {self.swept}"] if self.swept is not None and self.swept.wrong else []),
-            *([] if self.letters.settled else ["dead letters are missing or still open"]),
+            *([] if self.dead_letters.settled else ["dead letters are missing or still open"]),
         ]
 
     @property
@@ -177,7 +177,7 @@ class Report:
             self._line(console, f"reconcile, {answer.source}", str(answer))
         if self.swept is not None:
             self._line(console, f"sweep, {self.swept.source}", str(self.swept))
-        for line in self.letters.lines():
+        for line in self.dead_letters.lines():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)
         equal, unequal = f"equals {names}, every column of every row", f"does NOT equal {names}"

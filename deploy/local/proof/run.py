@@ -11,11 +11,11 @@ from rich.console import Console
 
 from deploy.local.demo.workloads import wide_workload, workloads
 from deploy.local.platform.processes import Processes, StopRequestedError
-from deploy.local.platform.services import LettersCommand, letters_in
+from deploy.local.platform.services import DeadLettersCommand, dead_letters_in
 from deploy.local.platform.stack import Say, Sources, Stack, running_stack
 from deploy.local.proof.bigtable_side import BigtableSide
+from deploy.local.proof.dead_letters import Command, DeadLettersFound, DeadLettersStory
 from deploy.local.proof.launching import Launcher, LocalLauncher
-from deploy.local.proof.letters import Command, LettersFound, LettersStory
 from deploy.local.proof.progress import Progress
 from deploy.local.proof.reconciling import reconcile_all
 from deploy.local.proof.report import Compared, Report
@@ -50,9 +50,9 @@ class RunSettings:
 def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
     with running_stack(processes, say, settings.sources, settings.before) as stack:
-        told = stack.flow.dead_letter_environment(letters_in(processes.directory))
+        told = stack.flow.dead_letter_environment(dead_letters_in(processes.directory))
         launch = LocalLauncher(processes.environment)
-        report = prove(settings, stack, LettersCommand(told), launch, console, say, processes.stop)
+        report = prove(settings, stack, DeadLettersCommand(told), launch, console, say, processes.stop)
         processes.check()
     report.print(console)
     return 0 if report.equal else 1
@@ -76,7 +76,7 @@ def prove(
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
-    story = LettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, say)
+    story = DeadLettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, say)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
         say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
         if settings.before:
@@ -90,7 +90,7 @@ def prove(
         progress.waits_for = ""
         story.begin()
         say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
-        letters = _change(sides, story, meanwhile, settings, stop, say)
+        dead_letters = _change(sides, story, meanwhile, settings, stop, say)
         if stop.requested:
             raise StopRequestedError("asked to stop")
         say(f"writes have stopped; waiting until BigQuery equals {names}")
@@ -105,7 +105,7 @@ def prove(
             patience = max(settings.patience, _COMMANDS_TIMEOUT)
             swept = prove_sweep(launch, stack.databases[0], stack.dataset, patience, stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-    return Report(found, written, letters, reconciled, swept)
+    return Report(found, written, dead_letters, reconciled, swept)
 
 
 def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> list[Side]:
@@ -133,18 +133,18 @@ def wait_until_loaded(stack: Stack, sides: Sequence[Side], timeout: timedelta, s
 
 def _change(
     sides: Sequence[Side],
-    story: LettersStory,
+    story: DeadLettersStory,
     meanwhile: Callable[[], None] | None,
     settings: RunSettings,
     stop: Stop,
     say: Say,
-) -> LettersFound:
+) -> DeadLettersFound:
     """Change the rows of all sources at once, poison among them; if that fails with one, the others stop too."""
     with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
-        letters = pool.submit(story.happen)
+        dead_letters = pool.submit(story.happen)
         changing = [pool.submit(meanwhile)] if meanwhile else []
         changing += [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
-        all_of_it: list[Future[Any]] = [letters, *changing]
+        all_of_it: list[Future[Any]] = [dead_letters, *changing]
         done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):
             stop.request()
@@ -152,7 +152,7 @@ def _change(
         one.result()
     for side in sides:
         side.beside(story.changes)
-    return letters.result()
+    return dead_letters.result()
 
 
 def _until_equal(

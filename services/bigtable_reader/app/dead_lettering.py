@@ -28,8 +28,8 @@ class DeadLettering:
     fit into a dead letter is left out and counted.
     """
 
-    def __init__(self, letters: DeadLetterSink, clock: VersionClock) -> None:
-        self._letters = letters
+    def __init__(self, dead_letters: DeadLetterSink, clock: VersionClock) -> None:
+        self._dead_letters = dead_letters
         self._clock = clock
         self._bytes = 0
         self._freed = asyncio.Event()
@@ -65,17 +65,17 @@ class DeadLettering:
 
     async def _keep(self, refused: Sequence[RefusedChange]) -> None:
         for some in _parts(refused):
-            letters = [self._letter(one) for one in some]
-            for letter in letters:
+            dead_letters = [self._dead_letter(one) for one in some]
+            for dead_letter in dead_letters:
                 structlog.get_logger().warning(
                     "change_set_aside",
-                    reason=letter.reason.value,
-                    table=letter.table,
-                    payload_bytes=letter.payload_bytes,
+                    reason=dead_letter.reason.value,
+                    table=dead_letter.table,
+                    payload_bytes=dead_letter.payload_bytes,
                 )
-            await self._letters.keep(letters)
+            await self._dead_letters.keep(dead_letters)
 
-    def _letter(self, refused: RefusedChange) -> DeadLetter:
+    def _dead_letter(self, refused: RefusedChange) -> DeadLetter:
         header, change = refused.header, refused.change
         if refused.left_out is None:
             data = encode_batch(header, [refused.whole()])

@@ -116,7 +116,7 @@ async def read(
         resync_requests = resync_requests_of(settings, channels, file)
         watching = resync_requests.watching.digest
         opened = topic.publisher(budget.most, metrics.publishing, health, stop)
-        async with opened as (publisher, letters):
+        async with opened as (publisher, dead_letters):
 
             def reading_snapshots(
                 dead_letters: DeadLettering,
@@ -158,7 +158,9 @@ async def read(
                     clock=MicrosecondClock(),
                 ),
                 BigtableStores(partitions=store, resync_requests=resync_requests),
-                BigtableOutput(publisher=publisher, letters=letters, subscriptions=subscriptions, outputs=outputs),
+                BigtableOutput(
+                    publisher=publisher, dead_letters=dead_letters, subscriptions=subscriptions, outputs=outputs
+                ),
                 Monitoring(metrics, health),
                 BigtableReaderOptions(
                     owner=owner,

@@ -71,9 +71,9 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
             why = f": {table['not_swept']}" if table["not_swept"] else ""
             yield f"{table['table']}: rows older than {table['to_sweep']} may wait to be swept{why}"
     changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
-    letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
+    dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
     yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"
-    yield f"dead letters since the start: {letters}"
+    yield f"dead letters since the start: {dead_letters}"
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"

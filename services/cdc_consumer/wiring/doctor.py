@@ -68,12 +68,12 @@ def running_consumer(address: str) -> Iterator[Finding]:
 def _pubsub(channel: Any, settings: Settings) -> Iterator[Finding]:
     inspection, keep = Inspection(channel), settings.keep_messages_for
     subscription = subscription_path(settings.project, settings.subscription)
-    letters = topic_path(settings.project, settings.dead_letter_topic)
-    yield from inspection.subscription(subscription, dead_letter_topic=letters, keep_messages_for=keep)
+    dead_letters = topic_path(settings.project, settings.dead_letter_topic)
+    yield from inspection.subscription(subscription, dead_letter_topic=dead_letters, keep_messages_for=keep)
     yield from inspection.rights(subscription, "consume", "get")
-    yield from inspection.topic(letters, keep)
-    yield from inspection.rights(letters, "publish")
-    yield from inspection.forwarding(subscription, letters)
+    yield from inspection.topic(dead_letters, keep)
+    yield from inspection.rights(dead_letters, "publish")
+    yield from inspection.forwarding(subscription, dead_letters)
 
 
 def _bigquery(storage: Any, settings: Settings, file: TablesFile) -> Iterator[Finding]:

@@ -156,7 +156,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     ports = Ports(
         leases=leases,
         crash_counts=CrashCountsOnDisk(suspects, scope),
-        letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
+        dead_letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
         tables=BigQueryTables(
             client,
             options.project,

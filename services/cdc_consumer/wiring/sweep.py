@@ -12,7 +12,7 @@ from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import (
     AutomaticSweep,
-    check_letters,
+    check_dead_letters,
     check_part,
 )
 from services.cdc_consumer.app.delete_missing_rows.sweep import (
@@ -99,7 +99,7 @@ def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
         before, after, clock = mirror.complete_since, settings.sweep_after, SystemClock()
 
         def unasked(count: RowCount) -> None:
-            check_letters(mirror, count, before)
+            check_dead_letters(mirror, count, before)
             check_part(mirror.definition.identity, count, before)
 
         return sweep(

@@ -20,7 +20,7 @@ from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import short_name, subscription_path, topic_path
-from shared.pubsub.topology import check_letters_subscription
+from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
 from shared.runtime.findings import Finding, Level
 
@@ -75,7 +75,7 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
     with opened as channel:
         inspection, what = Inspection(channel), f"subscription {short_name(subscription)}"
         try:
-            check_letters_subscription(channel, subscription, keep, None, topic)
+            check_dead_letter_subscription(channel, subscription, keep, None, topic)
         except MisconfiguredError as error:
             yield Finding(Level.ERROR, what, str(error), _AS_IT_SAYS)
         except TransientError as error:

@@ -19,7 +19,7 @@ from services.dead_letter.wiring.connections import pipeline_named
 from services.dead_letter.wiring.serving import serving_api
 from shared.pubsub.channels import open_channel, stoppable_channel
 from shared.pubsub.names import subscription_path, topic_path
-from shared.pubsub.topology import check_letters_subscription
+from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retrying
@@ -83,7 +83,7 @@ def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop)
 def check_start(settings: Settings, stop: Stop) -> None:
     """Refuse a subscription that would lose dead letters, or that is none of theirs."""
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
-        check_letters_subscription(
+        check_dead_letter_subscription(
             channel,
             subscription_path(settings.project, settings.dead_letter_subscription),
             settings.keep_messages_for,

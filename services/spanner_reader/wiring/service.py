@@ -118,7 +118,7 @@ async def read(
 
         changes = await until_stopped(stop, retried(stop, health.attempting(prepared)))
         opened = topic.publisher(budget.most, metrics.publishing, health, stop)
-        async with opened as (publisher, _letters):
+        async with opened as (publisher, _dead_letters):
             rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
 
             def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:

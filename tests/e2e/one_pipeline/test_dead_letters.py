@@ -37,17 +37,17 @@ def test_dead_letters_are_fixed_by_an_edit_and_by_the_schema_and_replayed_until_
     mending.wait_for("planes", {1: ("a", 2)})
 
     # One bad value: looked at, edited, replayed.
-    (letter,) = mending.letters(1, "--table", "planes")
-    assert (letter["reason"], letter["key"]) == ("value_does_not_fit", "[2]")
-    assert "seats" in letter["detail"]
-    assert "many" not in json.dumps(mending.say("show", letter["id"]))
-    edit = mending.say("edit", letter["id"], "--set", 'seats="12"', "--why", "a word for a number")
+    (dead_letter,) = mending.dead_letters(1, "--table", "planes")
+    assert (dead_letter["reason"], dead_letter["key"]) == ("value_does_not_fit", "[2]")
+    assert "seats" in dead_letter["detail"]
+    assert "many" not in json.dumps(mending.say("show", dead_letter["id"]))
+    edit = mending.say("edit", dead_letter["id"], "--set", 'seats="12"', "--why", "a word for a number")
     assert mending.say("replay", "--id", edit["id"])["verdicts"]["send"] == 1
     assert mending.say("replay", "--id", edit["id"], "--execute")["sent"] == 1
     mending.wait_for("planes", {1: ("a", 2), 2: ("b", 12)})
 
     # One cause for many: the group is replayed once the table is right.
-    mending.letters(5, "--table", "pilots")
+    mending.dead_letters(5, "--table", "pilots")
     (group,) = mending.say("groups", "--table", "pilots")["groups"]
     assert (group["reason"], group["letters"]) == ("schema_conflict", 5)
     world.stand_in.run(f"DROP TABLE `{table}`")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.platform.services import LettersCommand, letters_in, start_dead_letter
+from deploy.local.platform.services import DeadLettersCommand, dead_letters_in, start_dead_letter
 from deploy.local.platform.source import Write
 from tests.e2e.rig import Rig
 
@@ -22,8 +22,8 @@ class Person:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        settings = rig.pipeline.dead_letter_environment(letters_in(rig.processes.directory))
-        self._command = LettersCommand({**rig.processes.environment, **settings, "MILLRACE_USER": "ada"})
+        settings = rig.pipeline.dead_letter_environment(dead_letters_in(rig.processes.directory))
+        self._command = DeadLettersCommand({**rig.processes.environment, **settings, "MILLRACE_USER": "ada"})
 
     def says(self, *words: str, code: int = 0) -> str:
         """Run a command; return what it says."""
@@ -48,28 +48,32 @@ class Person:
 def test_a_row_too_large_for_any_message_is_one_dead_letter_however_often_it_is_read(rig: Rig, tmp_path: Path) -> None:
     large = Write("insert", "Singers", {"Id": 2, "Name": "two", "Photo": bytes(LARGE)})
     rig.commit(Write("insert", "Singers", {"Id": 1, "Name": "one"}), large, Write("insert", "Tags", {"Tag": "a"}))
-    reader, letters = rig.start_reader(), start_dead_letter(rig.processes, rig.pipeline)
-    rig.wait_until_ready(reader, letters, rig.consumer())
+    reader, dead_letters = rig.start_reader(), start_dead_letter(rig.processes, rig.pipeline)
+    rig.wait_until_ready(reader, dead_letters, rig.consumer())
     person = Person(rig)
 
-    (letter,) = person.sees(1, attempts=1)
-    assert (letter["reason"], letter["table"], letter["key"]) == ("too_large", rig.named("Singers"), "[2]")
-    assert letter["failed_in"] == "spanner_reader"
-    assert letter["payload_bytes"] > LARGE
+    (dead_letter,) = person.sees(1, attempts=1)
+    assert (dead_letter["reason"], dead_letter["table"], dead_letter["key"]) == (
+        "too_large",
+        rig.named("Singers"),
+        "[2]",
+    )
+    assert dead_letter["failed_in"] == "spanner_reader"
+    assert dead_letter["payload_bytes"] > LARGE
     assert {row["Id"] for row in rig.rows("Singers")} <= {1}, "its neighbours in the transaction go on"
 
     # Read once more from the beginning, by a reader that knows nothing of the first: the same letter, failed once more.
     reader.process.kill()
     rig.wait_until_ready(rig.start_reader("spanner_reader_again", PARTITION_TABLE="other_partitions"))
     (same,) = person.sees(1, attempts=2)
-    assert {name for name in letter if letter[name] != same[name]} == {"attempts", "last_failed_at"}
+    assert {name for name in dead_letter if dead_letter[name] != same[name]} == {"attempts", "last_failed_at"}
 
     # It cannot be replayed or edited, and the words say what can be done.
     refused = person.says("replay", "--all", "--execute", code=1)
     assert "write the row once more at its source" in " ".join(refused.split())
-    refused = person.says("edit", letter["id"], "--set", 'Name="2"', "--why", "smaller", code=1)
+    refused = person.says("edit", dead_letter["id"], "--set", 'Name="2"', "--why", "smaller", code=1)
     assert "write the row once more at its source" in " ".join(refused.split())
     rig.commit(Write("update", "Singers", {"Id": 2, "Photo": b"small"}))
     rig.wait_until_equal()
-    person.says("discard", "--id", letter["id"], "--why", "smaller at its source")
+    person.says("discard", "--id", dead_letter["id"], "--why", "smaller at its source")
     person.says("list", code=3)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 from deploy.local.platform.processes import GRACE, Processes
-from deploy.local.platform.services import Service, letters_in, start_dead_letter, start_reader
+from deploy.local.platform.services import Service, dead_letters_in, start_dead_letter, start_reader
 from deploy.local.platform.source import Write
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
@@ -124,7 +124,7 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
         rig.wait(
             lambda: mirrored(rig.target.rows(wide.table) or []) == load.cells, "Bigtable's mirror to be equal", TIMEOUT
         )
-        rig.wait(lambda: letters(processes) == load.poison, f"{load.poison} letters", TIMEOUT)
+        rig.wait(lambda: dead_letters(processes) == load.poison, f"{load.poison} letters", TIMEOUT)
         counted = {name: service.exposed() for name, service in services.items()}
         processes.end_all()
         rig.standing.stop()
@@ -189,9 +189,9 @@ def mirrored(rows: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
     return found
 
 
-def letters(processes: Processes) -> int:
+def dead_letters(processes: Processes) -> int:
     """Return how many letters the store has, each as often as it failed for the reason that it should."""
-    with closing(open_database(f"sqlite:///{letters_in(processes.directory)}", make=False)) as database:
+    with closing(open_database(f"sqlite:///{dead_letters_in(processes.directory)}", make=False)) as database:
         page = SqlDeadLetterStore(database).find(Selection(), limit=1_000, after=None)
     assert {one.reason for one in page.letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}
     return len(page.letters)

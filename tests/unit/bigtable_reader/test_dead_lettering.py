@@ -15,7 +15,7 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
 from shared.contracts.row_id import key_text
-from shared.pubsub.dead_letters import letter_message
+from shared.pubsub.dead_letters import dead_letter_message
 from tests.fakes.bigtable_reader import FakeDeadLetterSink
 from tests.fakes.bigtable_table import VirtualClock
 from tests.unit.bigtable_reader.readings import a_record, outputs
@@ -45,14 +45,14 @@ def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[RefusedCh
     return refused
 
 
-async def letters_of(*refused: RefusedChange) -> Sequence[DeadLetter]:
-    letters = FakeDeadLetterSink()
-    await DeadLettering(letters, VirtualClock()).keep(refused)
-    return letters.kept
+async def dead_letters_of(*refused: RefusedChange) -> Sequence[DeadLetter]:
+    dead_letters = FakeDeadLetterSink()
+    await DeadLettering(dead_letters, VirtualClock()).keep(refused)
+    return dead_letters.kept
 
 
-def on_the_topic(letter: DeadLetter) -> DeadLetter:
-    message = letter_message(letter)
+def on_the_topic(dead_letter: DeadLetter) -> DeadLetter:
+    message = dead_letter_message(dead_letter)
     assert message.ByteSize() < 10_000_000
     return from_message(message.data, dict(message.attributes))
 
@@ -61,7 +61,7 @@ def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key
     (entry, large_entry) = refused_entries(LARGEST - CELL_BYTES - 1, LARGEST)
     row, large_row = a_refused_row(LARGEST - CELL_BYTES - 1), a_refused_row(LARGEST)
 
-    kept = [on_the_topic(one) for one in asyncio.run(letters_of(entry, large_entry, row, large_row))]
+    kept = [on_the_topic(one) for one in asyncio.run(dead_letters_of(entry, large_entry, row, large_row))]
 
     assert [one.payload_bytes for one in kept] == [None, large_entry.size, None, large_row.size]
     assert [one.reason for one in kept] == [Reason.KEY_NOT_REPRESENTABLE] * 2 + [Reason.VALUE_DOES_NOT_FIT] * 2
@@ -71,31 +71,31 @@ def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key
         assert len(said) == (1 if one.payload_bytes else 2)
 
 
-def test_what_the_consumer_makes_of_a_letter_that_is_replayed_and_fails_again_is_the_same_letter() -> None:
+def test_what_the_consumer_makes_of_a_dead_letter_that_is_replayed_and_fails_again_is_the_same_dead_letter() -> None:
     (entry,) = refused_entries(10)
 
-    for letter in asyncio.run(letters_of(entry, a_refused_row(10))):
-        batch = decode_batch(letter.data)
+    for dead_letter in asyncio.run(dead_letters_of(entry, a_refused_row(10))):
+        batch = decode_batch(dead_letter.data)
         key = key_text(batch.header.table, batch.header.key_types(), bytes(batch.keys[0]))
-        again = replace(letter, data=batch.cut(0), key=key, sequence=batch.sequence[0], identity="")
-        assert again.identity == letter.identity
+        again = replace(dead_letter, data=batch.cut(0), key=key, sequence=batch.sequence[0], identity="")
+        assert again.identity == dead_letter.identity
 
 
-def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
+def test_dead_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
     class Slow(FakeDeadLetterSink):
         def __init__(self) -> None:
             super().__init__()
             self.asked: list[int] = []
             self.go_on = asyncio.Event()
 
-        async def keep(self, letters: Sequence[DeadLetter]) -> None:
-            self.asked.append(len(letters))
+        async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
+            self.asked.append(len(dead_letters))
             await self.go_on.wait()
-            await super().keep(letters)
+            await super().keep(dead_letters)
 
     async def scenario() -> None:
-        letters = Slow()
-        setting_aside = DeadLettering(letters, VirtualClock())
+        dead_letters = Slow()
+        setting_aside = DeadLettering(dead_letters, VirtualClock())
         begun = 0
 
         async def begin_all() -> None:
@@ -108,13 +108,13 @@ def test_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> N
         for _turn in range(200):
             await asyncio.sleep(0)
         assert begun == 8  # of 4.5 MB each: the 32 MB are full
-        assert set(letters.asked) == {2}  # of one record not all at once
-        letters.go_on.set()
+        assert set(dead_letters.asked) == {2}  # of one record not all at once
+        dead_letters.go_on.set()
         await beginning
         await setting_aside.keep(refused_entries(1))
-        assert len(letters.kept) == 20 * 3 + 1
+        assert len(dead_letters.kept) == 20 * 3 + 1
 
-        letters.go_on.clear()
+        dead_letters.go_on.clear()
         left = await setting_aside.begin(refused_entries(1))
         await setting_aside.end()
         assert left.cancelled()

@@ -182,9 +182,9 @@ def test_a_row_that_no_message_can_hold_is_a_dead_letter_and_the_snapshot_goes_o
         world.start(slowest=0.02)
         await world.wait_until_snapshots_are_over()
         await world.end()
-        assert {(letter.key, letter.reason, letter.payload_bytes) for letter in world.letters.kept} == {
-            (f'["{key.decode()}"]', Reason.TOO_LARGE, 9_000_001) for key in world.too_large
-        }
+        assert {
+            (dead_letter.key, dead_letter.reason, dead_letter.payload_bytes) for dead_letter in world.dead_letters.kept
+        } == {(f'["{key.decode()}"]', Reason.TOO_LARGE, 9_000_001) for key in world.too_large}
         published = {change.key for change in world.topic.changes if change.row is not None}
         assert published == {f'{{"row_key":"{key.decode()}"}}' for key in there if key not in world.too_large}
         assert len(published) > 1
@@ -199,17 +199,17 @@ def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(ki
         await a_filled_world(world, KEYS)
         bad = [key for key in KEYS if world.table.row(key) is not None][1]
         (world.too_large if kind == "too large" else world.unreadable).add(bad)
-        world.letters.open.clear()
+        world.dead_letters.open.clear()
         world.start(slowest=0.02)
         await asyncio.sleep(60)
         saved = world.snapshots.snapshot
         assert saved is not None
         (part,) = (part for part in saved.unfinished if bad in part.range)
         assert part.last is None or part.last < bad
-        world.letters.open.set()
+        world.dead_letters.open.set()
         await world.wait_until_snapshots_are_over()
         await world.end()
-        assert [letter.key for letter in world.letters.kept] == [f'["{bad.decode()}"]']
+        assert [dead_letter.key for dead_letter in world.dead_letters.kept] == [f'["{bad.decode()}"]']
 
     run_in_virtual_time(scenario())
 

@@ -80,7 +80,7 @@ class World:
     partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
-    letters: FakeDeadLetterSink = field(default_factory=FakeDeadLetterSink)
+    dead_letters: FakeDeadLetterSink = field(default_factory=FakeDeadLetterSink)
     subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     readers: list[Living] = field(default_factory=list)
     started: int = 0
@@ -140,7 +140,10 @@ class World:
                 resync_requests=self.marking(step),
             ),
             BigtableOutput(
-                publisher=publisher, letters=self.letters, subscriptions=self.subscriptions, outputs=self._outputs()
+                publisher=publisher,
+                dead_letters=self.dead_letters,
+                subscriptions=self.subscriptions,
+                outputs=self._outputs(),
             ),
             Monitoring(self.metrics, health or Health()),
             (kind or self.chance.choice((BigtableReaderOptions, Trusting)))(

@@ -124,7 +124,7 @@ class Subscription:
         world.start_anew(RetryLimits(between_calls=AT_ONCE, alone=timedelta(seconds=10), stuck_deliveries=3))
         world.stop = Stop()
         world.effects = Ending(ends=ends, ends_after=ends_after, stop=world.stop)
-        for port in (world.tables, world.writer, world.letters, world.leases):
+        for port in (world.tables, world.writer, world.dead_letters, world.leases):
             port.effects = world.effects
         if self.attempt > 2:
             self.answers.clear()
@@ -146,13 +146,13 @@ class Subscription:
     def there(self, table: str, row: Row) -> bool:
         """Return whether BigQuery has accepted a row or a newer one of its key, or there is a dead letter of it."""
         applied = self.world.writer.applied(table, (row.key,))
-        letters = {(one.table, one.key, one.sequence) for one in self.world.letters.kept.values()}
+        dead_letters = {(one.table, one.key, one.sequence) for one in self.world.dead_letters.kept.values()}
         sequence = a_change(row.key, row.sequence).sequence
         return (applied is not None and applied >= parse_sequence(sequence)) or (
             table,
             f"[{row.key}]",
             sequence,
-        ) in letters
+        ) in dead_letters
 
     def _wait(self, table: str = "", why: str = "") -> None:
         self.waits(table, why)

@@ -240,7 +240,7 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
     for delivery in range(1, 11):
         bad = a_message(a_change(1, 9, name="stuck"), delivery_attempt=delivery)
         status.take(Report(counts=consumer.apply(a_message(a_change(3)), bad)))
-        if consumer.letters.kept:
+        if consumer.dead_letters.kept:
             break
         assert due_meanwhile(consumer.limits.deferral_at(delivery)) == set()
     assert delivery == 10

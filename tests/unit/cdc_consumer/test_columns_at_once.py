@@ -40,7 +40,7 @@ def test_a_backlog_of_many_column_lists_changes_the_table_once(lists: Sequence[H
 def test_a_column_list_that_conflicts_keeps_none_of_the_others_out(lists: Sequence[Header]) -> None:
     counts, _times = widened(World(), lists)
 
-    assert (counts.rows_written, counts.letters) == (STEPS, {"schema_conflict": 1})
+    assert (counts.rows_written, counts.dead_letters) == (STEPS, {"schema_conflict": 1})
 
 
 def test_a_view_takes_columns_that_are_words_of_sql() -> None:

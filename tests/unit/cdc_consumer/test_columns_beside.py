@@ -58,9 +58,9 @@ def test_changes_of_another_type_are_applied_and_none_is_a_dead_letter(
 ) -> None:
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
     for kind, sequence in ((before, 1), (now, 2)):
-        assert world.apply(a_row(1, sequence, kind)).letters == {}
+        assert world.apply(a_row(1, sequence, kind)).dead_letters == {}
     world.start_anew()
-    assert world.apply(a_row(2, 1, now), a_row(3, 1, before)).letters == {}
+    assert world.apply(a_row(2, 1, now), a_row(3, 1, before)).dead_letters == {}
 
     mirrored = {key: row.get(name) for (key,), row in world.writer.rows("planes").items()}
     if mode != "history":
@@ -80,7 +80,7 @@ def test_once_both_columns_are_dropped_the_values_have_their_own_name_again(worl
     world.tables.there["planes"] = replace(found, columns=kept)  # an operator drops both
     counts = world.apply(a_row(2, 1, "INT64"))
 
-    assert (counts.letters, counts.rows_written) == ({}, 1)
+    assert (counts.dead_letters, counts.rows_written) == ({}, 1)
     assert [row.get("c") for row in world.writer.rows("planes").values()][-1] == 5
     assert "c_INT64" not in [column.name for column in world.tables.there["planes"].columns]
 
@@ -89,7 +89,7 @@ def test_old_and_new_lists_of_one_task_each_find_their_column(world: World) -> N
     """A backlog holds both; the newest change of a key wins, whatever its list."""
     counts = world.apply(a_row(1, 2, "INT64"), a_row(1, 1, "DATE"), a_row(2, 1, "DATE"), a_row(3, 3, "STRING"))
 
-    assert counts.letters == {}
+    assert counts.dead_letters == {}
     (found,) = world.tables.there.values()
     kinds = {column.name: column.type.bigquery for column in found.columns if column.name.startswith("c")}
     assert len(kinds) == 3
@@ -116,7 +116,7 @@ def test_whatever_the_order_of_types_the_newest_value_of_each_row_stands_under_i
         if restarts:
             world.start_anew()
             world.tables.forget("planes")
-        assert world.apply(a_row(key, sequence, kind)).letters == {}
+        assert world.apply(a_row(key, sequence, kind)).dead_letters == {}
         if sequence >= newest.get(key, (0, ""))[0]:
             newest[key] = sequence, kind
 

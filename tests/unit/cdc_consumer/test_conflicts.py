@@ -11,7 +11,7 @@ OTHER_KEY = a_header(columns=(("id", "STRING"), *PLANE_COLUMNS[1:]))
 
 def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(world: World) -> None:
     world.apply(a_message(a_change(1), header=OTHER_KEY))
-    assert world.apply(a_message(a_change(2))).letters == {"schema_conflict": 1}
+    assert world.apply(a_message(a_change(2))).dead_letters == {"schema_conflict": 1}
 
     (wrong,) = world.tables.there.values()
     world.apply(a_message(a_change(1), header=WIDER))
@@ -19,7 +19,7 @@ def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(
     world.clock.pass_time(timedelta(seconds=11))
     counts = world.apply(a_message(a_change(2)))
 
-    assert (counts.letters, counts.rows_written) == ({}, 1)
+    assert (counts.dead_letters, counts.rows_written) == ({}, 1)
     assert world.tables.there["planes"] != wrong
     assert world.memory.tables.knows_conflicts, "of the wider list"
     world.apply(a_message(a_change(3), header=WIDER))
@@ -31,7 +31,7 @@ def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: 
     world.apply(a_message(a_change(1), header=OTHER_KEY))
     attempts.clear()
     for number in range(20):
-        assert world.apply(a_message(a_change(number))).letters == {"schema_conflict": 1}
+        assert world.apply(a_message(a_change(number))).dead_letters == {"schema_conflict": 1}
     assert len(attempts) == 1
 
     world.clock.pass_time(timedelta(seconds=11))
@@ -43,9 +43,9 @@ def test_a_replay_is_reason_to_look_at_once(world: World) -> None:
     world.clock.ticks = AT_ONCE
     world.apply(a_message(a_change(1), header=OTHER_KEY))
     refused = a_message(a_change(2))
-    assert world.apply(refused).letters == {"schema_conflict": 1}
+    assert world.apply(refused).dead_letters == {"schema_conflict": 1}
     world.tables.there.clear()
-    assert world.apply(a_message(a_change(3))).letters == {"schema_conflict": 1}, "said from memory"
+    assert world.apply(a_message(a_change(3))).dead_letters == {"schema_conflict": 1}, "said from memory"
 
     counts = world.apply(dict(refused) | {"attributes": [("replay_of", "a letter")]}, a_message(a_change(4)))
-    assert (counts.letters, counts.rows_written) == ({}, 2)
+    assert (counts.dead_letters, counts.rows_written) == ({}, 2)

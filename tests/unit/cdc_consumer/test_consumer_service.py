@@ -45,7 +45,7 @@ COUNTS = Counts(
     changes=9,
     rows_written=6,
     superseded=2,
-    letters={"undecodable": 1},
+    dead_letters={"undecodable": 1},
     acked=4,
     deferred=1,
     tables={"planes": TableNote(deferred="PERMISSION_DENIED")},

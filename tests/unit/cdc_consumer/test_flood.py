@@ -37,7 +37,7 @@ def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(wo
     with pytest.raises(MisconfiguredError, match=r"101 of the last 200 messages cannot be applied \(undecodable: 101"):
         world.apply(*garbage(101), *good(99))  # type: ignore[arg-type]
 
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     assert world.leases.acked == []
     assert len(world.leases.deferred_for) == 200
     assert world.names() == {}
@@ -47,7 +47,7 @@ def test_a_majority_that_cannot_be_decoded_is_a_bad_deploy_and_drains_nothing(wo
 def test_half_of_the_messages_or_few_of_them_are_bad_records(world: World, bad: int, well: int) -> None:
     counts = world.apply(*garbage(bad), *good(well))  # type: ignore[arg-type]
 
-    assert counts.letters == {"undecodable": bad}
+    assert counts.dead_letters == {"undecodable": bad}
     assert counts.acked == bad + well
 
 
@@ -57,7 +57,7 @@ def test_small_tasks_are_counted_together(world: World) -> None:
     with pytest.raises(MisconfiguredError, match="101 of the last 101 messages"):
         world.apply(a_message(data=b"one too many"))
 
-    assert len(world.letters.kept) == 100
+    assert len(world.dead_letters.kept) == 100
 
 
 def test_what_was_long_ago_counts_no_more(world: World) -> None:
@@ -70,7 +70,7 @@ def test_what_was_long_ago_counts_no_more(world: World) -> None:
     with pytest.raises(MisconfiguredError, match="51 of the last 100 messages"):
         world.apply(*garbage(25))  # type: ignore[arg-type]
 
-    assert len(world.letters.kept) < 40
+    assert len(world.dead_letters.kept) < 40
 
 
 @pytest.mark.parametrize("messages", [3, 30])
@@ -83,7 +83,7 @@ def test_a_flood_of_changes_that_cannot_be_applied_is_stopped_too_and_no_value_i
 
     assert "secret" not in str(raised.value)
     assert "POISON_LIMIT" in str(raised.value)
-    assert (world.letters.kept, world.leases.acked) == ({}, [])
+    assert (world.dead_letters.kept, world.leases.acked) == ({}, [])
 
 
 def test_rows_that_bigquery_refuses_count_and_its_words_are_not_told(world: World) -> None:
@@ -92,14 +92,14 @@ def test_rows_that_bigquery_refuses_count_and_its_words_are_not_told(world: Worl
     with pytest.raises(MisconfiguredError, match=r"refused_by_bigquery: 25; the first: refused_by_bigquery\)"):
         world.apply(a_message(*[a_change(n, 7) for n in range(25)], a_change(99)))
 
-    assert (world.letters.kept, world.leases.acked) == ({}, [])
+    assert (world.dead_letters.kept, world.leases.acked) == ({}, [])
 
 
 def test_an_operator_lets_so_many_pass(world: World) -> None:
     world.memory.dead_letter_limit = DeadLetterLimit(500)
     counts = world.apply(*garbage(500))  # type: ignore[arg-type]
 
-    assert counts.letters == {Reason.UNDECODABLE.value: 500}
+    assert counts.dead_letters == {Reason.UNDECODABLE.value: 500}
 
 
 KEY_AS_TEXT = (("id", "STRING"), ("name", "STRING"), ("seats", "INT64"))
@@ -126,7 +126,7 @@ def test_the_conflict_of_the_busiest_table_stops_nobody(strict: World) -> None:
     conflicting(strict, "planes")
     for _ in range(5):
         counts = strict.apply(many("planes", 90), many("airports", 3))
-        assert counts.letters == {"schema_conflict": 90}
+        assert counts.dead_letters == {"schema_conflict": 90}
     assert counts.tables["planes"].unfit.startswith("schema_conflict: ")
     assert set(strict.names("airports")) == {0, 1, 2}
 
@@ -134,9 +134,9 @@ def test_the_conflict_of_the_busiest_table_stops_nobody(strict: World) -> None:
 def test_nor_do_conflicts_of_all_tables(strict: World) -> None:
     conflicting(strict, "planes", "airports")
 
-    assert strict.apply(many("planes", 150), many("airports", 150)).letters == {"schema_conflict": 300}
+    assert strict.apply(many("planes", 150), many("airports", 150)).dead_letters == {"schema_conflict": 300}
     announcements = [a_message() for _ in range(15)]
-    assert strict.apply(*announcements).letters == {"schema_conflict": 15}
+    assert strict.apply(*announcements).dead_letters == {"schema_conflict": 15}
 
 
 def test_a_conflict_hides_no_flood(strict: World) -> None:
@@ -150,17 +150,17 @@ def test_a_conflict_hides_no_flood(strict: World) -> None:
 def test_one_table_of_several_whose_values_never_fit_is_no_flood(strict: World, others: int) -> None:
     counts = strict.apply(many("planes", 300, seats="secret"), many("airports", others))
 
-    assert counts.letters == {"value_does_not_fit": 300}
+    assert counts.dead_letters == {"value_does_not_fit": 300}
     assert len(strict.names("airports")) == others
     for _ in range(5):  # and the other one is no more among the last ones
-        assert strict.apply(many("planes", 900, seats="secret")).letters == {"value_does_not_fit": 900}
+        assert strict.apply(many("planes", 900, seats="secret")).dead_letters == {"value_does_not_fit": 900}
 
 
 def test_most_of_several_tables_is_a_flood_however_busy_one_is(strict: World) -> None:
     with pytest.raises(MisconfiguredError, match=r"215 of the last 220 changes"):
         strict.apply(many("planes", 200, seats="x"), many("airports", 15, seats="x"), many("pilots", 5))
 
-    assert (strict.letters.kept, strict.leases.acked) == ({}, [])
+    assert (strict.dead_letters.kept, strict.leases.acked) == ({}, [])
 
 
 @pytest.mark.parametrize("deliveries", [4, 5])
@@ -171,7 +171,7 @@ def test_a_flood_that_came_often_enough_to_be_handled_one_by_one_is_one_all_the_
     with pytest.raises(MisconfiguredError, match=r"101 of the last 1(01|21) messages cannot be applied"):
         world.apply(*flood)
 
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     assert set(world.names()) == set(range(20))
     assert (len(world.leases.acked), len(world.leases.deferred_for)) == (20, 101)
     assert world.crash_counts.over == {}
@@ -198,12 +198,12 @@ def test_restarts_do_not_drain_the_topic_by_and_by(world: World, kept: DurableBy
                 world.apply(message)  # type: ignore[arg-type]
         with pytest.raises(MisconfiguredError, match="21 of the last 21 messages"):
             world.apply(a_message(data=b"one too many"))
-    assert len(world.letters.kept) == 20
+    assert len(world.dead_letters.kept) == 20
 
     world.start_anew()
     world.memory.dead_letter_limit = DeadLetterLimit(20, kept)
     world.apply(*good(30))  # type: ignore[arg-type]
-    assert world.apply(a_message(data=b"one alone")).letters == {"undecodable": 1}
+    assert world.apply(a_message(data=b"one alone")).dead_letters == {"undecodable": 1}
     world.memory.dead_letter_limit = DeadLetterLimit(60, kept)
     world.apply(*garbage(39))  # type: ignore[arg-type]
 

@@ -93,7 +93,7 @@ def test_no_clock_of_the_consumer_decides() -> None:
     committed = format_timestamp(NOW)
     message = a_message(upsert(1, '{"name":"a"}', sequence=NOW // 1_000, committed=committed))
 
-    assert world.apply({**message, "publish_time": published}).letters == {}
+    assert world.apply({**message, "publish_time": published}).dead_letters == {}
     assert world.names() == {1: "a"}
 
 
@@ -109,7 +109,9 @@ def test_the_first_section_of_a_whole_column_is_that_of_each(texts: list[str]) -
 
 @pytest.mark.parametrize("age", [timedelta(0), timedelta(days=3)])
 @pytest.mark.parametrize("since", [NOW // 1_000 + DAY + 1, 2**63, 2**64 - 1])
-def test_the_end_of_a_snapshot_of_a_time_to_come_is_a_letter_and_is_not_believed(since: int, age: timedelta) -> None:
+def test_the_end_of_a_snapshot_of_a_time_to_come_is_a_dead_letter_and_is_not_believed(
+    since: int, age: timedelta
+) -> None:
     def an_end(since: int, age: timedelta) -> Mapping[str, object]:
         complete = str(four_sections(since))
         message = a_message(header=msgspec.structs.replace(a_header(), origin="snapshot", complete_since=complete))
@@ -118,7 +120,7 @@ def test_the_end_of_a_snapshot_of_a_time_to_come_is_a_letter_and_is_not_believed
     world = World()
     counts = world.apply(an_end(since, age))
 
-    assert (counts.letters, counts.acked) == ({"bad_sequence": 1}, 1)
+    assert (counts.dead_letters, counts.acked) == ({"bad_sequence": 1}, 1)
     assert world.tables.complete_since == {}
     world.apply(an_end(NOW // 1_000, timedelta(0)))
     assert world.tables.complete_since == {"planes": NOW // 1_000}
@@ -210,6 +212,6 @@ def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_
     published = began + timedelta(hours=1) + age
     counts = world.apply({**a_message(row, header=header), "publish_time": published})
 
-    assert counts.letters == ({} if marks else {"too_old_to_be_safe": 1})
+    assert counts.dead_letters == ({} if marks else {"too_old_to_be_safe": 1})
     assert world.tables.needs_resync == ({"planes": "snapshot_rows_too_old"} if marks else {})
     assert ("planes" in world.tables.complete_since) is not marks

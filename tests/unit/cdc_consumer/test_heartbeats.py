@@ -31,7 +31,7 @@ def test_the_newest_heartbeat_is_reported_and_all_are_acked_and_make_no_table() 
     assert counts.heartbeats == {SOURCE: MICROS}
     assert (counts.acked, counts.messages, dict(counts.tables)) == (3, 3, {})
     assert world.tables.there == {}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_a_heartbeat_beside_changes_does_not_hinder_them_and_one_with_changes_is_none() -> None:

@@ -240,7 +240,7 @@ def test_of_images_the_newest_is_mirrored_and_of_entries_every_one_is_appended()
 
     assert world.names() == {1: "name 2"}
     assert logged(world) == [(7, "name 1"), (7, "name 1"), (8, "name 2")]
-    assert (counts.superseded, counts.acked, counts.letters) == (2, 4, {})
+    assert (counts.superseded, counts.acked, counts.dead_letters) == (2, 4, {})
     assert set(counts.tables) == {"planes", "planes_changelog"}
 
 

@@ -32,7 +32,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_messages_that_fit_one_after_the_other_are_applied_so(world: World) -> None:
     counts = world.apply(*[a_message(a_change(number)) for number in range(100)])
 
-    assert (counts.acked, counts.rows_written, counts.letters) == (100, 100, {})
+    assert (counts.acked, counts.rows_written, counts.dead_letters) == (100, 100, {})
     assert world.crash_counts.over == {}
 
 
@@ -48,11 +48,13 @@ def test_one_that_never_fits_ends_three_processes_the_rest_is_applied_in_the_fir
             deliveries.deliver(MINUTE)
         assert set(deliveries.pending) == set(huge)
         assert set(world.names()) == set(range(100)) - places
-        assert world.letters.kept == {}
+        assert world.dead_letters.kept == {}
 
     assert deliveries.deliver(MINUTE)
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED] * len(places)
-    assert {letter.data for letter in world.letters.kept.values()} == {one["data"] for one in huge.values()}
+    assert {dead_letter.data for dead_letter in world.dead_letters.kept.values()} == {
+        one["data"] for one in huge.values()
+    }
     assert (deliveries.pending, world.crash_counts.over) == ({}, {})
 
 
@@ -65,7 +67,7 @@ def test_one_that_fits_once_more_memory_is_there_is_applied(world: World, monkey
 
     assert deliveries.deliver(MINUTE)
     assert world.names() == {1: "huge", 2: "name 1"}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
@@ -83,6 +85,6 @@ def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
     monkeypatch.setattr(micro_batch, "decode_messages", with_little_room)
     counts = world.apply(a_message(a_change(99, name="large")), *[a_message(a_change(number)) for number in range(20)])
 
-    assert (counts.acked, counts.letters, applied_before) == (21, {}, [20])
+    assert (counts.acked, counts.dead_letters, applied_before) == (21, {}, [20])
     assert world.names()[99] == "large"
     assert world.crash_counts.over == {}

@@ -86,25 +86,25 @@ def test_a_dead_letter_of_a_message_without_an_ordering_key_has_none_either(worl
     unordered = {"attributes": [("table", "planes"), ("bucket", "planes/3")], "ordering_key": "planes/3"}
     world.apply(dict(a_message(data=b"garbage")) | unordered)  # as the puller routes it
 
-    (letter,) = world.letters.kept.values()
-    assert (letter.ordering_key, dict(letter.attributes)["bucket"]) == ("", "planes/3")
+    (dead_letter,) = world.dead_letters.kept.values()
+    assert (dead_letter.ordering_key, dict(dead_letter.attributes)["bucket"]) == ("", "planes/3")
 
 
-def test_a_refused_change_is_a_letter_and_the_next_newest_is_written_in_its_place(world: World) -> None:
+def test_a_refused_change_is_a_dead_letter_and_the_next_newest_is_written_in_its_place(world: World) -> None:
     world.writer.refuses = lambda _table, row: row["name"] == "name 3"
     newest = a_message(a_change(1, sequence=3), a_change(2))
     counts = world.apply(a_message(a_change(1, sequence=1), a_change(1, sequence=2)), newest)
 
     assert world.names() == {1: "name 2", 2: "name 1"}
     assert world.leases.acked == ["a0", "a1"]
-    assert (counts.rows_written, counts.superseded, counts.letters) == (2, 1, {"refused_by_bigquery": 1})
-    (letter,) = world.letters.kept.values()
-    assert (letter.table, letter.key, letter.failed_at) == ("planes", "[1]", NOW)
-    assert dict(letter.attributes) == {"table": "planes", "change_count": "2"}
-    assert letter.ordering_key == "planes/3"
+    assert (counts.rows_written, counts.superseded, counts.dead_letters) == (2, 1, {"refused_by_bigquery": 1})
+    (dead_letter,) = world.dead_letters.kept.values()
+    assert (dead_letter.table, dead_letter.key, dead_letter.failed_at) == ("planes", "[1]", NOW)
+    assert dict(dead_letter.attributes) == {"table": "planes", "change_count": "2"}
+    assert dead_letter.ordering_key == "planes/3"
     data = newest["data"]
     assert isinstance(data, bytes)
-    assert letter.data == decode_batch(data).cut(0)
+    assert dead_letter.data == decode_batch(data).cut(0)
 
 
 def test_a_refused_change_across_column_lists_gives_way_too(world: World) -> None:
@@ -122,7 +122,7 @@ def test_every_change_of_a_key_may_be_refused(world: World) -> None:
 
     assert world.names() == {}
     assert (counts.rows_written, counts.superseded, counts.acked) == (0, 0, 1)
-    assert len(world.letters.kept) == 2
+    assert len(world.dead_letters.kept) == 2
 
 
 def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) -> None:
@@ -131,7 +131,9 @@ def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) 
 
     assert world.names() == {2: "name 1"}
     assert sorted(world.reasons(), key=lambda r: r.value) == [Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT]
-    whole = next(letter for letter in world.letters.kept.values() if letter.reason is Reason.UNDECODABLE)
+    whole = next(
+        dead_letter for dead_letter in world.dead_letters.kept.values() if dead_letter.reason is Reason.UNDECODABLE
+    )
     assert (whole.data, whole.ordering_key) == (garbage["data"], "planes/3")
     assert counts.acked == 2
 
@@ -142,7 +144,7 @@ def test_a_table_with_another_key_sets_its_changes_aside_and_no_others(world: Wo
     counts = world.apply(a_message(change, header=a_header(key=("name",))), a_message(a_change(4)))
 
     assert set(world.names()) == {1, 4}
-    assert (counts.acked, counts.letters) == (2, {"schema_conflict": 1})
+    assert (counts.acked, counts.dead_letters) == (2, {"schema_conflict": 1})
 
 
 def test_a_key_of_another_type_is_a_schema_conflict_also_for_an_announcement(world: World) -> None:
@@ -150,7 +152,7 @@ def test_a_key_of_another_type_is_a_schema_conflict_also_for_an_announcement(wor
     other_type = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64")))
     counts = world.apply(a_message(a_change(2), header=other_type), a_message(header=other_type))
 
-    assert counts.letters == {"schema_conflict": 2}
+    assert counts.dead_letters == {"schema_conflict": 2}
     assert counts.acked == 2
     assert set(world.names()) == {1}
 
@@ -171,7 +173,7 @@ def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world:
     assert not any(effect.startswith(("give back", "defer")) for effect in world.effects.done)
 
 
-def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_letter_kept(world: World) -> None:
+def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_dead_letter_kept(world: World) -> None:
     world.writer.away = 1_000_000
     world.stop.request()
 
@@ -180,7 +182,7 @@ def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_le
 
     assert world.leases.given_back == ["a0", "a1"]
     assert world.leases.acked == []
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_a_table_in_trouble_is_tried_again_for_a_while(world: World) -> None:
@@ -206,7 +208,7 @@ def test_a_table_in_trouble_is_deferred_and_all_others_are_written_and_acked(wor
     seconds = {ack_id: delay.total_seconds() for ack_id, delay in world.leases.deferred_for.items()}
     assert seconds == {"a0": 30, "a2": 120, "a3": 600}
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 3, ("planes",))
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     assert world.effects.done.index("ack 1") < world.effects.done.index("defer 1")
 
 
@@ -223,27 +225,29 @@ def test_a_new_column_not_visible_yet_holds_up_only_the_messages_that_have_it(wo
     assert (counts.rows_written, counts.deferred) == (2, 1)
 
 
-def test_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -> None:
+def test_dead_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -> None:
     world.tables.forbidden.add("planes")
     world.apply(a_message(a_change(1, seats="many"), a_change(2)))
 
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     assert list(world.leases.deferred_for) == ["a0"]
 
 
-def test_while_pubsub_is_away_for_letters_and_acks_leases_are_kept_and_then_everything_is_settled(world: World) -> None:
-    world.letters.away = 5
+def test_while_pubsub_is_away_for_dead_letters_and_acks_leases_are_kept_and_then_everything_is_settled(
+    world: World,
+) -> None:
+    world.dead_letters.away = 5
     world.leases.away = 5
     world.tables.forbidden.add("airports")
     counts = world.apply(a_message(data=b"garbage"), a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.deferred, counts.letters) == (2, 1, {"undecodable": 1})
+    assert (counts.acked, counts.deferred, counts.dead_letters) == (2, 1, {"undecodable": 1})
     assert world.effects.done[-4:] == ["keep 1 letters", "note letters of planes", "ack 2", "defer 1"]
     assert world.waits >= 8
 
 
-def test_letters_that_cannot_be_kept_leave_their_messages_unacked(world: World) -> None:
-    world.letters.away = 1_000
+def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: World) -> None:
+    world.dead_letters.away = 1_000
     world.stop.request()
     with pytest.raises(TransientError):
         world.apply(a_message(data=b"garbage"), a_message(a_change(1)))
@@ -307,40 +311,40 @@ def test_a_crash_between_any_two_effects_loses_nothing(crash_before: int) -> Non
     if world.leases.acked:
         assert world.names() == {1: "name 2"}
         assert world.names("airports") == {5: "name 1"}
-        assert len(world.letters.kept) == 3
+        assert len(world.dead_letters.kept) == 3
 
     world.effects.dead, world.effects.crash_before = False, None
     again = [message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked]
     world.apply(*again)
     assert world.names() == {1: "name 2"}
     assert world.names("airports") == {5: "name 1"}
-    assert len(world.letters.kept) == 3
+    assert len(world.dead_letters.kept) == 3
 
 
 def test_the_same_messages_twice_and_in_another_order_change_nothing(world: World) -> None:
     refusing(world)
     world.apply(*eventful())
-    before: Any = world.names(), world.names("airports"), set(world.letters.kept)
+    before: Any = world.names(), world.names("airports"), set(world.dead_letters.kept)
     world.apply(*reversed(eventful()), *eventful())
 
-    assert (world.names(), world.names("airports"), set(world.letters.kept)) == before
+    assert (world.names(), world.names("airports"), set(world.dead_letters.kept)) == before
 
 
 def test_counts_add_up() -> None:
     waits, well = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
     one = Counts(
-        messages=1, letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": well}, max_commit_timestamp=5
+        messages=1, dead_letters={"undecodable": 2}, acked=1, tables={"a": waits, "c": well}, max_commit_timestamp=5
     )
     two = Counts(
         messages=2,
-        letters={"undecodable": 1, "too_large": 1},
+        dead_letters={"undecodable": 1, "too_large": 1},
         deferred=2,
         tables={"b": TableNote(unfit="bad_name: b"), "a": well, "c": TableNote(latest=Applied(4, 9, 9))},
     )
 
     assert one.plus(two) == Counts(
         messages=3,
-        letters={"undecodable": 3, "too_large": 1},
+        dead_letters={"undecodable": 3, "too_large": 1},
         acked=1,
         deferred=2,
         tables={

@@ -94,16 +94,16 @@ def test_a_message_waits_for_the_one_in_trouble_and_the_other_has_its_changes(
     assert set(changelog(world)) == {(1, "name 1")}
 
 
-def test_a_change_that_both_refuse_is_one_letter(world: World) -> None:
+def test_a_change_that_both_refuse_is_one_dead_letter(world: World) -> None:
     world.writer.refuses = lambda _table, row: row["name"] == "name 2"
     counts = world.apply(a_message(a_change(1, 1), a_change(1, 2)))
 
     assert world.reasons() == [Reason.REFUSED_BY_BIGQUERY]
-    assert counts.letters == {"refused_by_bigquery": 1}
+    assert counts.dead_letters == {"refused_by_bigquery": 1}
     assert (world.names(), changelog(world), counts.acked) == ({1: "name 1"}, [(1, "name 1")], 1)
 
 
-def test_a_change_that_one_refuses_is_a_letter_and_in_the_other(world: World) -> None:
+def test_a_change_that_one_refuses_is_a_dead_letter_and_in_the_other(world: World) -> None:
     world.writer.refuses = lambda table, row: table == "planes" and row["name"] == "name 2"
     world.apply(a_message(a_change(1, 1), a_change(1, 2)))
 
@@ -164,7 +164,7 @@ def test_a_key_that_is_ignored_stops_everything_and_settles_nothing() -> None:
     with pytest.raises(MisconfiguredError, match="primary key"):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.letters.kept) == ([], {})
+    assert (world.leases.acked, world.dead_letters.kept) == ([], {})
     assert list(world.leases.deferred_for) == ["a0", "a1"]
 
 
@@ -265,7 +265,7 @@ def test_a_crash_between_any_two_effects_loses_nothing_in_either_table(crash_bef
     world.apply(*[message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked])
     assert (world.names(), world.names("airports")) == (whole.names(), whole.names("airports"))
     assert versions(world) == versions(whole)
-    assert set(world.letters.kept) == set(whole.letters.kept)
+    assert set(world.dead_letters.kept) == set(whole.dead_letters.kept)
 
 
 def test_what_a_replay_brings_again_is_the_same_version(world: World) -> None:
@@ -298,13 +298,13 @@ def test_a_change_without_its_old_values_reaches_mirror_and_history_and_keeps_a_
 def test_a_table_whose_key_no_bigquery_key_holds_has_a_history_alone_and_is_warned_of_once() -> None:
     header = a_header(columns=(("id", "TIME"), ("name", "STRING"), ("seats", "INT64")))
     refused = World()
-    assert refused.apply(a_message(a_change(1), header=header)).letters == {"key_not_representable": 1}
+    assert refused.apply(a_message(a_change(1), header=header)).dead_letters == {"key_not_representable": 1}
 
     world = World(tables_file='[defaults]\nunfit_key = "history"')
     with capture_logs() as logs:
         for sequence in (1, 2):
             counts = world.apply(a_message(a_change(1, sequence), header=header), a_message(header=header))
-            assert (counts.letters, counts.acked) == ({}, 2)
+            assert (counts.dead_letters, counts.acked) == ({}, 2)
 
     assert changelog(world) == [("1", "name 1"), ("1", "name 2")]  # type: ignore[comparison-overlap]
     assert list(world.tables.there) == ["planes_changelog"]

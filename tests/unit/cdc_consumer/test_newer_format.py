@@ -42,7 +42,7 @@ def test_it_waits_and_other_messages_of_its_table_and_others_are_applied(world: 
     garbage = a_message(data=b"garbage")
     counts = world.apply(newer(), a_message(a_change(1)), newer(), a_message(a_change(2), header=airports), garbage)
 
-    assert (counts.acked, counts.deferred, counts.letters) == (3, 2, {"undecodable": 1})
+    assert (counts.acked, counts.deferred, counts.dead_letters) == (3, 2, {"undecodable": 1})
     assert world.leases.acked == ["a1", "a3", "a4"]
     assert (world.names(), world.names("airports")) == ({1: "name 1"}, {2: "name 1"})
 
@@ -54,7 +54,7 @@ def test_each_delivery_is_as_far_from_the_next_as_pubsub_allows(world: World, de
         counts = world.apply(*[newer(deliveries=deliveries, name=f"{n}") for n in range(250)])
         assert counts.deferred == 250
         assert set(world.leases.deferred_for.values()) == {timedelta(seconds=600)}
-        assert (world.leases.acked, world.letters.kept, world.crash_counts.over) == ([], {}, {})
+        assert (world.leases.acked, world.dead_letters.kept, world.crash_counts.over) == ([], {}, {})
         assert counts.deferred_until == (NOW + 600 * 10**9) // 1_000, "a drain ends with exit code 3"
 
 

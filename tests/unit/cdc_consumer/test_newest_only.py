@@ -104,7 +104,7 @@ def test_what_bigquery_refuses_lets_the_superseded_be_parsed_and_the_bad_among_t
     )
 
     assert world.names() == {1: "name 6", 2: "name 1"}
-    assert counts.letters == {"refused_by_bigquery": 1, "value_does_not_fit": 1}
+    assert counts.dead_letters == {"refused_by_bigquery": 1, "value_does_not_fit": 1}
     assert (counts.rows_written, counts.superseded, counts.acked) == (2, 1, 1)
 
 
@@ -114,7 +114,7 @@ def test_a_conflict_dead_letters_the_superseded_too() -> None:
     of_another_key = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64")))
     counts = world.apply(a_message(a_change(1, 2), a_change(1, 1), header=of_another_key))
 
-    assert counts.letters == {"schema_conflict": 2}
+    assert counts.dead_letters == {"schema_conflict": 2}
 
 
 def test_a_list_in_trouble_supersedes_nothing_of_another() -> None:

@@ -23,7 +23,7 @@ def a_message_from(age: timedelta, delivery: int, **more: object) -> Mapping[str
 
 def said(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]:
     with capture_logs() as logs:
-        assert world.apply(*messages).letters == {}
+        assert world.apply(*messages).dead_letters == {}
     return [(one["log_level"], one["table"]) for one in logs if one["event"] == "changes_came_again_late"]
 
 

@@ -68,7 +68,7 @@ def test_a_consumer_that_is_days_behind_a_snapshot_goes_on_with_every_live_chang
     live = [a_message(a_change(7, 2), header=a_header(table)) for table in tables]
     counts = world.apply(*snapshot, *live)
 
-    assert (counts.letters, counts.acked, counts.outdated) == ({}, 6, 3_000)
+    assert (counts.dead_letters, counts.acked, counts.outdated) == ({}, 6, 3_000)
     assert [world.names(table) for table in tables] == [{7: "name 2"}] * 3
     assert world.tables.needs_resync == dict.fromkeys(tables, ROWS_TOO_OLD)
     assert counts.superseded == 0
@@ -78,7 +78,7 @@ def test_they_hide_no_flood_of_other_poison_and_make_none(world: World) -> None:
     for _ in range(5):
         world.apply(rows_of("planes", *[old(n) for n in range(2_000)]))
     bad = a_message(*[a_change(n, seats="many") for n in range(400)], header=a_header("airports"))
-    assert world.apply(bad).letters == {"value_does_not_fit": 400}
+    assert world.apply(bad).dead_letters == {"value_does_not_fit": 400}
 
 
 def test_killed_anywhere_the_mirror_says_so_before_any_ack() -> None:
@@ -126,7 +126,7 @@ def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     counts = world.apply(rows_of("planes", old(1)))
 
-    assert (counts.letters, counts.acked) == ({}, 1)
+    assert (counts.dead_letters, counts.acked) == ({}, 1)
     assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
 
 
@@ -146,22 +146,22 @@ def test_a_history_alone_takes_them_and_one_beside_a_mirror_does_not(
     mode: str, marked: set[str], in_history: set[int]
 ) -> None:
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
-    assert world.apply(rows_of("planes", old(1), a_change(2))).letters == {}
+    assert world.apply(rows_of("planes", old(1), a_change(2))).dead_letters == {}
 
     assert world.tables.needs_resync.keys() == set(marked)
     assert {row["id"] for row in world.writer.appended["planes_changelog"]} == in_history
 
 
-def test_one_that_could_not_be_applied_anyway_is_a_letter(world: World) -> None:
+def test_one_that_could_not_be_applied_anyway_is_a_dead_letter(world: World) -> None:
     counts = world.apply(rows_of("planes", old(1), old(2, seats="many")))
 
-    assert (counts.letters, counts.outdated) == ({"value_does_not_fit": 1}, 1)
+    assert (counts.dead_letters, counts.outdated) == ({"value_does_not_fit": 1}, 1)
 
 
-def test_a_replayed_one_is_a_letter_again_for_the_store_takes_it_for_applied(world: World) -> None:
+def test_a_replayed_one_is_a_dead_letter_again_for_the_store_takes_it_for_applied(world: World) -> None:
     message = rows_of("planes", old(1)) | {"attributes": [("replay_of", "letter")]}
 
-    assert world.apply(message).letters == {"too_old_to_be_safe": 1}
+    assert world.apply(message).dead_letters == {"too_old_to_be_safe": 1}
     assert world.tables.needs_resync == {}
 
 
@@ -277,5 +277,5 @@ def test_a_live_change_is_applied_however_old_it_is(world: World) -> None:
     """What deleted its row later is still to come."""
     counts = world.apply(a_message(old(1)))
 
-    assert (counts.acked, counts.outdated, counts.letters) == (1, 0, {})
+    assert (counts.acked, counts.outdated, counts.dead_letters) == (1, 0, {})
     assert world.names().keys() == {1}

@@ -243,8 +243,10 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
 
 
 def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
-    world.take(Counts(messages=2, changes=5, rows_written=3, superseded=1, letters={"undecodable": 1}, acked=2))
-    world.take(Counts(messages=1, changes=1, rows_written=1, letters={"undecodable": 2, "bad_name": 1}, deferred=1))
+    world.take(Counts(messages=2, changes=5, rows_written=3, superseded=1, dead_letters={"undecodable": 1}, acked=2))
+    world.take(
+        Counts(messages=1, changes=1, rows_written=1, dead_letters={"undecodable": 2, "bad_name": 1}, deferred=1)
+    )
     world.take(process="a:1", oldest_held=MICROS - 60_000_000)
     world.take(process="b:1", oldest_held=MICROS - 5_000_000)
     world.take(process="b:1")

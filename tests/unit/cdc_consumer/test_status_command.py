@@ -44,7 +44,7 @@ def test_a_table_that_does_not_run_is_an_exit_code(world: World, note: TableNote
 
 def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
-    world.take(Counts(letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
+    world.take(Counts(dead_letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
     printed = list(lines(world.document()))
 
     assert printed[0] == "cdc_consumer: running since 2026-11-21T12:00:05Z"

@@ -54,12 +54,12 @@ def test_a_message_that_ends_every_process_is_set_aside_after_five_and_the_rest_
     assert deliveries.loop(most=5) == 5
     assert set(deliveries.pending) == {f"m{place}"}
     assert set(world.names()) == set(range(5)) - {place}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
     assert deliveries.loop(most=100) == 0
     assert deliveries.pending == {}
-    (letter,) = world.letters.kept.values()
-    assert (letter.data, letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
+    (dead_letter,) = world.dead_letters.kept.values()
+    assert (dead_letter.data, dead_letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
     assert world.crash_counts.over == {}
 
 
@@ -69,13 +69,13 @@ def test_two_such_messages_are_both_found(world: World) -> None:
     deliveries = Deliveries(world, messages | {"m1": a_message(data=b"fatal 1"), "m3": a_message(data=b"fatal 3")})
 
     assert deliveries.loop(most=100) <= 7
-    assert {letter.data for letter in world.letters.kept.values()} == {b"fatal 1", b"fatal 3"}
+    assert {dead_letter.data for dead_letter in world.dead_letters.kept.values()} == {b"fatal 1", b"fatal 3"}
     assert set(world.names()) == {0, 2, 4}
 
 
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("places", [{0}, {149}, {30, 130}])
-def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_neighbour_becomes_a_letter(
+def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_neighbour_becomes_a_dead_letter(
     world: World, places: set[int], tmp_path: Path
 ) -> None:
     messages = {f"m{n:03}": a_message(a_change(n)) for n in range(150)}
@@ -85,7 +85,9 @@ def test_among_many_that_came_often_those_that_end_a_process_are_found_and_no_ne
     assert deliveries.loop(most=100) <= 2 + 3 * len(places)
 
     assert deliveries.pending == {}
-    assert {letter.data for letter in world.letters.kept.values()} == {one["data"] for one in fatal.values()}
+    assert {dead_letter.data for dead_letter in world.dead_letters.kept.values()} == {
+        one["data"] for one in fatal.values()
+    }
     assert set(world.names()) == set(range(150)) - places
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +118,7 @@ def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
         passed += deferred
 
     assert deliveries.times > 100
-    assert (world.letters.kept, world.crash_counts.over) == ({}, {})
+    assert (world.dead_letters.kept, world.crash_counts.over) == ({}, {})
     world.tables.forbidden.clear()
     assert deliveries.deliver(MINUTE)
     assert world.names() == {1: "name 1"}
@@ -131,7 +133,7 @@ def test_messages_that_are_given_back_in_quick_succession_are_none(world: World)
     world.stop, world.writer.away = Stop(), 0
 
     assert deliveries.deliver(timedelta(seconds=1))
-    assert (set(world.names()), world.letters.kept, world.crash_counts.over) == ({0, 1, 2}, {}, {})
+    assert (set(world.names()), world.dead_letters.kept, world.crash_counts.over) == ({0, 1, 2}, {}, {})
 
 
 def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: World) -> None:
@@ -146,7 +148,7 @@ def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: 
     assert deliveries.loop(most=50) == 50
     world.writer.away = 0
     assert deliveries.loop(most=51) == 0
-    assert (world.names(), world.letters.kept, world.crash_counts.over) == ({1: "name 1"}, {}, {})
+    assert (world.names(), world.dead_letters.kept, world.crash_counts.over) == ({1: "name 1"}, {}, {})
 
 
 @pytest.mark.usefixtures("killing")
@@ -160,7 +162,7 @@ def test_what_a_process_outlives_once_begins_to_count_anew(world: World, monkeyp
         deliveries.pending["m1"] = a_message(a_change(1))
         assert deliveries.deliver(MINUTE)
         assert world.crash_counts.over == {}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 @pytest.mark.usefixtures("killing")
@@ -170,7 +172,7 @@ def test_where_crashes_are_not_counted_many_quick_deliveries_tell(world: World) 
     for _ in range(19):
         assert not deliveries.deliver(MINUTE)
     assert set(deliveries.pending) == {"m1"}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
     assert deliveries.deliver(MINUTE)
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]

@@ -93,7 +93,7 @@ def test_what_waits_says_when_it_comes_again(world: World) -> None:
     assert counts.plus(world.apply(a_message(a_change(1)))).tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
 
 
-def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_letter(world: World) -> None:
+def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_dead_letter(world: World) -> None:
     world.writer.stuck = lambda _table, row: row["name"] == "stuck"
     bad, good = a_change(1, 2, name="stuck"), a_message(a_change(3))
     counts = world.apply(good, a_message(bad), a_message(a_change(1), header=AIRPORTS))
@@ -105,7 +105,7 @@ def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_le
     assert (counts.tables["airports"].stuck, counts.tables_in_trouble) == ("", ())
 
     counts = world.apply(good, a_message(bad, delivery_attempt=10), a_message(a_change(1), header=AIRPORTS))
-    assert (counts.letters, counts.tables["planes"].stuck) == ({"retries_exhausted": 1}, "")
+    assert (counts.dead_letters, counts.tables["planes"].stuck) == ({"retries_exhausted": 1}, "")
 
 
 @pytest.mark.parametrize(

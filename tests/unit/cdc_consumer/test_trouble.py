@@ -90,7 +90,7 @@ def test_a_table_whose_appends_always_fail_while_others_are_accepted_is_that_tab
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
     assert world.names("airports") == {1: "name 1"}
     assert world.leases.deferred_for == {"a0": timedelta(seconds=30)}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     world.clock.ticks = AT_ONCE
     waits = world.waits
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits
     world.writer.away = 2_000  # seconds go by at each: far longer than any limits with a table
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
+    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
     assert world.waits >= 2_000
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
@@ -186,7 +186,7 @@ def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_nobo
     assert set(world.leases.deferred_for.values()) == {timedelta(seconds=30)}
     assert world.clock.time - began < 300e9
     assert world.names("pilots") == {1: "name 1"}
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_where_a_row_of_an_earlier_task_is_not_taken_either_it_is_the_service(world: World) -> None:
@@ -194,7 +194,7 @@ def test_where_a_row_of_an_earlier_task_is_not_taken_either_it_is_the_service(wo
     world.writer.away = 2_000
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (counts.acked, counts.deferred, world.letters.kept) == (2, 0, {})
+    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(wo
     world.clock.pass_time(timedelta(seconds=11))
     counts = world.apply(*messages(8))
     assert (counts.acked, counts.tables_in_trouble) == (41, ())
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def refuse_the_dataset(world: World, waits: int) -> None:
@@ -319,7 +319,7 @@ def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
     counts = world.apply(*[a_message(a_change(1), header=a_header(table)) for table in tables])
 
     assert world.clock.time - began > 16 * 3_600e9, "by then all 100 deliveries would have been spent"
-    assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
+    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
@@ -340,7 +340,7 @@ def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(worl
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.leases.given_back, world.letters.kept) == ([], ["a0", "a1"], {})
+    assert (world.leases.acked, world.leases.given_back, world.dead_letters.kept) == ([], ["a0", "a1"], {})
 
 
 def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> None:
@@ -388,7 +388,7 @@ def test_while_the_write_right_alone_is_gone_all_tables_wait_and_no_delivery_att
     counts = apply_to(world, 1, tables)
 
     assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
-    assert (counts.acked, counts.deferred, world.letters.kept) == (len(tables), 0, {})
+    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
@@ -405,7 +405,7 @@ def test_of_four_tables_the_one_that_may_not_be_written_is_deferred_alone(world:
         assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (3, 1, ("planes",))
     alone = apply_to(world, 4, ["planes"])
 
-    assert (alone.acked, alone.deferred, world.letters.kept) == (0, 1, {})
+    assert (alone.acked, alone.deferred, world.dead_letters.kept) == (0, 1, {})
 
 
 def test_a_table_in_trouble_waits_too_once_the_write_right_is_gone_from_all(world: World) -> None:

@@ -28,17 +28,17 @@ def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_deferre
     assert world.leases.deferred_for == {"a3": timedelta(seconds=30)}
     assert len(world.names()) == 62
     assert world.names()[1] == "name 1"  # the next newest is written in its place
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
-def test_a_row_that_has_failed_retryably_for_an_hour_is_a_letter_and_the_rest_of_its_message_applied(
+def test_a_row_that_has_failed_retryably_for_an_hour_is_a_dead_letter_and_the_rest_of_its_message_applied(
     world: World,
 ) -> None:
     stuck(world)
     bad = a_message(a_change(1, 2, name="stuck"), a_change(2), delivery_attempt=10)
     counts = world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS), bad)
 
-    assert (counts.acked, counts.deferred, counts.letters) == (3, 0, {"retries_exhausted": 1})
+    assert (counts.acked, counts.deferred, counts.dead_letters) == (3, 0, {"retries_exhausted": 1})
     assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
     assert set(world.names()) == {2, 3}
 
@@ -49,7 +49,7 @@ def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> l
     for delivery in range(1, deliveries + 1):
         world.leases.deferred_for.clear()
         counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=delivery), *beside)
-        said.append((counts.deferred, counts.tables_in_trouble, sum(counts.letters.values())))
+        said.append((counts.deferred, counts.tables_in_trouble, sum(counts.dead_letters.values())))
         if counts.deferred:
             assert world.leases.deferred_for == {"a0": world.limits.deferral_at(delivery)}
             world.clock.pass_time(world.limits.deferral_at(delivery))
@@ -81,7 +81,7 @@ def test_a_row_that_fails_when_its_tables_trouble_has_ended_is_found_too(world: 
     world.clock.pass_time(timedelta(seconds=11))
 
     counts = world.apply(a_message(a_change(1, 2, name="stuck"), delivery_attempt=10))
-    assert (counts.letters, counts.tables_in_trouble) == ({"retries_exhausted": 1}, ())
+    assert (counts.dead_letters, counts.tables_in_trouble) == ({"retries_exhausted": 1}, ())
 
 
 def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(world: World) -> None:
@@ -94,7 +94,7 @@ def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(
         assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
         world.clock.pass_time(world.limits.deferral_at(delivery))
 
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_whole(world: World) -> None:
@@ -106,7 +106,7 @@ def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_wh
         assert (counts.deferred, counts.tables_in_trouble) == (1, ("planes",))
         world.clock.pass_time(world.limits.deferral_at(delivery))
 
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
@@ -120,7 +120,7 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
         world.clock.pass_time(timedelta(seconds=600))
 
     assert [len(rows) for rows in world.writer.appended.values()] == [1]
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
 
 
 def in_a_new_process(tables_file: str = "") -> World:
@@ -151,7 +151,7 @@ def test_one_bad_row_in_the_first_micro_batch_of_a_process_holds_up_nothing_but_
     began = world.clock.time
     counts = world.apply(*messages)
 
-    assert (counts.acked, counts.deferred, counts.tables_in_trouble, world.letters.kept) == (49, 1, (), {})
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble, world.dead_letters.kept) == (49, 1, (), {})
     assert world.leases.deferred_for == {f"a{place}": timedelta(seconds=30)}
     assert world.clock.time - began < 600e9
     for rows in world.writer.appended.values():
@@ -162,7 +162,7 @@ def test_a_bad_row_alone_in_its_task_is_no_trouble_of_two_tables_because_it_has_
     world = in_a_new_process('[tables.planes]\nmode = "both"')
     counts = world.apply(a_message(a_change(1, 2, name="stuck")))
 
-    assert (counts.deferred, world.letters.kept) == (1, {})
+    assert (counts.deferred, world.dead_letters.kept) == (1, {})
     assert world.leases.deferred_for == {"a0": timedelta(seconds=600)}
 
 
@@ -174,7 +174,7 @@ def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_u
     )
 
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 3, ())
-    assert (len(world.names()), set(world.names("airports")), world.letters.kept) == (50, {3}, {})
+    assert (len(world.names()), set(world.names("airports")), world.dead_letters.kept) == (50, {3}, {})
 
 
 def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_before() -> None:
@@ -210,7 +210,7 @@ def test_a_blip_that_ends_while_rows_are_looked_at_one_by_one_blames_none(rows: 
             a_message(*[a_change(n) for n in range(rows)], delivery_attempt=10),
             a_message(a_change(1), header=AIRPORTS),
         )
-        assert (counts.letters, world.letters.kept) == ({}, {}), refusals
+        assert (counts.dead_letters, world.dead_letters.kept) == ({}, {}), refusals
 
 
 @pytest.mark.parametrize("probability", [0.3, 0.5, 0.8])
@@ -226,13 +226,13 @@ def test_a_table_that_takes_appends_only_now_and_then_has_no_bad_rows(probabilit
             a_message(*[a_change(n) for n in range(30)], delivery_attempt=10),
             a_message(a_change(1), header=AIRPORTS),
         )
-        assert (counts.letters, world.letters.kept) == ({}, {}), seed
+        assert (counts.dead_letters, world.dead_letters.kept) == ({}, {}), seed
 
 
-def test_all_rows_of_a_table_failing_are_never_letters_however_often_they_came(world: World) -> None:
+def test_all_rows_of_a_table_failing_are_never_dead_letters_however_often_they_came(world: World) -> None:
     world.writer.failing.add("planes")
     counts = world.apply(
         *[a_message(*[a_change(n) for n in range(50)], delivery_attempt=90)], a_message(a_change(1), header=AIRPORTS)
     )
 
-    assert (counts.acked, counts.deferred, world.letters.kept) == (1, 1, {})
+    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (1, 1, {})

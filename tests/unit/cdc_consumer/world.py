@@ -60,7 +60,7 @@ class World:
     def __post_init__(self) -> None:
         self.tables = FakeTables(self.effects)
         self.writer = FakeCdcWriter(self.tables, self.effects)
-        self.letters = FakeDeadLetters(self.effects)
+        self.dead_letters = FakeDeadLetters(self.effects)
         self.leases = FakeLeases(self.effects, must_keep=True)
         self.crash_counts = FakeCrashCounts()
         self.clock = SetClock()
@@ -74,7 +74,7 @@ class World:
     def apply(self, *messages: Mapping[str, object]) -> Counts:
         ports = Ports(
             leases=self.leases,
-            letters=self.letters,
+            dead_letters=self.dead_letters,
             tables=self.tables,
             writer=self.writer,
             waiting=self.wait,
@@ -93,4 +93,4 @@ class World:
         return {key[0]: row["name"] for key, row in self.writer.rows(table).items()}  # type: ignore[misc]
 
     def reasons(self) -> list[Reason]:
-        return [letter.reason for letter in self.letters.kept.values()]
+        return [dead_letter.reason for dead_letter in self.dead_letters.kept.values()]

@@ -20,7 +20,7 @@ from shared.contracts.change_batch import FORMAT, ChangeBatch, Header, decode_ba
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.dead_letters import letter_message
+from shared.pubsub.dead_letters import dead_letter_message
 from tests.documents.made import DOCS
 from tests.documents.wire_messages import (
     BATCHES,
@@ -94,7 +94,7 @@ def test_the_consumer_applies_the_example_messages() -> None:
     (entry,) = world.writer.appended["weather_changelog"]
 
     assert len(world.leases.acked) == len(BATCHES) - 1
-    assert world.letters.kept == {}
+    assert world.dead_letters.kept == {}
     assert {key: (row["Item"], row["Pieces"]) for key, row in world.writer.rows("Orders").items()} == {
         (17,): ("bolt", 40),
         (19,): ("screw", None),
@@ -106,12 +106,12 @@ def test_the_consumer_applies_the_example_messages() -> None:
 
 def test_the_example_dead_letter_is_valid_and_read_by_the_dead_letter_service() -> None:
     message = example(DEAD_LETTER)
-    letter = from_message(bytes(message.data), message.attributes)
+    dead_letter = from_message(bytes(message.data), message.attributes)
 
     assert problems(DEAD_LETTER_ATTRIBUTES, message.attributes) == []
     assert problems(CHANGE_BATCH, json.loads(bytes(message.data))) == []
-    assert (letter.reason, letter.table, letter.key) == (Reason.VALUE_DOES_NOT_FIT, "Orders", "[20]")
-    assert letter.identity == example("replay").attributes["replay_of"]
+    assert (dead_letter.reason, dead_letter.table, dead_letter.key) == (Reason.VALUE_DOES_NOT_FIT, "Orders", "[20]")
+    assert dead_letter.identity == example("replay").attributes["replay_of"]
 
 
 def made_of_spanner() -> Sequence[Any]:
@@ -168,7 +168,7 @@ def test_what_the_readers_publish_is_valid(message: Any) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_a_dead_letter_of_each_reason_is_valid_and_each_of_its_attributes_is_described(reason: Reason) -> None:
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         data=b'{"Id":"17"}',
         attributes={"table": "Orders"},
         ordering_key="Orders/3",
@@ -182,10 +182,10 @@ def test_a_dead_letter_of_each_reason_is_valid_and_each_of_its_attributes_is_des
         commit_timestamp="2024-05-01T09:00:00.123456Z",
         payload_bytes=10_000_000,
     )
-    attributes = dict(letter_message(letter).attributes)
+    attributes = dict(dead_letter_message(dead_letter).attributes)
 
     assert problems(DEAD_LETTER_ATTRIBUTES, attributes) == []
-    assert attributes.keys() - letter.attributes.keys() == schema("dead-letter")["properties"].keys()
+    assert attributes.keys() - dead_letter.attributes.keys() == schema("dead-letter")["properties"].keys()
 
 
 def test_the_schemas_have_the_fields_and_the_values_of_the_code() -> None:

@@ -14,7 +14,7 @@ from shared.contracts.change_batch import FORMAT, decode_batch, encode_batch
 from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF, DeadLetter, to_attributes
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.dead_letters import letter_message
+from shared.pubsub.dead_letters import dead_letter_message
 from tests.builders import COMMITTED, a_change, a_header
 
 AT: Final = Nanoseconds(1_760_000_000_000_000_000)
@@ -75,7 +75,7 @@ def test_a_letter_whose_payload_had_to_be_left_out_says_so() -> None:
 
 def test_a_message_at_pubsubs_own_limit_keeps_the_name_that_its_sender_gave_it() -> None:
     letter = replace(a_letter(), data=b"x" * 9_899_000, attributes={f"a{i}": "v" * 20 for i in range(99)}, identity="")
-    message = letter_message(letter)
+    message = dead_letter_message(letter)
 
     found = received(message.data, dict(message.attributes))
 

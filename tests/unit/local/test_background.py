@@ -12,7 +12,7 @@ from deploy.local.demo.wide_tables import WIDE_TABLES
 from deploy.local.platform.background import BackgroundPlatform, how_to_use
 from deploy.local.platform.creation import DATABASES
 from deploy.local.platform.emulators import ROOT
-from deploy.local.platform.services import BigtablePipeline, Endpoint, Flow, LettersApi, Pipeline
+from deploy.local.platform.services import BigtablePipeline, DeadLettersApi, Endpoint, Flow, Pipeline
 from deploy.local.platform.stack import Source, Stack, WideSource
 from deploy.local.platform.target import BigQueryDataset
 
@@ -68,7 +68,7 @@ def a_stack(sources: str) -> Stack:
         cast("BigQueryDataset", None),
         Endpoint("h:8"),
         Endpoint("h:9"),
-        LettersApi(10, ROOT / ".run/up/api-token"),
+        DeadLettersApi(10, ROOT / ".run/up/api-token"),
     )
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from deploy.local.__main__ import show_rows
 from deploy.local.platform import needs
-from deploy.local.proof.letters import LettersFound
+from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.progress import Progress
 from deploy.local.proof.reconciling import Reconciled
 from deploy.local.proof.report import Report
@@ -46,13 +46,15 @@ def test_a_java_that_cannot_be_run_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_says_so_on_its_last_line_with_the_cause() -> None:
-    letters = LettersFound(collected={"undecodable": 1}, by_state={"discarded": 1})
+    dead_letters = DeadLettersFound(collected={"undecodable": 1}, by_state={"discarded": 1})
     console, text = said()
-    Report([], {}, letters, [Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(console)
+    Report([], {}, dead_letters, [Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(
+        console
+    )
     assert text.getvalue().splitlines()[-1] == "FAILED: reconcile, flights: ended with exit code 2: no such file"
 
     console, text = said()
-    Report([], {}, letters, [Reconciled("flights", ["airlines"], 16)]).print(console)
+    Report([], {}, dead_letters, [Reconciled("flights", ["airlines"], 16)]).print(console)
     assert text.getvalue().splitlines()[-1].startswith("BigQuery equals")
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from deploy.local.demo.latency import Latencies
-from deploy.local.proof.letters import LettersFound
+from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.report import Compared, Report, SideFound
 
 
 def failures(completed: int | None) -> Sequence[str]:
     database = Compared("flights", "GoogleSQL", [], 0, 0, completed_images=completed)
     side = SideFound("Spanner", [database], {}, Latencies([], 0, 0))
-    return Report([side], {}, LettersFound({"undecodable": 1}, {"discarded": 1}), []).failures
+    return Report([side], {}, DeadLettersFound({"undecodable": 1}, {"discarded": 1}), []).failures
 
 
 @pytest.mark.parametrize("completed", [None, 1])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from deploy.local.demo.latency import Latencies
-from deploy.local.proof.letters import LettersFound
+from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.report import Report, SideFound
 from deploy.local.proof.sweeping import Swept, read_sweep
 
@@ -21,8 +21,8 @@ def swept(document: Mapping[str, object] | None, code: int = 0, after: Mapping[s
 
 
 def failures(found: Swept) -> list[str]:
-    letters = LettersFound({"undecodable": 1}, {"discarded": 1})
-    return [*Report([SideFound("Spanner", [], {}, Latencies([], 0, 0))], {}, letters, [], found).failures]
+    dead_letters = DeadLettersFound({"undecodable": 1}, {"discarded": 1})
+    return [*Report([SideFound("Spanner", [], {}, Latencies([], 0, 0))], {}, dead_letters, [], found).failures]
 
 
 def test_a_sweep_that_deletes_the_row_and_no_other_is_told_with_what_stays() -> None:

@@ -9,7 +9,7 @@ from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.pubsub.dead_letters import DeadLetterPublisher, letter_message
+from shared.pubsub.dead_letters import DeadLetterPublisher, dead_letter_message
 from shared.pubsub.stubs import PublishResponse
 from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
@@ -17,7 +17,7 @@ from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 TOPIC = "projects/p/topics/dead"
 
 
-def a_letter(data: bytes = b"{garbage", **fields: Any) -> DeadLetter:
+def a_dead_letter(data: bytes = b"{garbage", **fields: Any) -> DeadLetter:
     given: dict[str, Any] = {"attributes": {"table": "planes"}, "ordering_key": "planes/3", "detail": "line 1"} | fields
     return DeadLetter(
         data=data,
@@ -36,16 +36,16 @@ def publisher(channel: Any, stop: Stop | None = None) -> DeadLetterPublisher:
     return DeadLetterPublisher(channel, TOPIC, stop or Stop())
 
 
-def test_a_letter_comes_back_as_it_was() -> None:
-    message = letter_message(a_letter())
+def test_a_dead_letter_comes_back_as_it_was() -> None:
+    message = dead_letter_message(a_dead_letter())
 
-    assert from_message(message.data, dict(message.attributes)) == a_letter()
+    assert from_message(message.data, dict(message.attributes)) == a_dead_letter()
     assert message.ordering_key == ""
 
 
-def test_letters_share_requests_within_the_limits() -> None:
+def test_dead_letters_share_requests_within_the_limits() -> None:
     channel = FakeChannel(accepting)
-    publisher(channel).keep([a_letter(b"x" * 3_000_000)] * 4 + [a_letter()] * 1_500)
+    publisher(channel).keep([a_dead_letter(b"x" * 3_000_000)] * 4 + [a_dead_letter()] * 1_500)
 
     requests = [request for _name, request in channel.calls]
 
@@ -54,7 +54,7 @@ def test_letters_share_requests_within_the_limits() -> None:
     assert max(len(request.messages) for request in requests) <= 1_000
 
 
-def test_no_letters_are_no_request() -> None:
+def test_no_dead_letters_are_no_request() -> None:
     channel = FakeChannel(accepting)
     publisher(channel).keep([])
 
@@ -62,19 +62,19 @@ def test_no_letters_are_no_request() -> None:
 
 
 def test_a_message_at_pubsubs_own_limit_is_kept_flagged_with_its_size() -> None:
-    message = letter_message(a_letter(b"x" * 10_000_000))
-    letter = from_message(message.data, dict(message.attributes))
+    message = dead_letter_message(a_dead_letter(b"x" * 10_000_000))
+    dead_letter = from_message(message.data, dict(message.attributes))
 
-    assert (letter.data, letter.payload_bytes) == (b"", 10_000_000)
-    assert letter.identity == a_letter(b"x" * 10_000_000).identity
+    assert (dead_letter.data, dead_letter.payload_bytes) == (b"", 10_000_000)
+    assert dead_letter.identity == a_dead_letter(b"x" * 10_000_000).identity
 
 
 def test_a_message_with_as_many_attributes_as_pubsub_takes_is_kept() -> None:
-    letter = a_letter(attributes={f"name{number}": "value" for number in range(100)})
-    message = letter_message(letter)
+    dead_letter = a_dead_letter(attributes={f"name{number}": "value" for number in range(100)})
+    message = dead_letter_message(dead_letter)
 
     assert len(message.attributes) == 100
-    assert from_message(message.data, dict(message.attributes)).identity == letter.identity
+    assert from_message(message.data, dict(message.attributes)).identity == dead_letter.identity
 
 
 def test_keeping_goes_on_until_pubsub_is_back() -> None:
@@ -86,7 +86,7 @@ def test_keeping_goes_on_until_pubsub_is_back() -> None:
         return accepting(name, request)
 
     channel = FakeChannel(answer)
-    publisher(channel).keep([a_letter()])
+    publisher(channel).keep([a_dead_letter()])
 
     assert [request for _name, request in channel.calls] == [channel.calls[0][1]] * 2
 
@@ -103,4 +103,4 @@ def test_what_is_not_kept_raises(code: grpc.StatusCode, error: type[Exception]) 
     stop.request()
 
     with pytest.raises(error, match=TOPIC):
-        publisher(FakeChannel(answer), stop).keep([a_letter()])
+        publisher(FakeChannel(answer), stop).keep([a_dead_letter()])

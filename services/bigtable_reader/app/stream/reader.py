@@ -75,7 +75,7 @@ class BigtableOutput:
     """What is published, and to which topics."""
 
     publisher: ChangePublisher
-    letters: DeadLetterSink
+    dead_letters: DeadLetterSink
     subscriptions: RetainingSubscriptions
     outputs: Outputs
 
@@ -108,7 +108,7 @@ class BigtableReader:
             self._leases, output.publisher, monitoring.health, options
         )
         self._publishing = ConfirmedPublishing(output.publisher, metrics, self._supervisor.fail)
-        self._dead_letters = DeadLettering(output.letters, clock)
+        self._dead_letters = DeadLettering(output.dead_letters, clock)
         self._read_back = None
         if (images := self._outputs.images) is not None:
             self._read_back = ReadBack(table.rows, images, self._publishing, self._dead_letters, metrics)

@@ -79,7 +79,7 @@ SWEPT: Final = "millrace_swept"
 """The label of a mirror: nothing that is older was left in it at the last check."""
 LEFT_OUT_UNTIL: Final = "millrace_left_out_until"
 """The label by which a mirror that was left out for a while says by when its changes were written again."""
-LETTERS: Final = "millrace_letters"
+DEAD_LETTERS: Final = "millrace_letters"
 """The label by which a mirror says until when changes of its source table may have become dead letters: what is in it
 from before then need not be gone from the source."""
 
@@ -170,14 +170,14 @@ def mask_label(labels: Mapping[str, str], masks: str) -> dict[str, str | None]:
     return {MASKS: masks} if masks else dict.fromkeys({MASKS} & labels.keys())
 
 
-def lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:
+def dead_lettered(labels: Mapping[str, str], needed: int, beyond: int) -> dict[str, str] | None:
     """Return a mirror's labels once changes have become dead letters; None where they say so until ``needed`` at least.
 
     Else they come to say so until ``beyond``, for all whose turn is next: of many processes one changes the table.
     """
-    if MIRROR_OF not in labels or needed <= label_time(labels, LETTERS):
+    if MIRROR_OF not in labels or needed <= label_time(labels, DEAD_LETTERS):
         return None
-    return {**labels, LETTERS: str(beyond)}
+    return {**labels, DEAD_LETTERS: str(beyond)}
 
 
 def until(at: int, margin: timedelta) -> int:

@@ -15,7 +15,7 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
-    LETTERS,
+    DEAD_LETTERS,
     READ_SINCE,
     change_labels,
     label_time,
@@ -197,7 +197,7 @@ def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
         label_time(found.labels, COMPLETE_SINCE),
         staleness_of(found),
         read_since=label_time(found.labels, READ_SINCE),
-        letters_until=label_time(found.labels, LETTERS),
+        dead_letters_until=label_time(found.labels, DEAD_LETTERS),
     )
 
 

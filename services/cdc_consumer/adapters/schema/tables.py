@@ -23,16 +23,16 @@ from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     CLOCK_MARGIN,
-    LETTERS,
+    DEAD_LETTERS,
     RESYNC_AFTER,
     NoTableError,
     change_labels,
     completed,
+    dead_lettered,
     label_time,
     labelled,
     lacks_its_rows,
     left_out,
-    lettered,
     mask_label,
     recreated,
     remasked,
@@ -154,7 +154,7 @@ class BigQueryTables:
         self._rights = WriteRights(client, project, dataset, seconds)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
-        self._lettered: dict[str, int] = {}
+        self._dead_lettered: dict[str, int] = {}
         self._began = time.time_ns() // 1_000
         self._beside: set[tuple[str, str]] = set()
 
@@ -202,19 +202,19 @@ class BigQueryTables:
         path, margin = f"{self._project}.{dataset or self._dataset}.{name}", self._clock_margin
         needed, beyond = until(at, margin), until(at, 2 * margin)  # so that it need not be said again at once
         wanted = False
-        if needed <= self._lettered.get(path, 0):
+        if needed <= self._dead_lettered.get(path, 0):
             return
 
         def labels(found: bigquery.Table) -> Mapping[str, str] | None:
             nonlocal wanted
-            self._lettered[path] = label_time(found.labels, LETTERS)
-            changed = lettered(found.labels, needed, beyond)
+            self._dead_lettered[path] = label_time(found.labels, DEAD_LETTERS)
+            changed = dead_lettered(found.labels, needed, beyond)
             wanted = changed is not None
             return changed
 
         with suppress(NoTableError):
             if change_labels(self._client, path, labels):
-                self._lettered[path] = beyond
+                self._dead_lettered[path] = beyond
             elif wanted:
                 raise NotLabelledError(f"table {path}: its labels may not be written")
 

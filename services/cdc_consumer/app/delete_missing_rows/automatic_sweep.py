@@ -124,14 +124,14 @@ def check_part(table: str, count: RowCount, before: int) -> None:
         )
 
 
-def check_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
+def check_dead_letters(mirror: MirrorTable, count: RowCount, before: int) -> None:
     """Refuse to delete what may be older only because its snapshot row is a dead letter, if no source can be asked.
 
     Dead letters are noted by a clock: what is compared with them is when the snapshot was read, not the number of its
     rows.
     """
     read_since = min(before, mirror.read_since or before)
-    if count.older and mirror.letters_until >= read_since:
+    if count.older and mirror.dead_letters_until >= read_since:
         raise SweepRefusedError(
             "sweep-after-dead-letters",
             f"changes of the source table of {mirror.definition.identity} have become dead letters since "

@@ -69,10 +69,10 @@ class ConsumerMetrics:
         self._acked = counter("leases_acked", "Messages that were acked.")
         self._deferred = counter("leases_nacked", "Messages that were nacked because their table failed.")
         self._given_back = counter("leases_released", "Messages that failed tasks have released.")
-        letters = Counter(
+        dead_letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
-        self._letters = {reason.value: letters.labels(reason.value) for reason in Reason}
+        self._dead_letters = {reason.value: dead_letters.labels(reason.value) for reason in Reason}
         self._applied = gauge(
             "millrace_consumer_latest_commit_timestamp_seconds", "Unix time of the latest commit that was applied."
         )
@@ -153,8 +153,8 @@ class ConsumerMetrics:
         self._given_back(counts.given_back)
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
-        for reason, letters in counts.letters.items():
-            self._letters.get(reason, self._letters[Reason.UNEXPLAINED.value]).inc(letters)
+        for reason, dead_letters in counts.dead_letters.items():
+            self._dead_letters.get(reason, self._dead_letters[Reason.UNEXPLAINED.value]).inc(dead_letters)
         for table in sorted(set(counts.tables_in_trouble) - self._troubles):
             self._in_trouble(table)
         for table in self._shown & set(counts.tables_well):

@@ -115,7 +115,7 @@ class ConsumerStatus:
         self._oldest_messages = oldest_messages or OldestMessages(clock)
         self._refused_after = refused_after
         self._counted: Counter[str] = Counter()
-        self._letters: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
         self._heartbeats: Mapping[str, int] = {}
         self._labels = _Labels()
         self._not_swept: dict[str, str] = {}
@@ -131,7 +131,7 @@ class ConsumerStatus:
             self._oldest_messages.take(report)
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
                 self._counted[name] += getattr(counts, name)
-            self._letters.update(counts.letters)
+            self._dead_letters.update(counts.dead_letters)
             self._heartbeats = newest_heartbeats(self._heartbeats, counts.heartbeats)
             for name, note in counts.tables.items():
                 _note(self._tables.setdefault(name, _Table()), note, now)
@@ -192,7 +192,7 @@ class ConsumerStatus:
                     "seen": self._counted["changes"],
                     "written": self._counted["rows_written"],
                     "superseded": self._counted["superseded"],
-                    "letters": dict(self._letters),
+                    "letters": dict(self._dead_letters),
                 },
                 "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
                 "lag_seconds": self._lag(now),

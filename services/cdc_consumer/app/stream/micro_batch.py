@@ -53,7 +53,7 @@ class Ports:
     """What a micro-batch acts through."""
 
     leases: MessageLeases
-    letters: DeadLetters
+    dead_letters: DeadLetters
     tables: DestinationTables
     writer: CdcWriter
     waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  where there is nothing to report to
@@ -137,7 +137,7 @@ class _Task:
         self._writing = writing
         self._stop = writing.stop
         self._clock = writing.clock
-        self._letters: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
         self._deferred: Mapping[int, timedelta] = {}  # messages, and for how long
         self._unnoted: dict[str, str] = {}  # mirrors that do not say yet that they lack dead letters, and why
         self._of_unnoted: set[int] = set()  # the messages of those dead letters
@@ -213,8 +213,8 @@ class _Task:
         poison = list(told.values())
         seen = TaskTotals.of(done, self._decoded, poison)
         self._dead_letter_limit.judge(seen)
-        self._keep_letters(poison)
-        self._note_letters(poison)
+        self._keep_dead_letters(poison)
+        self._note_dead_letters(poison)
         if not done.isdisjoint(self._of_unnoted):
             done -= self._of_unnoted
             seen = TaskTotals.of(done, self._decoded, [each for each in poison if each.message in done])
@@ -249,16 +249,16 @@ class _Task:
             ]
         return poison
 
-    def _keep_letters(self, poison: Sequence[Poison]) -> None:
+    def _keep_dead_letters(self, poison: Sequence[Poison]) -> None:
         if not poison:
             return
-        letters = [self._letter(one) for one in poison]
-        self._until_back(lambda: self._ports.letters.keep(letters))
-        reasons = Counter(letter.reason.value for letter in letters)
-        self._letters += reasons
-        structlog.get_logger().warning("records_dead_lettered", reasons=dict(reasons), first=letters[0].identity)
+        dead_letters = [self._dead_letter(one) for one in poison]
+        self._until_back(lambda: self._ports.dead_letters.keep(dead_letters))
+        reasons = Counter(dead_letter.reason.value for dead_letter in dead_letters)
+        self._dead_letters += reasons
+        structlog.get_logger().warning("records_dead_lettered", reasons=dict(reasons), first=dead_letters[0].identity)
 
-    def _note_letters(self, poison: Sequence[Poison]) -> None:
+    def _note_dead_letters(self, poison: Sequence[Poison]) -> None:
         """Let the mirrors say that they lack these; the messages of one that cannot are deferred with this task's rest.
 
         One try is enough: a mirror whose label fails for long must not hold up the others, and the dead letters are
@@ -275,7 +275,7 @@ class _Task:
     def _ordering_key(self, message: int) -> str:
         return self._messages["ordering_key"][message].as_py() or ""
 
-    def _letter(self, poison: Poison) -> DeadLetter:
+    def _dead_letter(self, poison: Poison) -> DeadLetter:
         """Return a message exactly as it came, or one change of it cut out under the same header and attributes."""
         if poison.change is None:
             data = self._messages["data"][poison.message].as_py()
@@ -339,7 +339,7 @@ class _Task:
             superseded=rows - written - failed,
             left_out=sum(self._decoded.left_out.values()),
             outdated=sum(self._decoded.outdated.values()),
-            letters=dict(self._letters),
+            dead_letters=dict(self._dead_letters),
             acked=len(self._ack_ids) - len(self._deferred),
             deferred=len(self._deferred),
             deferred_until=self._clock.now() // 1000 + longest // timedelta(microseconds=1) if longest else 0,

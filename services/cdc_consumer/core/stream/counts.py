@@ -128,7 +128,7 @@ class Counts:
     """Changes of tables that the tables file leaves out."""
     outdated: int = 0
     """Rows of snapshots that were too old to be applied; their tables need a re-sync."""
-    letters: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     acked: int = 0
     deferred: int = 0
@@ -174,7 +174,7 @@ class Counts:
             superseded=self.superseded + other.superseded,
             left_out=self.left_out + other.left_out,
             outdated=self.outdated + other.outdated,
-            letters=dict(Counter(self.letters) + Counter(other.letters)),
+            dead_letters=dict(Counter(self.dead_letters) + Counter(other.dead_letters)),
             acked=self.acked + other.acked,
             deferred=self.deferred + other.deferred,
             deferred_until=max(self.deferred_until, other.deferred_until),

@@ -54,7 +54,7 @@ _JUNK: Final = b"a flight plan, and no change batch"
 
 
 @dataclass(slots=True)
-class LettersFound:
+class DeadLettersFound:
     """What became of the poison of a run."""
 
     collected: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Command(Protocol):
         """Run it; return the exit code and its output."""
 
 
-class LettersStory:
+class DeadLettersStory:
     """What goes wrong in a run, and how it is put right. Without Spanner there is only what is no change batch."""
 
     def __init__(self, stack: Stack, command: Command, timeout: timedelta, stop: Stop, say: Say) -> None:
@@ -115,7 +115,7 @@ class LettersStory:
             # of its own, for the thread of the story: a database is one thread's
             self._database = database.instance.database(database.name)
 
-    def happen(self) -> LettersFound:
+    def happen(self) -> DeadLettersFound:
         """Write what cannot be applied, wait until it is collected, fix the causes and replay."""
         self._publish_junk()
         if self._database is not None:
@@ -178,8 +178,8 @@ class LettersStory:
         assert isinstance(found, dict)
         return found
 
-    def _found(self, collected: Mapping[str, int]) -> LettersFound:
-        return LettersFound(collected, json.loads(self._run("stats", "--json"))["by_state"])
+    def _found(self, collected: Mapping[str, int]) -> DeadLettersFound:
+        return DeadLettersFound(collected, json.loads(self._run("stats", "--json"))["by_state"])
 
     def _run(self, *arguments: str, may_be_left: bool = False) -> str:
         code, said = self._command(*arguments)
@@ -208,5 +208,5 @@ def _named(key: tuple[str, str]) -> Mapping[str, Value]:
     return dict(zip(_KEY, key, strict=True))
 
 
-def _by_reason(letters: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {reason}" for reason, number in sorted(letters.items()))
+def _by_reason(dead_letters: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in sorted(dead_letters.items()))

@@ -9,9 +9,9 @@ from google.api_core import exceptions
 from google.cloud import bigquery
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.bigquery.mirror_labels import LETTERS, lettered
+from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, dead_lettered
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_letters
+from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_dead_letters
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
 from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
@@ -34,7 +34,7 @@ def a_world(effects: Effects | None = None, tables_file: str = "") -> World:
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
     if effects is not None:
         world.effects = effects
-        for port in (world.tables, world.letters, world.leases, world.writer):
+        for port in (world.tables, world.dead_letters, world.leases, world.writer):
             port.effects = effects
     return world
 
@@ -43,12 +43,12 @@ def unread(key: str) -> Mapping[str, object]:
     return dict(a_message(data=b"garbage")) | {"ordering_key": key}
 
 
-def test_it_is_said_when_the_letter_is_kept_and_before_the_message_is_acked() -> None:
+def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked() -> None:
     world = a_world()
     world.effects.done.clear()
     world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS))
 
-    assert world.tables.letters == {"planes": SINCE}
+    assert world.tables.dead_letters == {"planes": SINCE}
     settled = [one for one in world.effects.done if one.startswith(("keep 1", "note", "ack"))]
     assert settled == ["keep 1 letters", "note letters of planes", "ack 2"]
 
@@ -60,7 +60,7 @@ def test_killed_anywhere_it_is_said_before_any_ack() -> None:
             world.apply(UNFIT)
         except CrashError:
             acked = any(effect.startswith("ack") for effect in world.effects.done)
-            assert "planes" in world.tables.letters or not acked
+            assert "planes" in world.tables.dead_letters or not acked
         else:
             return
     pytest.fail("it never got to its end")
@@ -71,23 +71,23 @@ def test_a_message_that_cannot_be_read_is_of_the_table_that_its_ordering_key_nam
     world = a_world()
     world.apply(unread(key))
 
-    assert world.tables.letters == {"planes": SINCE}
+    assert world.tables.dead_letters == {"planes": SINCE}
 
 
 def test_of_a_message_without_an_ordering_key_nobody_knows_the_table() -> None:
     world = a_world()
     assert world.apply(unread("")).acked == 1
 
-    assert world.tables.letters == {}
+    assert world.tables.dead_letters == {}
     assert ordered_table("") == ""
 
 
 def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before() -> None:
     world = a_world()
     header = a_header(columns=[("id", "INT64"), ("name", "STRUCT<>")])
-    assert world.apply(a_message(a_change(2), header=header)).letters
+    assert world.apply(a_message(a_change(2), header=header)).dead_letters
 
-    assert world.tables.letters == {"planes": SINCE}
+    assert world.tables.dead_letters == {"planes": SINCE}
 
 
 def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> None:
@@ -96,7 +96,7 @@ def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> N
     with capture_logs() as logs:
         counts = world.apply(unread("planes/1"))
 
-    assert (counts.acked, world.tables.letters) == (1, {})
+    assert (counts.acked, world.tables.dead_letters) == (1, {})
     assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 
 
@@ -110,7 +110,7 @@ def test_a_mirror_that_is_refused_for_now_keeps_the_message_until_it_is_labelled
 
     world.tables.forbidden = set()
     assert world.apply(unread("planes/1")).acked == 1
-    assert world.tables.letters == {"planes": SINCE}
+    assert world.tables.dead_letters == {"planes": SINCE}
 
 
 class OneMirror:
@@ -161,7 +161,7 @@ def test_only_a_right_to_label_that_is_missing_lets_the_message_go_without_a_lab
     assert all("roles/bigquery.dataEditor" in fix for fix in fixes if not waits)
 
 
-def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_no_other() -> None:
+def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_dead_letters_messages_and_no_other() -> None:
     world = a_world()
     world.leases.acked.clear()
     world.tables.interrupted = lambda table: table == "planes"
@@ -171,7 +171,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_
 
     assert world.leases.acked == ["a1", "a2"]
     assert set(world.leases.deferred_for) == {"a0", "a3"}
-    assert (len(world.letters.kept), world.effects.done.count("keep 2 letters")) == (2, 1)
+    assert (len(world.dead_letters.kept), world.effects.done.count("keep 2 letters")) == (2, 1)
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
     assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
@@ -180,11 +180,11 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_letters_messages_and_
 
     world.tables.interrupted = lambda _table: False
     counts = world.apply(UNFIT, unread("planes/1"))
-    assert (counts.acked, counts.tables_in_trouble, len(world.letters.kept)) == (2, (), 2)
-    assert world.tables.letters == {"planes": SINCE}
+    assert (counts.acked, counts.tables_in_trouble, len(world.dead_letters.kept)) == (2, (), 2)
+    assert world.tables.dead_letters == {"planes": SINCE}
 
 
-def test_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> None:
+def test_dead_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> None:
     world = a_world()
     world.clock.ticks = timedelta(seconds=1)
     world.tables.interrupted = lambda table: table == "planes"
@@ -192,7 +192,7 @@ def test_letters_are_kept_once_in_a_task_whatever_else_is_waited_for() -> None:
     counts = world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS), a_message(a_change(3)))
 
     assert world.effects.done.count("keep 1 letters") == 1
-    assert (counts.acked, counts.deferred, counts.letters) == (1, 2, {"value_does_not_fit": 1})
+    assert (counts.acked, counts.deferred, counts.dead_letters) == (1, 2, {"value_does_not_fit": 1})
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_a_table_that_has_no_name_in_bigquery_has_no_mirror() -> None:
 
 def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
     mirror = {MIRROR_OF: "x"}
-    assert lettered(mirror, 5, 9) == {**mirror, LETTERS: "9"}
-    assert lettered({**mirror, LETTERS: "5"}, 6, 10) == {**mirror, LETTERS: "10"}
-    assert lettered({**mirror, LETTERS: "5"}, 5, 9) is None
-    assert lettered({**mirror, LETTERS: "9"}, 6, 10) is None, "another has said enough a moment before"
-    assert lettered({"a": "b"}, 5, 9) is None
+    assert dead_lettered(mirror, 5, 9) == {**mirror, DEAD_LETTERS: "9"}
+    assert dead_lettered({**mirror, DEAD_LETTERS: "5"}, 6, 10) == {**mirror, DEAD_LETTERS: "10"}
+    assert dead_lettered({**mirror, DEAD_LETTERS: "5"}, 5, 9) is None
+    assert dead_lettered({**mirror, DEAD_LETTERS: "9"}, 6, 10) is None, "another has said enough a moment before"
+    assert dead_lettered({"a": "b"}, 5, 9) is None
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
         (SINCE - 100, 3, SINCE - 99, False),
     ],
 )
-def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_the_letters(
+def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_the_dead_letters(
     until: int, older: int, read_since: int, refused: bool
 ) -> None:
     definition = table_definition(a_header())
-    mirror = MirrorTable(definition, "label", False, SINCE, read_since=read_since, letters_until=until)
+    mirror = MirrorTable(definition, "label", False, SINCE, read_since=read_since, dead_letters_until=until)
     if not refused:
-        check_letters(mirror, RowCount(older, 100), SINCE)
+        check_dead_letters(mirror, RowCount(older, 100), SINCE)
         return
     with pytest.raises(SweepRefusedError, match=r"dead letters since .*; or delete by command"):
-        check_letters(mirror, RowCount(older, 100), SINCE)
+        check_dead_letters(mirror, RowCount(older, 100), SINCE)
