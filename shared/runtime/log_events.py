@@ -181,6 +181,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "table_paused": "A table is paused",
     "table_pending_resync": "A table stays pending resync, because rows of its snapshot came too late",
     "table_recovered": "A table can be written again",
+    "table_refused_by_tables_file": "A table does not fit the tables file, and its messages wait",
     "table_resumed": "A table is resumed",
     "table_synced": "A table was declared to be in sync",
     "table_without_mirror": "A table gets no mirror",

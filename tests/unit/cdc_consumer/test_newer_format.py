@@ -108,3 +108,25 @@ def test_a_source_of_a_newer_format_is_not_compared() -> None:
 def test_the_error_is_the_same_in_another_process() -> None:
     error = NewerFormatError(9, "s", "t")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("section", ["[defaults]", "[tables.planes]"])
+@pytest.mark.parametrize("said", ['ignored_columns = ["ID"]', 'renamed_columns = { ID = "other" }'])
+def test_a_table_that_does_not_fit_the_tables_file_waits_and_stops_no_other(section: str, said: str) -> None:
+    """A table made after the start may have such a key, and any program that may publish may name one."""
+    world = World(tables_file=f"{section}\n{said}\n[tables.airports]\nignored_columns = []\nrenamed_columns = {{}}\n")
+    with capture_logs() as logs:
+        counts = world.apply(
+            a_message(a_change(1)),
+            a_message(a_change(2), header=a_header("airports")),
+            a_message(a_change(3)),
+        )
+
+    assert (counts.acked, counts.deferred, counts.dead_letters, counts.changes) == (1, 2, {}, 1)
+    assert world.names("airports") == {2: "name 1"}
+    assert set(world.leases.deferred_for.values()) == {timedelta(seconds=600)}
+    (line,) = [one for one in logs if one["event"] == "table_refused_by_tables_file"]
+    assert (line["log_level"], line["source_table"]) == ("error", "planes")
+    assert "names column ID of table planes" in line["fix"]
+    assert "[key-column-changed]" in line["fix"]
+    assert "take it out of" in str(counts.tables["planes"].deferred)

@@ -196,9 +196,9 @@ class _Task:
         """Keep the dead letters of each open message whose changes are all accepted, superseded or poison; ack it.
 
         While a row of a table is left to write, no message of that table is done: that row may be the next newest of
-        any key. A message of a newer wire format is never done.
+        any key. A message that waits for an operator is never done.
         """
-        waiting: set[int] = set(self._decoded.newer)
+        waiting: set[int] = set(self._decoded.waiting)
         for lists in by_table(self._lists).values():
             unwritten = bool(left_to_write(lists))
             for one in lists:
@@ -302,7 +302,7 @@ class _Task:
         }
         self._deferred = {
             message: self._limits.longest_deferral
-            if message in suspected or message in self._decoded.newer
+            if message in suspected or message in self._decoded.waiting
             else self._limits.deferral_at(int(self._deliveries[message]))
             for message in sorted(self._open)
         }

@@ -16,7 +16,7 @@ from services.cdc_consumer.core.stream.columns import MESSAGE, Decoded
 from services.cdc_consumer.core.stream.counts import Applied, TableNote
 from services.cdc_consumer.core.stream.poison import Poison
 from services.cdc_consumer.ports import DestinationTables, NotLabelledError
-from shared.contracts.change_batch import Header
+from shared.contracts.change_batch import Header, NewerFormatError
 from shared.contracts.errors import TransientError
 from shared.contracts.row_id import ordered_table
 from shared.contracts.safe_age import SAFE_AGE, oldest_safe
@@ -33,8 +33,8 @@ def table_notes(
 ) -> Mapping[str, TableNote]:
     """Return what is to be said of each table that has messages."""
     notes = {name: TableNote(unfit=str(why)) for name, why in decoded.unfit.items()}
-    for name, waiting in _newer(decoded, plan).items():
-        notes[name] = notes.get(name, TableNote()).plus(_newer_note(decoded, waiting, messages, deferred, now))
+    for name, waiting in _waiting(decoded, plan).items():
+        notes[name] = notes.get(name, TableNote()).plus(_waiting_note(decoded, waiting, messages, deferred, now))
     for one in lists:
         notes[one.table] = notes.get(one.table, TableNote()).plus(_note(one, messages, deferred, now))
     return notes
@@ -51,15 +51,15 @@ def described(messages: pa.Table, message: int) -> Mapping[str, object]:
     }
 
 
-def _newer(decoded: Decoded, plan: Plan) -> Mapping[str, Sequence[int]]:
-    """Return the messages of a newer wire format by the identity of their table."""
+def _waiting(decoded: Decoded, plan: Plan) -> Mapping[str, Sequence[int]]:
+    """Return the messages that wait for an operator by the identity of their table."""
     found: dict[str, list[int]] = {}
-    for message, error in decoded.newer.items():
-        found.setdefault(identity_of(Header(error.source, error.table, (), ()), plan), []).append(message)
+    for message, one in decoded.waiting.items():
+        found.setdefault(identity_of(Header(one.source, one.table, (), ()), plan), []).append(message)
     return found
 
 
-def _newer_note(
+def _waiting_note(
     decoded: Decoded,
     waiting: Sequence[int],
     messages: pa.Table,
@@ -68,7 +68,7 @@ def _newer_note(
 ) -> TableNote:
     first = waiting[0]
     shown = ", ".join(f"{name} {value}" for name, value in described(messages, first).items())
-    why = f"{decoded.newer[first]}; messages that wait: {len(waiting)}, the first: {shown}"
+    why = f"{decoded.waiting[first].why}; messages that wait: {len(waiting)}, the first: {shown}"
     longest = max((deferred[message] for message in waiting if message in deferred), default=timedelta(0))
     # Its other changes may be applied meanwhile: that they wait is said until they come again.
     return TableNote(deferred=why, stuck=why, again_at=later(now, longest) // 1000)
@@ -97,9 +97,9 @@ def _again_at(one: ListWrites, deferred: Mapping[int, timedelta], now: Nanosecon
     return later(now, longest) // 1000
 
 
-_UPGRADE: Final = (
-    "upgrade the consumer: messages of this table and format wait in the subscription until then, and Pub/Sub forwards "
-    "each to the dead-letter topic after 100 deliveries, 16 hours at least (docs/reference/dead-letters.md)"
+_WAIT: Final = (
+    "wait in the subscription until then, and Pub/Sub forwards each to the dead-letter topic after 100 deliveries, 16 "
+    "hours at least (docs/reference/dead-letters.md)"
 )
 
 
@@ -130,10 +130,15 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
     for table, since in decoded.late_ends:
         fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
-    for message, newer in decoded.newer.items():
-        if first_time(newer.source, newer.table, "format", str(newer.format)):
-            which = described(messages, message)
-            log.error("newer_format_waits", source_table=newer.table, format=newer.format, fix=_UPGRADE, **which)
+    for message, waits in decoded.waiting.items():
+        told = {"source_table": waits.table, **described(messages, message)}
+        if isinstance(waits.why, NewerFormatError):
+            if first_time(waits.source, waits.table, "format", str(waits.why.format)):
+                fix = f"upgrade the consumer: messages of this table and format {_WAIT}"
+                log.error("newer_format_waits", format=waits.why.format, fix=fix, **told)
+        elif first_time(waits.source, waits.table, waits.why.message):
+            fix = f"{waits.why}, and restart the consumer: messages of this table {_WAIT}"
+            log.error("table_refused_by_tables_file", fix=fix, **told)
     _log_late_redeliveries(messages, decoded, first_time, now)
 
 

@@ -80,8 +80,8 @@ def source_rows(table: Mirrored, batches: Sequence[bytes], plan: Plan = EVERYTHI
         {name: batches if name == "data" else [None] * len(batches) for name in MESSAGE_SCHEMA.names}, MESSAGE_SCHEMA
     )
     decoded = decode_messages(messages, _ALWAYS, plan)
-    for newer in decoded.newer.values():
-        raise newer
+    for waits in decoded.waiting.values():
+        raise waits.why
     altered = f"table {table.header.table} was altered while it was read: ask again"
     if any(batch.header.table != table.header.table for batch in decoded.batches.values()):
         raise MisconfiguredError("table-altered-meanwhile", altered)

@@ -45,7 +45,7 @@ from services.cdc_consumer.core.types.values import (
 )
 from shared.contracts.change_batch import ChangeBatch, Content, Header, NewerFormatError, decode_batch
 from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF
-from shared.contracts.errors import PoisonRecordError
+from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
 from shared.contracts.reasons import Reason
 from shared.contracts.safe_age import MOST_AHEAD, OLDEST_PUBLISHED, SAFE_MICROSECONDS, oldest_safe
@@ -109,6 +109,14 @@ def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poiso
     return replace(changes, rows=pa.concat_tables([changes.rows, rows]), superseded=None), poison
 
 
+class Waits(NamedTuple):
+    """Why a message waits until somebody acts: a newer wire format, or a tables file that its table does not fit."""
+
+    source: str
+    table: str
+    why: MisconfiguredError
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """What a table of messages holds.
@@ -135,8 +143,8 @@ class Decoded:
     outdated: Mapping[int, int] = field(default_factory=dict)
     """Of each message, how many rows of a snapshot it holds that are too old to be applied: they need no dead letter
     each, for another snapshot has them all. `TableChanges.outdated` says so of their table."""
-    newer: Mapping[int, NewerFormatError] = field(default_factory=dict)
-    """The messages of a newer wire format than this version reads. Nothing is wrong with them."""
+    waiting: Mapping[int, Waits] = field(default_factory=dict)
+    """The messages that nothing is wrong with, and that cannot be applied as this consumer is set up."""
     heartbeats: Mapping[str, int] = field(default_factory=dict)
     """Sources, and the time up to which each has published all its changes, in microseconds; no table gets them."""
 
@@ -148,17 +156,20 @@ def decode_messages(
 
     A table without any change (a batch that only announces it) is there with no rows. ``now`` decides which upserts
     that are not from the stream, or come from it by a replay, are too old to be safe; none is of a replay whose sender
-    has accepted that. MisconfiguredError if the plan ignores a column of a key.
+    has accepted that.
 
     ``newest_only``: of a mirror without a history only the rows are parsed that are newest of their keys; what others
     hold is not known then (`TableChanges.superseded`), and no poison.
     """
-    batches, poison, newer = _envelopes(messages.column("data").to_pylist())
+    batches, poison, waiting = _envelopes(messages.column("data").to_pylist())
     replayed, forced = _replayed(messages.column("attributes"))
     published = messages.column("publish_time").cast(pa.int64()).to_pylist()
     heartbeats = _heartbeats(batches, published)
     late = replayed | _held_back(batches, published)
     grouped = _grouped(batches, _Provenance(replayed, late, forced, published), plan)
+    waiting |= grouped.waiting
+    for index in grouped.waiting:
+        del batches[index]
     ends = ends_of_snapshots({n: batch for n, batch in batches.items() if n not in replayed}, messages, now)
     poison += grouped.poison
     poison += [
@@ -185,7 +196,7 @@ def decode_messages(
         {(g.destinations.header.table, g.destinations.unfit_key) for g in grouped.groups if g.destinations.unfit_key},
         ends.late,
         outdated,
-        newer,
+        waiting,
         heartbeats,
     )
 
@@ -317,9 +328,9 @@ def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | Non
 
 def _envelopes(
     data: Iterable[bytes | None],
-) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, NewerFormatError]]:
+) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, Waits]]:
     batches: dict[int, ChangeBatch] = {}
-    newer: dict[int, NewerFormatError] = {}
+    waiting: dict[int, Waits] = {}
     poison: list[Poison] = []
     for index, each in enumerate(data):
         try:
@@ -327,8 +338,8 @@ def _envelopes(
         except PoisonRecordError as error:
             poison.append(Poison(index, None, error.reason, error.detail))
         except NewerFormatError as error:
-            newer[index] = error
-    return batches, poison, newer
+            waiting[index] = Waits(error.source, error.table, error)
+    return batches, poison, waiting
 
 
 @dataclass(slots=True)
@@ -337,12 +348,13 @@ class _Grouped:
     poison: list[Poison] = field(default_factory=list)
     unfit: dict[str, PoisonRecordError] = field(default_factory=dict)
     left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
+    waiting: dict[int, Waits] = field(default_factory=dict)
 
 
 def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: Plan) -> _Grouped:
     """Group batches by table and column list; a header that is itself wrong poisons each of its changes alone."""
     groups: dict[Destinations, _Group] = {}
-    by_header: dict[bytes, _Group | PoisonRecordError | None] = {}
+    by_header: dict[bytes, _Group | PoisonRecordError | MisconfiguredError | None] = {}
     found = _Grouped()
     for index, batch in batches.items():
         if batch.header_text not in by_header:
@@ -354,6 +366,8 @@ def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: 
                 found.unfit[identity_of(batch.header, plan)] = error
                 of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
                 found.poison += of_all or [Poison(index, None, error.reason, error.detail, table=batch.header.table)]
+            case MisconfiguredError() as error:  # of this table: it stops no other
+                found.waiting[index] = Waits(batch.header.source, batch.header.table, error)
             case _Group() as group:
                 group.messages.append(index)
                 group.batches.append(batch)
@@ -366,10 +380,12 @@ def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: 
     return found
 
 
-def _group_of(header: Header, plan: Plan, groups: dict[Destinations, _Group]) -> _Group | PoisonRecordError | None:
+def _group_of(
+    header: Header, plan: Plan, groups: dict[Destinations, _Group]
+) -> _Group | PoisonRecordError | MisconfiguredError | None:
     try:
         wanted = destinations(header, plan)
-    except PoisonRecordError as error:
+    except (PoisonRecordError, MisconfiguredError) as error:
         return error
     return None if wanted is None else groups.setdefault(wanted, _Group(wanted))
 

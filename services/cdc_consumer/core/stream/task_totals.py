@@ -59,7 +59,7 @@ class TaskTotals:
         of_changes = [one for one in poison if one.change is not None]
         by_its_table = Counter(one.table for one in of_changes if one.reason in _BY_ITS_TABLE)
         return cls(
-            Seen.of({"": len(set(messages) - decoded.newer.keys())}, unread),
+            Seen.of({"": len(set(messages) - decoded.waiting.keys())}, unread),
             Seen.of(changes - by_its_table, [one for one in of_changes if one.reason not in _BY_ITS_TABLE]),
         )
 
