@@ -191,6 +191,14 @@ class TablesContract:
                 tables.ensure(history_of(a_header(key=("name",))))
             assert raised.value.reason is Reason.SCHEMA_CONFLICT
 
+    def test_the_columns_of_a_key_may_come_in_another_order(self, place: Place) -> None:
+        """As in the last changes of a table that has been dropped: the order of its key is known no more."""
+        both = [a_header(key=key) for key in (["name", "id"], ["id", "name"])]
+        for before, after in (map(table_definition, both), map(history_of, both)):
+            assert before != after
+            place.tables.ensure(before)
+            place.others.ensure(after)
+
     def test_a_mirror_and_a_history_of_one_name_are_never_mixed(self, place: Place) -> None:
         place.tables.ensure(HISTORY)
         with pytest.raises(TableTroubleError):

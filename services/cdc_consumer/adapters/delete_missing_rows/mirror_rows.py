@@ -24,7 +24,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
-from services.cdc_consumer.adapters.schema.tables import HISTORY_KEY, check_dataset, key_label, table_column
+from services.cdc_consumer.adapters.schema.tables import check_dataset, is_of_key, table_column
 from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
@@ -78,7 +78,7 @@ class BigQueryMirrorRows:
         found = self._table(path)
         if found is None or found.labels.get(HISTORY_OF) != mirror.label:
             return None
-        if found.labels.get(HISTORY_KEY) != key_label(wanted.primary_key):
+        if not is_of_key(found, wanted.primary_key):
             fix = "it belongs together by another key than its mirror's: rename it, so that it is made again"
             structlog.get_logger().warning("history_not_swept", table=wanted.identity, fix=fix)
             return None

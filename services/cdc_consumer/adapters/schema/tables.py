@@ -6,10 +6,11 @@ for one that does not hold would mislead queries; it is partitioned by when chan
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice, permutations
 from typing import Any, Final
 
 import structlog
@@ -82,6 +83,7 @@ _EMPTY_COLUMNS: Final = (
 )
 HISTORY_KEY: Final = "millrace_history_key"
 """The label by which a history says what its rows belong together by: a digest of the names."""
+_MOST_ORDERS: Final = 40_320  # of a key of eight columns
 # Of those that are one type in BigQuery (STRING, PG_NUMERIC) the first stands for all: it is the namesake.
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
     kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
@@ -455,11 +457,20 @@ def _labels(definition: TableDefinition) -> dict[str, str]:
     of_what = label_of(definition.mirror_of)
     if not definition.append_only:
         return {MIRROR_OF: of_what}
-    return {HISTORY_OF: of_what, HISTORY_KEY: key_label(definition.primary_key)}
+    return {HISTORY_OF: of_what, HISTORY_KEY: _key_label(definition.primary_key)}
 
 
-def key_label(primary_key: Iterable[str]) -> str:
-    """Return the value of the label by which a history says what its rows belong together by."""
+def is_of_key(history: bigquery.Table, primary_key: Sequence[str]) -> bool:
+    """Return whether a history's label says that its rows belong together by these columns, in whatever order.
+
+    The label has the order that they had when the history was made. The last changes of a table that has been dropped
+    name them in the order of its columns, and so does a table that was made again with another order.
+    """
+    label = history.labels.get(HISTORY_KEY)
+    return any(label == _key_label(names) for names in islice(permutations(primary_key), _MOST_ORDERS))
+
+
+def _key_label(primary_key: Iterable[str]) -> str:
     return label_of(",".join(name.upper() for name in primary_key))
 
 
@@ -492,7 +503,7 @@ def _definition(table: bigquery.Table, wanted: TableDefinition) -> TableDefiniti
 def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
     """Return a mirror's primary key; of a history, which has none, what it says that its rows belong together by."""
     if wanted.append_only:
-        ours = table.labels.get(HISTORY_KEY) in (None, key_label(wanted.primary_key))
+        ours = HISTORY_KEY not in table.labels or is_of_key(table, wanted.primary_key)
         return wanted.primary_key if ours else ("another",)
     constraints = table.table_constraints
     return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
