@@ -67,7 +67,9 @@ def test_a_message_of_a_newer_format_is_no_poison_and_its_neighbours_are_applied
 
     assert not decoded.poison
     assert [row[MESSAGE] for row in rows(decoded)] == [0]
-    assert {n: (one.format, one.source, one.table) for n, one in decoded.newer.items()} == {1: (3, "spanner", "orders")}
+    (waits,) = decoded.waiting.values()
+    assert (list(decoded.waiting), waits.source, waits.table) == ([1], "spanner", "orders")
+    assert "wire format 3" in str(waits.why)
 
 
 def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:

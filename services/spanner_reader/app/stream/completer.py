@@ -35,6 +35,7 @@ from services.spanner_reader.core.stream.completion import (
     halves,
     names_some,
     needs_read,
+    published_again,
     row_as_it_is_now,
     versions,
 )
@@ -92,6 +93,12 @@ class _Publication:
     change: Change | None
     of: Sequence[WaitingChange]
     outcome: Completeness = Completeness.AS_IT_IS
+    again: QueuedChange | None = None
+    """The change, if it was published before, by a row that lacked another change of its commit."""
+
+    @property
+    def ordering_key(self) -> str:
+        return self.again.ordering_key if self.again is not None else self.of[-1].ordering_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +513,7 @@ class Completer:
             raise TransientError(f"changes have waited for more than {_LONGEST_WAIT} to be completed")
         for header, group in groupby(each, key=lambda one: one.header):
             some = list(group)
-            changes = [(one.of[-1].ordering_key, one.change) for one in some if one.change is not None]
+            changes = [(one.ordering_key, one.change) for one in some if one.change is not None]
             confirm = partial(_confirm, [waiting for one in some for waiting in one.of])
             if changes:
                 await self._completion.publishing.publish(header, changes, confirm)
@@ -592,8 +599,18 @@ def _publications(
 ) -> tuple[list[_Publication], Sequence[WaitingChange]]:
     """Return the changes of a row, completed, and those that cannot be: nothing is known of their row."""
     publications, unknown = [], []
+    # Another transaction of one commit timestamp may come once a change was published. Of the two the newer has to have
+    # both. A revision makes it newer than what was published, and than what of it is delivered again.
+    of_commit = Counter(one.commit for one in entries)
+    published, late = {one.order for one in entries if one.published}, set()
     for version in versions(entries, before, columns, reconstruct=reconstruct):
-        for one in _still(version.entry):
+        entry, revision = version.entry, of_commit[version.entry.commit] - 1
+        completed = version.outcome in (Completeness.COMPLETED, Completeness.RECONSTRUCTED)
+        if completed and entry.published and entry.commit in late:
+            change = published_again(completed_change(version, header), revision)
+            publications.append(_Publication(header, change, (), version.outcome, entry))
+        for one in _still(entry):
+            late.add(one.commit)
             match version.outcome:
                 case Completeness.UNKNOWN:
                     unknown.append(one)
@@ -603,6 +620,8 @@ def _publications(
                     publications.append(_Publication(header, one.change, [one]))
                 case Completeness.COMPLETED | Completeness.RECONSTRUCTED:
                     change = completed_change(version, header)
+                    if one.order in published:
+                        change = published_again(change, revision)
                     publications.append(_Publication(header, change, [one], version.outcome))
     return publications, unknown
 
@@ -611,7 +630,7 @@ def _from_now(entries: Sequence[QueuedChange], values: Values | None, now: _Now)
     """Return the changes of a row by what the row is now; ``values`` None: there is none."""
     before = Before(values or {}, true=False)
     publications, _unknown = _publications(entries, before, None, now.header, reconstruct=True)
-    lost = [one for one in publications if one.outcome is Completeness.RECONSTRUCTED]
+    lost = [one for one in publications if one.outcome is Completeness.RECONSTRUCTED and one.of]
     if now.keeps_history or not lost:
         return publications
     # A mirror gets the row once. Of a row that is gone, the delete is still to come, or was kept out of the stream.
