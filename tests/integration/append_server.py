@@ -27,6 +27,10 @@ class Silence:
     """Give no answer to this request, nor to any after it on this connection."""
 
 
+class Late:
+    """Read on before this request is answered; the script closes the connection before that is due."""
+
+
 Answer = Any
 Script = Callable[[Any], Answer]
 
@@ -139,6 +143,8 @@ class AppendServer:
             connection.sizes.append(len(data))
             self.released.wait()
             answer = self.script(request)
+            if isinstance(answer, Late):
+                continue
             if isinstance(answer, Silence):
                 while context.is_active() and not self._over.wait(0.01):
                     pass

@@ -5,12 +5,14 @@ from typing import Any
 import grpc
 import pytest
 
+from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.ports import RowError, TableTroubleError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from tests.integration.append_server import AppendServer, Close, a_status, accepted, bad_rows, refused
-from tests.integration.append_streams import PLANES, identities, ids_of, rows_of
+from shared.runtime.stop import Stop
+from tests.integration.append_server import AppendServer, Close, Late, a_status, accepted, bad_rows, refused
+from tests.integration.append_streams import PLANES, SetClock, identities, ids_of, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import server as server  # noqa: PLC0414  a fixture
@@ -137,6 +139,31 @@ def test_a_refused_opening_is_sent_again_with_the_next_request(server: AppendSer
     opened = [request.proto_rows.HasField("writer_schema") for request in server.requests]
     assert opened[:3] == [True, True, False]
     assert len(server.connections) == 1
+
+
+def test_a_row_whose_connection_ends_over_the_one_behind_it_is_not_to_blame(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    """The call may end with the first request that is read and is wrong, while rows before it are still written."""
+    taken: list[int] = []
+
+    def script(request: Any) -> Any:
+        (identity,) = ids_of(request)
+        if identity == 2:
+            return Close(grpc.StatusCode.INVALID_ARGUMENT)
+        if identity == 1 and len(server.connections) == 1:
+            return Late()
+        taken.append(identity)
+        return accepted()
+
+    server.script = script
+    limits = AppendLimits(request_bytes=100, window_bytes=100_000, largest_request_bytes=20_000)
+    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    errors = streams.append(PLANES, rows_of(1, 2, 3, 4)).refused()
+    streams.close()
+
+    assert [error.index for error in errors] == [1]
+    assert set(taken) == {1, 3, 4}
 
 
 def test_trouble_that_begins_in_mid_append_blames_no_row(server: AppendServer, streams: AppendStreams) -> None:

@@ -78,6 +78,9 @@ class AppendRequest:
     answer: Any = None
     """None while there is none; then an AppendRowsResponse, a Status that ended the connection, or `Lost`."""
     connection: "AppendConnection | None" = None
+    is_guess: bool = False
+    """Whether the status is a guess: the connection ended, and one behind it may have been the reason."""
+    guesses: int = 0
 
     def __post_init__(self) -> None:
         message = _Request()
@@ -206,7 +209,7 @@ class AppendConnection:
                 return
             request = self._in_flight.popleft()
             self._bytes -= len(request.data)
-            request.answer = response
+            request.answer, request.is_guess = response, False
             took = time.monotonic() - request.sent_at
             self.appends = self.appends.plus(Appends.of_one(len(request.data), took))
             self._proven = self._proven or not response.HasField("error")
@@ -219,7 +222,9 @@ class AppendConnection:
             if not self._in_flight and is_exhausted(status):
                 self._refusal = status
             for index, request in enumerate(self._in_flight):
-                request.answer = status if index == 0 else Lost()  # the oldest is what BigQuery was reading
+                request.answer = status if index == 0 else Lost()  # the oldest is what BigQuery was reading, most often
+                request.is_guess = index == 0 and len(self._in_flight) > 1
+                request.guesses += request.is_guess
             self._in_flight.clear()
             self._bytes = 0
             self._outgoing.put(None)

@@ -43,6 +43,9 @@ _CONTROL: Final = -1  # the index of a row that is sent again only to see whethe
 _FRUITLESS: Final = 32
 """Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
 
+_GUESSES: Final = 3
+"""How often a row is sent again with none behind it, before it is taken for the reason of its connection's end."""
+
 
 class AppendStreams:
     """The CdcWriter on BigQuery's Storage Write API. Keep it for the process; not for several threads at once."""
@@ -213,6 +216,7 @@ class StreamAppend:
         self._unblamed: list[AppendRequest] = []  # refused alone, no row error: bad rows if others pass, else the table
         self._control: bytes | None = None  # a row that was accepted
         self._fruitless = 0
+        self._doubted: deque[AppendRequest] = deque()  # refused alone, but maybe for one that was behind them
         self._waiting: deque[AppendRequest] = deque(self._cut(encoded))
         self._sent: deque[AppendRequest] = deque()
         stream.appendings.add(self)
@@ -261,7 +265,9 @@ class StreamAppend:
 
     def _answered(self) -> Iterator[AppendRequest]:
         """Yield requests as their answers come, sending the others as room is made, until none is left."""
-        while self._waiting or self._sent:
+        while self._waiting or self._sent or self._doubted:
+            if not self._waiting and not self._sent:
+                self._waiting.append(self._doubted.popleft())  # with none behind it
             if not self._sent or self._sent[0].answer is None:  # else first hear what there is to say
                 self.send_what_fits()
             if not self._sent:
@@ -328,7 +334,9 @@ class StreamAppend:
         self._fruitless += 1
         if request.indices[0] == _CONTROL:  # the table does not take what it has taken before
             return self._table_trouble(status)
-        if len(request.rows) == 1:
+        if len(request.rows) == 1 and request.is_guess and request.guesses < _GUESSES:
+            self._doubted.append(request)
+        elif len(request.rows) == 1:
             request.answer = status
             self._unblamed.append(request)
         else:

@@ -18,7 +18,7 @@ import msgspec
 
 from services.spanner_reader.core.stream.records import DataChangeRecord
 from shared.contracts.change_batch import Change, Header
-from shared.contracts.change_sequence import four_sections, parse_sequence
+from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections, parse_sequence
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, nanoseconds
 
 LONGEST_BATCH: Final = timedelta(seconds=10)
@@ -298,7 +298,7 @@ def completed_change(version: Version, header: Header) -> Change:
 def published_again(change: Change, revision: int) -> Change:
     """Return a change of which an earlier version was published as one that wins over it."""
     sections = parse_sequence(change.sequence).sections
-    return msgspec.structs.replace(change, sequence=str(four_sections(*sections[:3], revision)))
+    return msgspec.structs.replace(change, sequence=str(ChangeSequenceNumber((*sections[:3], revision))))
 
 
 def row_as_it_is_now(entry: QueuedChange, values: Values, at: Nanoseconds, header: Header) -> Change:
