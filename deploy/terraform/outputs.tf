@@ -20,6 +20,7 @@ output "settings" {
         GOOGLE_CLOUD_PROJECT = var.project
         TOPIC                = google_pubsub_topic.changes.name
         DEAD_LETTER_TOPIC    = google_pubsub_topic.dead_letters.name
+        SUBSCRIPTION         = google_pubsub_subscription.consumer.name
         SPANNER_INSTANCE     = var.spanner.instance
         SPANNER_DATABASE     = var.spanner.database
         PARTITION_DATABASE   = google_spanner_database.partitions[0].name
@@ -30,6 +31,7 @@ output "settings" {
         GOOGLE_CLOUD_PROJECT = var.project
         TOPIC                = google_pubsub_topic.changes.name
         DEAD_LETTER_TOPIC    = google_pubsub_topic.dead_letters.name
+        SUBSCRIPTION         = google_pubsub_subscription.consumer.name
         BIGTABLE_INSTANCE    = var.bigtable.instance
         BIGTABLE_TABLE       = var.bigtable.table
         APP_PROFILE          = google_bigtable_app_profile.reader[0].app_profile_id

@@ -3,7 +3,7 @@
 Every setting is a finding of its own, right or wrong. The start checks of the services (`topology.py`) stop at less.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -42,9 +42,12 @@ T = TypeVar("T")
 
 
 def inspect_topics(
-    emulator_host: str | None, topics: Iterable[str], keep_messages_for: timedelta, login: str
+    emulator_host: str | None, topics: Mapping[str, str | None], keep_messages_for: timedelta, login: str
 ) -> Iterator[Finding]:
-    """Inspect topics that a service publishes to, by their full names; ``login`` is the fix of missing credentials."""
+    """Inspect topics that a service publishes to, and the subscription of each that has to be there, by full names.
+
+    ``login`` is the fix of missing credentials.
+    """
     try:
         opened = open_channel(emulator_host)
     except MisconfiguredError as error:
@@ -52,8 +55,8 @@ def inspect_topics(
         return
     with opened as channel:
         inspection = Inspection(channel)
-        for topic in topics:
-            yield from inspection.topic(topic, keep_messages_for)
+        for topic, subscription in topics.items():
+            yield from inspection.topic(topic, keep_messages_for, subscription)
             yield from inspection.rights(topic, "publish")
 
 
@@ -89,15 +92,20 @@ class Inspection:
             )
         )
 
-    def topic(self, name: str, keep_messages_for: timedelta) -> Iterator[Finding]:
-        """Check whether what is published to a topic is kept: what has no subscription is confirmed and discarded."""
+    def topic(self, name: str, keep_messages_for: timedelta, needed: str | None = None) -> Iterator[Finding]:
+        """Check whether what is published to a topic is kept: what has no subscription is confirmed and discarded.
+
+        ``needed``: the subscription that has to keep it; None: any one.
+        """
         what = f"topic {short_name(name)}"
         found = self._asked(what, self._subscriptions_of, name)
         if isinstance(found, Finding):
             yield found
             return
         lacking = []
-        for subscription in found:
+        if needed is not None and needed not in found:
+            lacking.append(f"{needed}, which SUBSCRIPTION names, is none of its subscriptions")
+        for subscription in found if needed is None else {needed} & set(found):
             read = self._asked(f"{what}: {subscription}", self._get_subscription, subscription)
             mistakes = [read.detail] if isinstance(read, Finding) else losses(read, keep_messages_for)
             if not mistakes:

@@ -9,7 +9,7 @@ from shared.pubsub.backlogs import MonitoredBacklogs, inspect_backlogs, monitore
 from shared.pubsub.channels import open_async_channel, open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.inspection import inspect_topics
-from shared.pubsub.names import published_to, topic_path
+from shared.pubsub.names import published_to, subscription_path, topic_path
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOptions
 from shared.pubsub.subscriptions import TopicSubscriptions
@@ -34,6 +34,8 @@ class ReaderTopic:
         self._service = service
         self._topic = topic_path(settings.project, settings.topic)
         self._dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
+        named = settings.subscription
+        self._subscription = None if named is None else subscription_path(settings.project, named)
 
     @property
     def identity(self) -> str:
@@ -43,7 +45,8 @@ class ReaderTopic:
     def subscriptions(self) -> TopicSubscriptions:
         """Return what checks the subscriptions of both."""
         topics = [self._topic, self._dead_letter_topic]
-        return TopicSubscriptions(self._settings.pubsub_emulator_host, topics, self._settings.keep_messages_for)
+        settings = self._settings
+        return TopicSubscriptions(settings.pubsub_emulator_host, topics, settings.keep_messages_for, self._subscription)
 
     @asynccontextmanager
     async def publisher(
@@ -89,7 +92,7 @@ class ReaderTopic:
 
     def inspect(self) -> Iterator[Finding]:
         """Inspect both topics, and what counts their backlogs."""
-        settings, topics = self._settings, (self._topic, self._dead_letter_topic)
+        settings, topics = self._settings, {self._topic: self._subscription, self._dead_letter_topic: None}
         yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
         yield inspect_backlogs(self._backlogs())
 

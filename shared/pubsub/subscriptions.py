@@ -13,10 +13,18 @@ from shared.runtime.stop import Stop
 class TopicSubscriptions:
     """The subscriptions of some topics, by their full names: that of the changes first."""
 
-    def __init__(self, emulator_host: str | None, topics: Sequence[str], keep_messages_for: timedelta) -> None:
+    def __init__(
+        self,
+        emulator_host: str | None,
+        topics: Sequence[str],
+        keep_messages_for: timedelta,
+        subscription: str | None = None,
+    ) -> None:
+        """``subscription``: that of the changes which has to keep them; None: any one."""
         self._emulator_host = emulator_host
         self._topics = topics
         self._keep_messages_for = keep_messages_for
+        self._subscription = subscription
 
     async def check(self) -> None:
         """Raise MisconfiguredError if what is published now would be discarded, or kept for too short a time.
@@ -37,8 +45,9 @@ class TopicSubscriptions:
     def _check(self, stop: Stop) -> None:
         with stoppable_channel(self._emulator_host, stop) as channel:
             for topic in self._topics:
+                needed = self._subscription if topic == self._topics[0] else None
                 try:
-                    check_topic(channel, topic, self._keep_messages_for, stop)
+                    check_topic(channel, topic, self._keep_messages_for, stop, needed)
                 except MessagesLostError as error:
                     if topic == self._topics[0]:
                         raise

@@ -138,25 +138,36 @@ def create_topology(channel: grpc.Channel, topology: PubsubTopology, stop: Stop 
 
 
 def check_topic(
-    channel: grpc.Channel, topic: str, keep_messages_for: timedelta = KEEP_MESSAGES_FOR, stop: Stop | None = None
+    channel: grpc.Channel,
+    topic: str,
+    keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
+    stop: Stop | None = None,
+    subscription: str | None = None,
 ) -> None:
     """Refuse a topic unless a subscription of it takes every message, keeps it as long as asked and never expires.
 
-    MessagesLostError where none takes every message, as far as this identity can see.
+    ``subscription``: the one that has to; None: any one is enough. MessagesLostError where none takes every message, as
+    far as this identity can see.
     """
     pubsub = _Pubsub(channel, stop or Stop())
     lacking: list[str] = []
     loses = True
-    for name in pubsub.subscriptions_of(topic):
-        subscription = pubsub.subscription(name)
-        mistakes = (
-            ["cannot be read by this identity"] if subscription is None else losses(subscription, keep_messages_for)
+    there = pubsub.subscriptions_of(topic)
+    if subscription is not None and subscription not in there:
+        raise MessagesLostError(
+            "subscription-of-changes-missing",
+            f"topic {topic} would lose messages: it has no subscription {subscription}, which SUBSCRIPTION names. Make "
+            f"it with `{SETUP}`, or name the one that the consumer reads",
         )
+    for name in there if subscription is None else [subscription]:
+        found = pubsub.subscription(name)
+        mistakes = ["cannot be read by this identity"] if found is None else losses(found, keep_messages_for)
         if not mistakes:
             return
-        loses = loses and subscription is not None and bool(subscription.filter)
+        loses = loses and found is not None and bool(found.filter)
         lacking.append(f"{name}: " + "; ".join(mistakes))
-    seen = ("none of its subscriptions does:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
+    which = "none of its subscriptions does" if subscription is None else "the one that SUBSCRIPTION names does not"
+    seen = (f"{which}:\n  " + "\n  ".join(lacking)) if lacking else "it has no subscription"
     raise (MessagesLostError if loses else MisconfiguredError)(
         "topic-loses-messages",
         f"topic {topic} would lose messages: it needs a subscription without expiry and filter that keeps them for "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.google_names import project_id, topic_id
+from shared.runtime.google_names import project_id, subscription_id, topic_id
 from shared.runtime.settings import LogFormat, LogLevel, check_together, file_there, setting, together
 
 
@@ -25,6 +25,11 @@ class ReaderSettings:
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     topic: str = setting("the topic for change batches", check=topic_id)
     dead_letter_topic: str = setting("the topic for changes that no message can hold", check=topic_id)
+    subscription: str | None = setting(
+        "the topic's subscription that has to keep every change, the consumer's; any one of them",
+        default=None,
+        check=subscription_id,
+    )
     start_timestamp: Nanoseconds | None = setting("where a first start begins; now", default=None)
     end_timestamp: Nanoseconds | None = setting("where to stop, inclusive; never", default=None)
     snapshot: Literal["initial", "never"] = setting(

@@ -12,6 +12,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
 from shared.pubsub.channels import open_channel
+from shared.pubsub.inspection import Inspection
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
     PubsubTopology,
@@ -20,6 +21,7 @@ from shared.pubsub.topology import (
     check_topic,
     create_topology,
 )
+from shared.runtime.findings import Level
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, subscribe
 
@@ -188,6 +190,28 @@ def test_one_subscription_that_keeps_everything_is_enough(channel: grpc.Channel,
     check_topic(channel, topology.topic)
     with pytest.raises(MisconfiguredError, match="keeps messages for 7d, not 8d"):
         check_topic(channel, topology.topic, keep_messages_for=timedelta(days=8))
+
+
+def test_the_subscription_that_is_named_has_to_keep_everything_whatever_others_do(
+    channel: grpc.Channel, topology: PubsubTopology, pubsub_emulator: str
+) -> None:
+    """Another subscriber's would hide that the consumer's is gone, and all that was published meanwhile with it."""
+    other = subscribe(channel, topology)
+    subscriptions = TopicSubscriptions(
+        pubsub_emulator, [topology.topic, topology.dead_letter_topic], timedelta(days=7), topology.subscription
+    )
+    subscriptions.check_now(Stop())
+    check_topic(channel, topology.topic, subscription=other)
+
+    SubscriberClient(transport=SubscriberGrpcTransport(channel=channel)).delete_subscription(
+        request={"subscription": topology.subscription}
+    )
+    check_topic(channel, topology.topic)
+    with pytest.raises(MessagesLostError, match=f"no subscription {topology.subscription}, which SUBSCRIPTION names"):
+        subscriptions.check_now(Stop())
+    (finding,) = Inspection(channel).topic(topology.topic, timedelta(days=7), topology.subscription)
+    assert finding.level is Level.ERROR
+    assert topology.subscription in finding.detail
 
 
 def test_the_consumer_needs_a_dead_letter_topic_with_a_subscription_that_keeps_messages(

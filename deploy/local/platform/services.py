@@ -115,6 +115,7 @@ class Flow:
             "PUBSUB_EMULATOR_HOST": self.pubsub,
             "TOPIC": topology.topic,
             "DEAD_LETTER_TOPIC": topology.dead_letter_topic,
+            "SUBSCRIPTION": topology.subscription,
             **self._tables_file(),
         }
         return settings if start is None else {**settings, "START_TIMESTAMP": format_timestamp(start)}
