@@ -104,6 +104,8 @@ def test_a_table_that_refuses_every_half_is_in_trouble_and_no_row_is_to_blame(
         ("INVALID_ARGUMENT", "SCHEMA_MISMATCH_EXTRA_FIELDS"),
         ("PERMISSION_DENIED", ""),
         ("NOT_FOUND", ""),
+        ("OUT_OF_RANGE", ""),
+        ("DATA_LOSS", ""),
         ("INVALID_ARGUMENT", "KMS_PERMISSION_DENIED"),
     ],
 )

@@ -77,12 +77,12 @@ def append_error(table: str, status: Status) -> Exception | None:
             return AppendFailedError(named, code=code.name)
         case grpc.StatusCode.PERMISSION_DENIED:
             return TableTroubleError(told, code=code_name(status), denied=True)
-        case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.FAILED_PRECONDITION:
-            return TableTroubleError(told, code=code_name(status))
         case grpc.StatusCode.INVALID_ARGUMENT:
             return None
-        case _:
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.UNIMPLEMENTED:  # of every table
             return MisconfiguredError("append-refused", told)
+        case _:
+            return TableTroubleError(told, code=code_name(status))
 
 
 def is_exhausted(status: Status) -> bool:
