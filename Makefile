@@ -92,9 +92,23 @@ alerts: ## the case of each alert rule; needs promtool
 
 deploy-checks: install build/deploy/.installed ## the Terraform module and the chart (tests/deploy); needs terraform, and go or helm
 	@$(PYTEST) tests/deploy
-build/deploy/.installed: requirements/deploy.txt tests/deploy/tools.sh
+build/deploy/.installed: build/deploy/.packages tests/deploy/tools.sh
 	@tests/deploy/tools.sh
 	@touch $@
+build/deploy/.packages: .venv/.installed requirements/deploy.txt
+	@$(BIN)/python -m venv --clear build/deploy
+	@build/deploy/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
+		--requirement requirements/deploy.txt
+	@touch $@
+
+sbom: install build/deploy/.packages ## what is in each image: CycloneDX files in build/sbom
+	@$(BIN)/python -m deploy.release.sbom
+
+audit: install build/deploy/.packages ## known vulnerabilities of the locked packages, from osv.dev
+	@deploy/release/audit.sh
+
+release: install build/deploy/.installed ## chart, SBOMs and checksums in build/release, if version, changelog and tag agree (IMAGES)
+	@$(BIN)/python -m deploy.release.files $(IMAGES)
 
 tools: # every tool that `make test-all` needs, named at once
 	@tests/tools.sh
@@ -111,4 +125,4 @@ site: docs ## the documentation as a web site, in build/site; a warning is an er
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts deploy-checks tools bench docs site lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts deploy-checks sbom audit release tools bench docs site lock

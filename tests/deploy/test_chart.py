@@ -223,6 +223,15 @@ def test_a_token_is_random_unless_there_is_a_secret() -> None:
     assert of_kind("bigtable", "Secret") == []
 
 
+def test_an_image_with_a_digest_is_named_by_it() -> None:
+    digest = f"sha256:{'0' * 64}"
+    ran = template("cluster", "--set", f"image.digests.cdc_consumer={digest},image.tag=0.7.0")
+    named = re.findall(r"image:? (\S+/(?:cdc_consumer|dead_letter)\S*)", ran.stdout)
+
+    assert {name.rpartition("/")[2] for name in named} == {f"cdc_consumer:0.7.0@{digest}", "dead_letter:0.7.0"}
+    assert len(named) == 3  # of a driver, its executors and the dead-letter service
+
+
 def test_executors_reach_the_driver() -> None:
     (conf,) = (
         one["data"]["spark-defaults.conf"]

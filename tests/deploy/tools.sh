@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
-# Make build/deploy: the Python packages that check the Terraform module and the chart, and helm where it is not on PATH. Go
-# builds helm from source: ten minutes the first time.
+# Put helm into build/deploy. Where it is not on PATH, Go builds it from source: ten minutes the first time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tests/tools.sh "make deploy-checks" terraform go
-.venv/bin/python -m venv --clear build/deploy
-build/deploy/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
-    --requirement requirements/deploy.txt
 if helm=$(command -v helm); then
     ln -sf "$helm" build/deploy/bin/helm
 else

@@ -50,6 +50,7 @@ _QUANTITY: Final = {"type": ["string", "number"]}
 _AMOUNTS: Final = {"type": "object", "additionalProperties": _QUANTITY}
 _FLAG: Final = {"type": "boolean"}
 _PORT: Final = {"type": "integer", "minimum": 1, "maximum": 65_535}
+_DIGEST: Final = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
 _MEMORY: Final = {"type": "string", "pattern": "^[1-9][0-9]*[kmgt]$"}
 
 
@@ -67,7 +68,12 @@ def _values() -> Mapping[str, Any]:
         **_object(
             {
                 "image": _object(
-                    {"registry": _NAME, "tag": _TEXT, "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]}}
+                    {
+                        "registry": _NAME,
+                        "tag": _TEXT,
+                        "digests": _object(dict.fromkeys(services, _DIGEST)),
+                        "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+                    }
                 ),
                 "serviceAccounts": _object(dict.fromkeys(services, _TEXT)),
                 "tablesFile": _TEXT,

@@ -166,6 +166,12 @@ def test_the_toolbox_has_every_setting_of_every_service_except_the_source() -> N
     assert f"DATABASE={toolbox['DATABASE']}\n" in (ROOT / "deploy/Dockerfile").read_text()
 
 
+def test_an_image_that_is_not_built_here_is_of_one_version() -> None:
+    pulled = {one["image"] for one in services().values() if "build" not in one}
+    assert [one for one in pulled if not re.fullmatch(r"gcr\.io/[a-z./-]+:[0-9.]+(-emulators)?", one)] == []
+    assert len(pulled) == 2
+
+
 def test_an_image_is_the_target_of_its_name() -> None:
     built = [(each["image"], each["build"]) for file in BOTH for each in services(file).values() if "build" in each]
     assert {image for image, _ in built} >= {"millrace/toolbox:latest", "millrace/emulators_of_sdk:latest"}

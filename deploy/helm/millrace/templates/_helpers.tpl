@@ -9,7 +9,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "millrace.image" -}}
-{{ .root.Values.image.registry }}/{{ .image }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- $given := .root.Values.image -}}
+{{ $given.registry }}/{{ .image }}:{{ $given.tag | default .root.Chart.AppVersion }}{{ with index $given.digests .image }}@{{ . }}{{ end }}
 {{- end }}
 
 {{- define "millrace.podSecurity" -}}
