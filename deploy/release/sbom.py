@@ -70,7 +70,7 @@ def image_sbom(image: str, installed: dict[str, Any], jars: Sequence[Component])
             sys.exit(f"FAILED: .venv has not the version of {name} that requirements/{image}.txt names: make install")
         distribution = {
             "type": "distribution",
-            "url": f"https://pypi.org/simple/{name}/",
+            "url": package["purl"],
             "hashes": [{"alg": "SHA-256", "content": each} for each in one.hashes],
         }
         kept = {key: value for key, value in package.items() if key != "description"}
