@@ -28,11 +28,13 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     CheckpointDamagedError,
     Java,
     QueryFailedError,
+    SubmittedSpark,
     check_java,
     driver_host,
     ending_with,
     error_of,
     executor_slots,
+    is_submitted,
     query_error,
     spark_settings,
     start_error,
@@ -93,7 +95,7 @@ class TablesForWorkers:
     """The fingerprint of the mask key; empty: none is needed."""
 
 
-StartJava = Callable[[Settings, Stop], AbstractContextManager[Java]]
+StartJava = Callable[[Settings, Stop], AbstractContextManager[Java | SubmittedSpark]]
 
 
 def service(start_java: StartJava) -> int:
@@ -303,10 +305,13 @@ def check_start(settings: Settings, datasets: Iterable[str], health: Health, sto
 
 
 @contextmanager
-def java(settings: Settings, stop: Stop) -> Iterator[Java]:
-    """Start Spark's Java for the block; what it writes to stderr becomes lines of the log."""
-    check_java(os.environ)
+def java(settings: Settings, stop: Stop) -> Iterator[Java | SubmittedSpark]:
+    """Start Spark's Java for the block, if none runs; what it writes to stderr becomes lines of the log."""
     configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks)
+    if is_submitted(settings.spark_master, os.environ):
+        yield SubmittedSpark(configuration)
+        return
+    check_java(os.environ)
     with ExitStack() as block:
         with stderr_as_log_lines():
             started_java = block.enter_context(starting_java(os.environ, configuration, stop))
@@ -314,7 +319,7 @@ def java(settings: Settings, stop: Stop) -> Iterator[Java]:
 
 
 @contextmanager
-def spark(settings: Settings, started_java: Java, stop: Stop) -> Iterator[SparkSession]:
+def spark(settings: Settings, started_java: Java | SubmittedSpark, stop: Stop) -> Iterator[SparkSession]:
     """Start Spark for the block; what prevents it, a stop among it, is one error with Spark's own words."""
     try:
         with ending_with(stop):
