@@ -45,7 +45,7 @@ quick: install ## what a commit must pass: minutes, without Java or emulators
 test: needs quick archive contract pipeline ## everything that a change must pass
 
 test-all: export SEEDS = 100
-test-all: tools clients alerts deploy-checks test browser ## `make test` with every seed, replicas that come and go, the benchmarks at a tiny size, `make clients`, `make alerts`, `make deploy-checks`, `make browser`
+test-all: tools clients alerts deploy-checks test browser build/spark/.installed ## `make test` with every seed, replicas that come and go, the benchmarks at a tiny size, older versions of Spark, `make clients`, `make alerts`, `make deploy-checks`, `make browser`
 	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format
@@ -109,6 +109,10 @@ audit: install build/deploy/.packages ## known vulnerabilities of the locked pac
 
 release: install build/deploy/.installed ## chart, SBOMs and checksums in build/release, if version, changelog and tag agree (IMAGES)
 	@$(BIN)/python -m deploy.release.files $(IMAGES)
+
+build/spark/.installed: $(wildcard requirements/spark-*.txt) tests/exhaustive/spark_versions.sh .venv/.installed
+	@tests/exhaustive/spark_versions.sh
+	@touch $@
 
 tools: # every tool that `make test-all` needs, named at once
 	@tests/tools.sh

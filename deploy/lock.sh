@@ -13,7 +13,13 @@ compile --extra development --output-file requirements/development.txt "${@}"
 for image in spanner_reader bigtable_reader cdc_consumer dead_letter toolbox emulators local; do
     compile --extra "$image" --constraint requirements/development.txt --output-file "requirements/$image.txt"
 done
-# What checks the Terraform module and the chart, describes the images and audits packages. Of the bindings only the text is read: what the provider's resources take.
+# The older versions of Spark that `make test-all` runs the consumer on: those of Google's managed services, and the one between.
+for version in 4.0.1 4.1.2 4.2.1; do
+    echo "pyspark==$version" | "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header \
+        --no-emit-index-url --output-file "requirements/spark-$version.txt" -
+done
+# What checks the Terraform module and the chart, describes the images and audits packages. Of the bindings only the text is
+# read: what the provider's resources take.
 checks=requirements/deploy.txt
 "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-emit-index-url \
     --output-file "$checks" requirements/deploy.in

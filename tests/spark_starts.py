@@ -14,8 +14,8 @@ from typing import Final
 
 LIMIT: Final = 15
 """How many starts of Spark a run of whole folders may need."""
-EXHAUSTIVE_LIMIT: Final = 30
-"""The same of `tests/exhaustive`, which has the benchmarks and a cluster in it and is no part of `make test`."""
+EXHAUSTIVE_LIMIT: Final = 42
+"""The same of `tests/exhaustive`, which has benchmarks, a cluster and older Sparks, and is no part of `make test`."""
 
 _LAUNCHER: Final = "org.apache.spark.launcher.Main org.apache.spark.deploy.SparkSubmit"
 

@@ -19,18 +19,26 @@ import os
 import sys
 from collections.abc import Sequence
 
+from services.cdc_consumer.adapters.spark.spark_version import check_spark
 from shared.runtime.service import run_as
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service, or a command beside it; return the exit code."""
     if not arguments:
-        from services.cdc_consumer.wiring.service import java, service  # noqa: PLC0415  starts sooner without commands
-
-        return run_as("cdc_consumer", lambda: service(java), os.environ)
+        return run_as("cdc_consumer", _run, os.environ)
     from services.cdc_consumer.wiring.commands import command  # noqa: PLC0415  nor does a command need Spark
 
     return run_as("cdc_consumer", lambda: command(arguments, os.environ), os.environ, typed=True)
+
+
+def _run() -> int:
+    from pyspark import __version__  # noqa: PLC0415  no command needs it
+
+    check_spark(__version__)
+    from services.cdc_consumer.wiring.service import java, service  # noqa: PLC0415  an older Spark has not what it needs
+
+    return service(java)
 
 
 if __name__ == "__main__":

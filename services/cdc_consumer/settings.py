@@ -11,7 +11,7 @@ from shared.runtime.settings import LogFormat, LogLevel, check_together, file_th
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+)(?:,\d+)?\])?", re.ASCII)
 _MASTER: Final = re.compile(
-    r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn", re.ASCII
+    r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn|submitted", re.ASCII
 )
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.ASCII | re.IGNORECASE)
 
@@ -21,7 +21,7 @@ def _master(address: str) -> None:
     if _MASTER.fullmatch(address) is None:
         raise ValueError(
             "names no Spark: write local[N], local[*], local-cluster[N,C,M], spark://host:port, "
-            "k8s://https://host:port or yarn"
+            "k8s://https://host:port, yarn, or submitted where spark-submit starts the consumer"
         )
 
 
@@ -43,8 +43,14 @@ class Settings:
     tables_file: Path | None = setting(
         "which tables, under what names and how (TOML); all, as they are", default=None, check=file_there
     )
-    spark_master: str = setting("where Spark runs", default="local[2]", check=_master)
-    driver_memory: str = setting("Spark's memory on the driver", env="SPARK_DRIVER_MEMORY", default="1g", check=_memory)
+    spark_master: str = setting(
+        "where Spark runs; submitted: in the Spark whose spark-submit starts the consumer, as a managed Spark does",
+        default="local[2]",
+        check=_master,
+    )
+    driver_memory: str = setting(
+        "Spark's memory on the driver, unless it is submitted", env="SPARK_DRIVER_MEMORY", default="1g", check=_memory
+    )
     checkpoint_location: str | None = setting(  # no Path: that would make gs:/bucket/x of gs://bucket/x
         "a directory for Spark's count of micro-batches, for that of the processes that a message has ended, and for "
         "when each mirror was made, which has to outlive its container; elsewhere (gs://bucket/x) Spark keeps its own "

@@ -16,10 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.data_source_api import DataSourceStreamArrowWriter
 from services.cdc_consumer.adapters.spark.options import SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import starting_java
 from services.cdc_consumer.adapters.stream.leases import PubsubLeases

@@ -27,7 +27,7 @@ MADE: Final[Mapping[str, Sequence[str]]] = {
 
 NOT_MADE: Final[Mapping[str, str]] = {
     r"settings|tables file|tables": "the environment of a service, which the chart gives it",
-    r"java": "is in the image",
+    r"java|Spark": "is in the image",
     r"clock": "is the machine's",
     r"store(: \w+)?": "is made by the dead-letter service",
     r"partition table|progress(: .+)?": "is made by the first reader",

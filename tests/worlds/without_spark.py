@@ -37,6 +37,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.worker_util import setup_memory_limits
 
+from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA, MESSAGE_DDL, MESSAGE_SCHEMA
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.service import service
@@ -186,7 +187,7 @@ class Query:
         start, number = reader.initialOffset(), 0
         while not self._stopping.is_set():
             self._message = "Getting offsets"
-            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            end = reader.latestOffset(*([start, reader.getDefaultReadLimit()] if SPARK_DRAINS else []))
             self._available = end != start
             if self._available:
                 self._message = "Processing new data"

@@ -16,14 +16,19 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.data_source_api import (
+    DataSourceStreamArrowWriter,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    as_spark_asks,
+)
 from services.cdc_consumer.adapters.spark.spark_session import (
     JAVA_OPTIONS,
     check_java,
@@ -50,7 +55,7 @@ class _Rows(DataSource):
         return MESSAGE_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
-        return _RowsReader()
+        return as_spark_asks(_RowsReader())
 
 
 class _RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

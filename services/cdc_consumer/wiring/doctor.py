@@ -8,10 +8,13 @@ It takes the consumer's own settings, leases no message and changes nothing but 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from pyspark import __version__
+
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset, inspect_datasets_of_schemas
 from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.spark.spark_session import check_java
+from services.cdc_consumer.adapters.spark.spark_version import check_spark
 from services.cdc_consumer.commands.status import Address, ask_consumer
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.advise import summary
@@ -33,6 +36,7 @@ def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _check(
         "java", lambda: check_java(environ), "Java that Spark runs on", "apt-get install openjdk-17-jre-headless"
     )
+    yield from _check("Spark", lambda: check_spark(__version__), f"PySpark {__version__}", "install another PySpark")
     settings = yield from inspect_settings(
         Settings, environ, lambda it: f"project {it.project}, dataset {it.bigquery_dataset}"
     )

@@ -22,16 +22,19 @@ from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
 from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
 from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, owned_checkpoint
+from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import (
     CheckpointDamagedError,
     Java,
     QueryFailedError,
+    SubmittedSpark,
     check_java,
     driver_host,
     ending_with,
     error_of,
     executor_slots,
+    is_submitted,
     query_error,
     spark_settings,
     start_error,
@@ -79,6 +82,7 @@ _FINISH_WITHIN: Final = timedelta(seconds=5.5)  # of the ten that a stop may tak
 _GONE: Final = timedelta(seconds=7)  # of Spark, whatever it does: a busy machine takes long to end it
 _ANSWERS_WITHIN: Final = timedelta(seconds=5)  # BigQuery, at the start: a stop has to wait for the call under way
 _POLL: Final = timedelta(milliseconds=200)
+_DRAINED: Final = "drained"
 _EXECUTORS_WITHIN: Final = timedelta(minutes=5)
 
 
@@ -91,7 +95,7 @@ class TablesForWorkers:
     """The fingerprint of the mask key; empty: none is needed."""
 
 
-StartJava = Callable[[Settings, Stop], AbstractContextManager[Java]]
+StartJava = Callable[[Settings, Stop], AbstractContextManager[Java | SubmittedSpark]]
 
 
 def service(start_java: StartJava) -> int:
@@ -237,7 +241,7 @@ def run_query(
         (exchange / "stop").touch()  # the source starts no further micro-batch
         reports.stop_tasks()  # the sink waits for no service
 
-    watch(query, health, stop, stop_tasks, may_end=settings.trigger == "available-now")
+    watch(query, health, stop, stop_tasks, exchange / _DRAINED, may_end=settings.trigger == "available-now")
 
 
 def check_slots(slots: int, settings: Settings) -> None:
@@ -301,10 +305,13 @@ def check_start(settings: Settings, datasets: Iterable[str], health: Health, sto
 
 
 @contextmanager
-def java(settings: Settings, stop: Stop) -> Iterator[Java]:
-    """Start Spark's Java for the block; what it writes to stderr becomes lines of the log."""
-    check_java(os.environ)
+def java(settings: Settings, stop: Stop) -> Iterator[Java | SubmittedSpark]:
+    """Start Spark's Java for the block, if none runs; what it writes to stderr becomes lines of the log."""
     configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks)
+    if is_submitted(settings.spark_master, os.environ):
+        yield SubmittedSpark(configuration)
+        return
+    check_java(os.environ)
     with ExitStack() as block:
         with stderr_as_log_lines():
             started_java = block.enter_context(starting_java(os.environ, configuration, stop))
@@ -312,7 +319,7 @@ def java(settings: Settings, stop: Stop) -> Iterator[Java]:
 
 
 @contextmanager
-def spark(settings: Settings, started_java: Java, stop: Stop) -> Iterator[SparkSession]:
+def spark(settings: Settings, started_java: Java | SubmittedSpark, stop: Stop) -> Iterator[SparkSession]:
     """Start Spark for the block; what prevents it, a stop among it, is one error with Spark's own words."""
     try:
         with ending_with(stop):
@@ -337,6 +344,7 @@ def start_query(
     session.dataSource.register(PubsubDataSource)
     session.dataSource.register(BigQueryCdcDataSource)
     subscription = subscription_path(settings.project, settings.subscription)
+    drain = settings.trigger == "available-now"
     data_directory = None
     if settings.one_machine:  # what messages hold goes past Spark
         (exchange / "data").mkdir()
@@ -351,6 +359,7 @@ def start_query(
         idle_wait=_IDLE_WAIT,
         ack_deadline=ack_deadline,
         stop_file=str(exchange / "stop"),
+        drained_file=str(exchange / _DRAINED) if drain and not SPARK_DRAINS else None,
         driver=driver,
         data_directory=data_directory,
         log_level=settings.log_level,
@@ -379,15 +388,19 @@ def start_query(
     checkpoint = settings.checkpoint_location or str(exchange / "checkpoint")
     writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer")
     writer = writer.options(**encode_options(sink), checkpointLocation=checkpoint)
-    return (writer.trigger(availableNow=True) if settings.trigger == "available-now" else writer).start()
+    return (writer.trigger(availableNow=True) if drain and SPARK_DRAINS else writer).start()
 
 
-def watch(query: StreamingQuery, health: Health, stop: Stop, stop_tasks: Callable[[], None], *, may_end: bool) -> None:
+def watch(
+    query: StreamingQuery, health: Health, stop: Stop, stop_tasks: Callable[[], None], drained: Path, *, may_end: bool
+) -> None:
     """Return once the query has been stopped, between two micro-batches if that is soon enough; raise if it fails.
 
-    ``may_end``: it ends by itself once the subscription is drained.
+    ``may_end``: it ends by itself once the subscription is drained, or is ended once there is the file ``drained``.
     """
     while query.isActive and not stop.wait(_POLL):
+        if drained.exists():
+            query.stop()
         if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it; tasks report
             health.progressed()
     if stop.requested:

@@ -15,6 +15,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
     check_java,
     error_of,
+    is_submitted,
     query_error,
     start_error,
 )
@@ -40,6 +41,7 @@ from tests.unit.cdc_consumer.world import NEEDED, NOW, SetClock
 OPTIONS = SinkOptions(
     subscription="projects/p/subscriptions/s", dead_letter_topic="projects/p/topics/d", project="p", dataset="mirror"
 )
+BY_SUBMIT = {"PYSPARK_GATEWAY_PORT": "1"}
 COUNTS = Counts(
     messages=5,
     changes=9,
@@ -470,3 +472,20 @@ def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_b
     assert age() == pytest.approx(61)
     metrics.take(Report(process="b"))
     assert age() == pytest.approx(6)
+
+
+def test_spark_submit_and_the_master_say_the_same() -> None:
+    assert is_submitted("submitted", BY_SUBMIT)
+    assert not is_submitted("local[2]", {})
+
+
+@pytest.mark.parametrize(
+    ("master", "environ", "words"),
+    [
+        ("submitted", {}, "SPARK_MASTER=submitted, but spark-submit has not started this process"),
+        ("local[2]", BY_SUBMIT, r"SPARK_MASTER=local\[2\], but spark-submit has started this process"),
+    ],
+)
+def test_where_they_do_not_the_start_is_refused(master: str, environ: dict[str, str], words: str) -> None:
+    with pytest.raises(MisconfiguredError, match=words):
+        is_submitted(master, environ)

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from services.cdc_consumer.adapters.spark.data_source_api import ReadMaxRows
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.stream import pubsub_reader
 from services.cdc_consumer.adapters.stream.pubsub_reader import pull_limits

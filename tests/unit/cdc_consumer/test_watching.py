@@ -1,9 +1,11 @@
 """How long a query counts as alive: while it waits for messages, and while executors are awaited."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.spark.spark_session import QueryFailedError
 from services.cdc_consumer.settings import Settings
@@ -23,18 +25,19 @@ class Query:
     def __init__(self, looks: int, *, available: bool, failure: Exception | None = None) -> None:
         self._looks = looks
         self._failure = failure
+        self.stopped = False
         self.status: dict[str, Any] = {"isDataAvailable": available, "message": "Processing new data"}
 
     @property
     def isActive(self) -> bool:  # noqa: N802
         self._looks -= 1
-        return self._looks > 0
+        return self._looks > 0 and not self.stopped
 
     def exception(self) -> Exception | None:
         return self._failure
 
     def stop(self) -> None:
-        pass
+        self.stopped = True
 
 
 class Passing(Stop):
@@ -53,22 +56,33 @@ class Passing(Stop):
 
 
 @pytest.mark.parametrize(("available", "lives"), [(True, False), (False, True)])
-def test_a_micro_batch_that_reports_nothing_for_long_is_not_alive(available: bool, lives: bool) -> None:
+def test_a_micro_batch_that_reports_nothing_for_long_is_not_alive(available: bool, lives: bool, tmp_path: Path) -> None:
     query: Any = Query(2 * LIVENESS // timedelta(milliseconds=200), available=available)
     stop = Passing()
-    watch(query, stop.health, stop, lambda: None, may_end=True)
+    watch(query, stop.health, stop, lambda: None, tmp_path / "drained", may_end=True)
 
     assert stop.seconds > LIVENESS.total_seconds()
     assert (all(stop.alive), stop.alive[-1]) == (lives, lives)
 
 
-def test_when_a_query_has_failed_its_other_tasks_hear_of_it() -> None:
+def test_when_a_query_has_failed_its_other_tasks_hear_of_it(tmp_path: Path) -> None:
     query: Any = Query(0, available=True, failure=RuntimeError("lost"))
     stop, told = Passing(), []
     with pytest.raises(QueryFailedError, match="lost"):
-        watch(query, stop.health, stop, lambda: told.append("stop"), may_end=False)
+        watch(query, stop.health, stop, lambda: told.append("stop"), tmp_path / "drained", may_end=False)
 
     assert told == ["stop"]
+
+
+def test_a_query_that_does_not_end_by_itself_is_ended_once_the_subscription_is_drained(tmp_path: Path) -> None:
+    query: Any = Query(9, available=False)
+    drained = tmp_path / "drained"
+    drained.touch()
+    with capture_logs() as logs:
+        watch(query, Passing().health, Passing(), lambda: None, drained, may_end=True)
+
+    assert query.stopped
+    assert [one["event"] for one in logs] == ["subscription_drained"]
 
 
 def on_a_cluster(tasks: int) -> Settings:

@@ -45,6 +45,8 @@ class SourceOptions:
     """None: Pub/Sub is asked for it."""
     stop_file: str | None = None
     """Once this file is there, the wait ends."""
+    drained_file: str | None = None
+    """Where Spark itself does not drain a source: this file says that the subscription is drained; None: read on."""
     driver: DriverAddress | None = None
     """Where the leases taken are reported; None: nowhere."""
     data_directory: str | None = None

@@ -87,6 +87,9 @@ _JAVA_NEEDED: Final = 17
 _POLL_PROCESSES: Final = 0.2  # seconds
 _POLL_JAVA: Final = timedelta(milliseconds=50)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SUBMITTED: Final = "submitted"
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit gives it to the Python that it starts
+_OF_ANY_START: Final = ("spark.master", "spark.driver.memory", JAVA_OPTIONS)
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 _MISCONFIGURED: Final = re.compile(
@@ -271,6 +274,37 @@ def starting_java(environ: MutableMapping[str, str], settings: Mapping[str, str]
             java.end()
 
 
+class SubmittedSpark:
+    """The Spark whose `spark-submit` has started this process: its Java runs, with its own master and memory."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = {name: value for name, value in settings.items() if name not in _OF_ANY_START}
+
+    def open_session(self) -> SparkSession:
+        """Open the session."""
+        return _get_session(self._settings)
+
+
+def is_submitted(master: str, environ: Mapping[str, str]) -> bool:
+    """Return whether `spark-submit` has started this process; MisconfiguredError where the master says otherwise."""
+    submitted = _GATEWAY in environ
+    if submitted != (master == _SUBMITTED):
+        raise MisconfiguredError(
+            "spark-master-not-as-started",
+            f"SPARK_MASTER={master}, but spark-submit has {'' if submitted else 'not '}started this process: "
+            f"SPARK_MASTER={_SUBMITTED} goes with spark-submit, and any other address without",
+        )
+    return submitted
+
+
+def _get_session(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
 def _start_workers(session: SparkSession) -> None:
     """Let Spark start the daemon of its Python workers while the query is still planned, which leaves cores idle."""
     with contextlib.suppress(Exception):  # the query starts them just as well
@@ -318,13 +352,10 @@ class Java:
                 raise QueryFailedError("asked to stop before Java had started")
         answer = self._connection.read_bytes()  # its port, the length of its secret, its secret
         port, length = struct.unpack_from(">ii", answer)
-        address = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": answer[8 : 8 + length].decode()}
-        builder = SparkSession.builder
-        for name, value in self._settings.items():
-            builder = builder.config(name, value)
+        address = {_GATEWAY: str(port), "PYSPARK_GATEWAY_SECRET": answer[8 : 8 + length].decode()}
         self._environ.update(address)
         try:
-            session: SparkSession = builder.getOrCreate()
+            session = _get_session(self._settings)
         finally:
             for name in address:  # for PySpark alone, not for other child processes
                 del self._environ[name]

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailable, ReadLimit
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions
 from services.cdc_consumer.adapters.stream.data_files import DataFile

@@ -18,9 +18,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from services.cdc_consumer.adapters.spark.data_source_api import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    as_spark_asks,
+)
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, MESSAGE_DDL
@@ -46,7 +51,8 @@ class PubsubDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
         exempt_imports()
-        return PubsubStreamReader(decode_options(SourceOptions, self.options))
+        options = decode_options(SourceOptions, self.options)
+        return as_spark_asks(PubsubStreamReader(options), options.drained_file)
 
 
 class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
