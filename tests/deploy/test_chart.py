@@ -318,6 +318,15 @@ def test_an_application_is_the_consumer_under_the_names_that_the_operator_looks_
     ]["spec"]["volumes"]
 
 
+def test_an_executor_does_not_have_the_labels_of_the_application() -> None:
+    """The operator labels every pod as the application is, and then as `labels` of its side say."""
+    found = application()
+    driver, executor = found["spec"]["driver"], found["spec"]["executor"]
+
+    assert found["metadata"]["labels"] == driver["template"]["metadata"]["labels"]
+    assert executor["labels"] == executor["template"]["metadata"]["labels"] != found["metadata"]["labels"]
+
+
 def driver_account(spec: Mapping[str, Any]) -> str:
     return str(spec["driver"]["template"]["spec"]["serviceAccountName"])
 
