@@ -1,18 +1,22 @@
-"""The consumer in the pod that Spark's cluster mode makes for its driver.
+"""The consumer in the pods that Spark's cluster mode makes: one for the driver, and one for each executor.
 
-`spark-submit` is Spark's own, with the files of `deploy/spark_submit`. What it creates stays in an API that only keeps
-it. The driver's pod is started as a process, with Spark in it: no Kubernetes starts executors' pods here.
+`spark-submit` is Spark's own, with the files of `deploy/spark_submit`, and so is what asks for executors. The pods are
+started as processes, because there is no Kubernetes here that would start them.
 """
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
 
+import psutil
 import pytest
 
-from deploy.local.platform.services import wait_until_ready
+from deploy.local.platform.emulators import HOST, ROOT, free_port
+from deploy.local.platform.services import Service, wait_until_ready
 from tests.builders import a_change, a_message
 from tests.integration.log_lines import events
-from tests.worlds.consumer import TIMEOUT, World, acks, ends
-from tests.worlds.kubernetes import KubernetesApi, kubernetes_api
+from tests.worlds.consumer import TIMEOUT, World, acks, command_line
+from tests.worlds.kubernetes import SPARK, Kubernetes, kubernetes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -20,36 +24,59 @@ MAIN = "local:///app/services/cdc_consumer/__main__.py"
 
 
 @pytest.fixture
-def api() -> Iterator[KubernetesApi]:
-    """Return an API that has no objects yet."""
-    with kubernetes_api() as api:
-        yield api
+def cluster() -> Iterator[Kubernetes]:
+    """Return a cluster without any object."""
+    with kubernetes() as cluster:
+        yield cluster
 
 
-def submitted(api: KubernetesApi, world: World, **more: str) -> None:
-    """Submit the consumer for the world's pipeline."""
-    settings = {**world.pipeline.consumer_environment(world.processes.directory / "checkpoint"), **more}
-    properties = {f"spark.kubernetes.driverEnv.{name}": value for name, value in settings.items()}
+def submit(cluster: Kubernetes, properties: Mapping[str, str]) -> None:
+    """Run `spark-submit` as the page says, with properties over those of the file."""
     words = [word for name, value in properties.items() for word in ("--conf", f"{name}={value}")]
-    api.submit(world.processes.environment, "--properties-file", "deploy/spark_submit/consumer.conf", *words, MAIN)
+    command = [str(SPARK / "bin/spark-submit"), "--master", f"k8s://{cluster.address}", "--deploy-mode", "cluster"]
+    # no cluster that this user has in ~/.kube/config
+    environment = {**os.environ, "SPARK_HOME": str(SPARK), "KUBECONFIG": "/dev/null", "SPARK_LOCAL_IP": HOST}
+    file = "deploy/spark_submit/consumer.conf"
+    command += ["--properties-file", file, *words, MAIN]
+    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_driver_that_is_submitted_applies_drains_and_ends_with_the_consumers_codes(
-    world: World, api: KubernetesApi
+    world: World, cluster: Kubernetes
 ) -> None:
-    submitted(api, world, TASKS="2", SPARK_MASTER="local[2]")
-    consumer = api.start_pod(world.processes, "driver")
+    settings = world.pipeline.consumer_environment(world.processes.directory / "checkpoint")
+    settings |= {"TASKS": "1", "PORT": str(free_port())}
+    del settings["SPARK_MASTER"]
+    small = {"spark.executor.instances": "1", "spark.executor.cores": "1", "spark.executor.memory": "512m"}
+    ports = {f"spark.driver.{name}": str(free_port()) for name in ("port", "blockManager.port")}
+    more = {
+        "spark.kubernetes.driver.master": cluster.address,
+        "spark.kubernetes.submission.waitAppCompletion": "false",
+        "spark.kubernetes.executor.enableApiWatcher": "false",  # it asks which pods there are, and is not told
+        "spark.kubernetes.executor.apiPollingInterval": "1s",
+        "spark.driver.defaultJavaOptions": "-Dmillrace.given=yes",
+    }
+    given = {f"spark.kubernetes.driverEnv.{name}": value for name, value in settings.items()}
+    submit(cluster, given | small | ports | more)
+    (driver,) = cluster.pods("driver")
+    consumer = Service(cluster.start(world.processes, driver, "driver"), int(settings["PORT"]))
+    world.processes.wait_until(lambda: bool(cluster.pods("executor")), "an executor to be asked for", TIMEOUT)
+    cluster.start(world.processes, cluster.pods("executor")[0], "executor").expected_to_end = True
     wait_until_ready(world.processes, consumer)
+    java = " ".join(word for one in psutil.Process(consumer.process.pid).children(True) for word in command_line(one))
+    assert {"-Xmx1g", "-Dmillrace.given=yes"} <= set(java.split())
     world.publish(a_message(a_change(1)), a_message(a_change(2)))
     world.wait_for_rows({1: "name 1", 2: "name 1"})
     world.processes.wait_until(acks(consumer, 2), "two acks", TIMEOUT)
 
-    assert ends(consumer) == 0, consumer.process.obituary()
+    consumer.process.ask_to_end()
+    assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
     assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["given_back"])
 
-    refused = api.start_pod(world.processes, "refused", SUBSCRIPTION=None)
-    refused.process.expected_to_end = True
-    assert refused.process.wait(TIMEOUT) == 2
-    (told,) = events(refused.process, "service_misconfigured")
+    refused = cluster.start(world.processes, driver, "refused", SUBSCRIPTION=None)
+    refused.expected_to_end = True
+    assert refused.wait(TIMEOUT) == 2
+    (told,) = events(refused, "service_misconfigured")
     assert "SUBSCRIPTION is not set" in told["error"]
