@@ -1,4 +1,7 @@
-"""The chart, rendered by helm with each example, against the schemas of three versions of Kubernetes."""
+"""The chart, rendered by helm with each example, against the schemas of Kubernetes and of the Spark operator.
+
+The pod templates of `deploy/spark_submit` are those of the chart.
+"""
 
 import re
 import subprocess
@@ -8,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from services.bigtable_reader.settings import Settings as BigtableReaderSettings
 from services.cdc_consumer.settings import Settings as ConsumerSettings
@@ -31,6 +36,7 @@ SETTINGS: Final[Mapping[str, type[Any]]] = {
 }
 FILES: Final = {"TABLES_FILE", "API_TOKEN_FILE"}
 KEDA: Final = "keda.sh/v1alpha1"
+OPERATOR: Final = "sparkoperator.k8s.io/v1beta2"
 DEAD_LETTER: Final = "millrace-dead-letter"
 
 
@@ -59,13 +65,33 @@ def of_kind(example: str, *kinds: str) -> Sequence[Mapping[str, Any]]:
     return [one for one in rendered(example) if one["kind"] in kinds]
 
 
-def pods(example: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the templates of all pods, Spark's executors too."""
+def services(example: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the templates of the pods that are services."""
     for one in of_kind(example, "Deployment", "StatefulSet"):
         yield one["spec"]["template"]
+    for one in of_kind(example, "SparkApplication"):
+        yield one["spec"]["driver"]["template"]
+
+
+def executors(example: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the templates of Spark's executors."""
     for one in of_kind(example, "ConfigMap"):
         if "executor.yaml" in one["data"]:
             yield yaml.safe_load(one["data"]["executor.yaml"])
+    for one in of_kind(example, "SparkApplication"):
+        yield one["spec"]["executor"]["template"]
+
+
+def pods(example: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the templates of all pods."""
+    yield from services(example)
+    yield from executors(example)
+
+
+def application(*words: str) -> Mapping[str, Any]:
+    """Return the SparkApplication of its example."""
+    (found,) = (one for one in rendered("spark-operator", *words) if one["kind"] == "SparkApplication")
+    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -73,8 +99,10 @@ def pods(example: str) -> Iterator[Mapping[str, Any]]:
 def test_every_object_fits_the_schema_of_its_version_of_kubernetes(tmp_path: Path, example: str, version: str) -> None:
     ran = template(example, version=version)
     assert ran.returncode == 0, ran.stderr
-    objects = [one for one in yaml.safe_load_all(ran.stdout) if one and one["apiVersion"] != KEDA]
+    objects = [one for one in yaml.safe_load_all(ran.stdout) if one and one["apiVersion"] not in (KEDA, OPERATOR)]
     assert len(objects) > len(SETTINGS)
+    named = ({**pod, "metadata": {**pod["metadata"], "name": "pod"}} for pod in pods(example))
+    objects += [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in named]
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(objects))
 
@@ -102,10 +130,13 @@ def test_an_unknown_value_is_refused(wrong: str) -> None:
     assert re.search(rf"additional properties '{wrong.partition('=')[0].rpartition('.')[2]}' not allowed", ran.stderr)
 
 
-def test_a_driver_of_executors_is_alone() -> None:
-    ran = template("cluster", "--set", "consumer.replicas=2")
+@pytest.mark.parametrize("example", ["cluster", "spark-operator"])
+@pytest.mark.parametrize("wrong", ["consumer.replicas=2", "keda.enabled=true"])
+def test_a_driver_of_executors_is_alone(example: str, wrong: str) -> None:
+    ran = template(example, "--set", wrong)
 
-    assert "consumer.replicas has to be 1" in ran.stderr
+    name = {"keda.enabled=true": "keda.maxConsumers"}.get(wrong, "consumer.replicas")
+    assert f"{name} has to be 1 with consumer.executors and with consumer.kind=SparkApplication" in ran.stderr
 
 
 def test_dead_letters_are_never_kept_in_the_pod_alone() -> None:
@@ -117,8 +148,8 @@ def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(t
     file = tmp_path / "file"
     file.write_text("")
     found = set()
-    for one in of_kind(example, "Deployment", "StatefulSet"):
-        (container,) = one["spec"]["template"]["spec"]["containers"]
+    for pod in services(example):
+        (container,) = pod["spec"]["containers"]
         service = container["image"].rpartition("/")[2].partition(":")[0]
         told = {each["name"]: each.get("value", "postgresql://db/letters") for each in container["env"]}
         known = {variable_name(field) for field in SETTINGS[service].__dataclass_fields__.values()}
@@ -159,7 +190,8 @@ def test_pods_meet_the_restricted_standard(example: str) -> None:
         assert spec["securityContext"]["runAsUser"] > 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec.keys() & {"hostNetwork", "hostPID", "hostIPC"} == set()
-        assert {key for volume in spec["volumes"] for key in volume} <= {"name", "emptyDir", "configMap", "secret"}
+        kinds = {key for volume in spec["volumes"] for key in volume}
+        assert kinds <= {"name", "emptyDir", "configMap", "secret", "persistentVolumeClaim"}
         for container in spec["containers"]:
             security = container["securityContext"]
             assert security["allowPrivilegeEscalation"] is False
@@ -177,12 +209,12 @@ def test_kubernetes_keeps_the_end_of_a_failed_containers_log(example: str) -> No
 
 @pytest.mark.parametrize("example", NAMES)
 def test_a_restart_comes_from_healthz_alone(example: str) -> None:
-    for one in of_kind(example, "Deployment", "StatefulSet"):
-        (container,) = one["spec"]["template"]["spec"]["containers"]
+    for pod in services(example):
+        (container,) = pod["spec"]["containers"]
         paths = {probe: container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")}
 
         assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
-        assert one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 10
+        assert pod["spec"]["terminationGracePeriodSeconds"] > 10
 
 
 @pytest.mark.parametrize("example", NAMES)
@@ -210,7 +242,7 @@ def test_a_service_account_is_one_that_terraform_lets_act(example: str) -> None:
 def test_only_a_driver_of_executors_may_ask_kubernetes() -> None:
     for example in NAMES:
         asking = [pod for pod in pods(example) if pod["spec"]["automountServiceAccountToken"]]
-        assert bool(asking) == bool(of_kind(example, "Role")) == (example == "cluster")
+        assert bool(asking) == bool(of_kind(example, "Role")) == bool([*executors(example)])
 
 
 def test_a_token_is_random_unless_there_is_a_secret() -> None:
@@ -249,12 +281,108 @@ def test_executors_reach_the_driver() -> None:
     assert any(one["metadata"]["name"] == "millrace-spark" for one in of_kind("cluster", "NetworkPolicy"))
 
 
+@pytest.mark.parametrize("executors", [0, 2])
+def test_an_application_fits_the_schema_of_the_spark_operator(executors: int) -> None:
+    definition = yaml.safe_load((TOOLS / "sparkapplication.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
+    found = application("--set", f"consumer.executors={executors}")
+
+    assert f"{definition['spec']['group']}/{version['name']}" == OPERATOR
+    schema = Draft7Validator(closed(version["schema"]["openAPIV3Schema"]))
+    assert [error.message for error in schema.iter_errors(found)] == []
+    assert [error.message for error in schema.iter_errors({**found, "spec": {**found["spec"], "unheardOf": 1}})]
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema that refuses the fields that Kubernetes would leave out."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    open_to_all = {"additionalProperties", "x-kubernetes-preserve-unknown-fields"} & schema.keys()
+    return (
+        found
+        if open_to_all or not isinstance(schema.get("properties"), dict)
+        else found | {"additionalProperties": False}
+    )
+
+
+def test_an_application_is_the_consumer_under_the_names_that_the_operator_looks_for() -> None:
+    spec = application()["spec"]
+    (driver,), (executor,) = (spec[side]["template"]["spec"]["containers"] for side in ("driver", "executor"))
+
+    assert (driver["name"], executor["name"]) == ("spark-kubernetes-driver", "spark-kubernetes-executor")
+    assert spec["sparkVersion"] == pyspark.__version__
+    assert (ROOT / spec["mainApplicationFile"].removeprefix("local:///app/")).is_file()
+    assert spec["restartPolicy"] == {
+        "type": "Always",
+        "onFailureRetryInterval": 10,
+        "onSubmissionFailureRetryInterval": 10,
+    }
+    assert spec["driver"]["serviceAccount"] == driver_account(spec) == spec["executor"]["serviceAccount"]
+    (claim,) = of_kind("spark-operator", "PersistentVolumeClaim")
+    assert {"name": "checkpoint", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in spec["driver"][
+        "template"
+    ]["spec"]["volumes"]
+
+
+def test_an_executor_does_not_have_the_labels_of_the_application() -> None:
+    """The operator labels every pod as the application is, and then as `labels` of its side say."""
+    found = application()
+    driver, executor = found["spec"]["driver"], found["spec"]["executor"]
+
+    assert found["metadata"]["labels"] == driver["template"]["metadata"]["labels"]
+    assert executor["labels"] == executor["template"]["metadata"]["labels"] != found["metadata"]["labels"]
+
+
+def driver_account(spec: Mapping[str, Any]) -> str:
+    return str(spec["driver"]["template"]["spec"]["serviceAccountName"])
+
+
+def test_an_application_without_executors_runs_spark_in_its_driver() -> None:
+    found = application("--set", "consumer.executors=0")["spec"]
+    (driver,) = found["driver"]["template"]["spec"]["containers"]
+
+    assert {"name": "SPARK_MASTER", "value": "local[2]"} in driver["env"]
+    assert found["executor"].keys() == {"serviceAccount"}
+
+
+def test_a_driver_has_the_memory_that_its_resources_say() -> None:
+    words = ("--set", "consumer.settings.SPARK_DRIVER_MEMORY=1536m", "--set", "consumer.resources.limits.memory=4Gi")
+    driver = application(*words)["spec"]["driver"]
+
+    assert (driver["memory"], driver["memoryOverhead"]) == ("1536m", "2560m")
+    refused = template("spark-operator", "--set", "consumer.resources.limits.memory=1.5Gi").stderr
+    assert "consumer.resources.limits.memory is 1.5Gi: with consumer.kind=SparkApplication it has to be" in refused
+
+
+def test_what_needs_a_statefulset_is_not_there_for_an_application() -> None:
+    words = ("--set", "keda.enabled=true", "--set", "keda.maxConsumers=1")
+    there = {one["kind"] for one in rendered("spark-operator", *words) if "consumer" in one["metadata"]["name"]}
+
+    assert there == {"PersistentVolumeClaim", "Role", "RoleBinding", "Service", "ServiceAccount", "SparkApplication"}
+
+
+@pytest.mark.parametrize("side", ["driver", "executor"])
+def test_the_pods_of_spark_submit_are_those_of_the_chart(side: str) -> None:
+    pod = yaml.safe_load((ROOT / f"deploy/spark_submit/{side}.yaml").read_text())["spec"]
+    chart = application()["spec"][side]["template"]["spec"]
+    (container,), (chart_container,) = pod.pop("containers"), chart["containers"]
+
+    assert pod.pop("volumes") == [one for one in chart["volumes"] if one["name"] == "tmp"]
+    assert container.pop("volumeMounts") == [one for one in chart_container["volumeMounts"] if one["name"] == "tmp"]
+    assert container.pop("name") == side
+    assert pod.items() <= chart.items()
+    assert container.items() <= chart_container.items()
+
+
 def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
     (tables,) = (one["data"]["tables.toml"] for one in of_kind("cluster", "ConfigMap") if "tables.toml" in one["data"])
     mount = {"name": "mask", "mountPath": str(Path(tomllib.loads(tables)["mask_key_file"]).parent), "readOnly": True}
     named = {container["name"]: container for pod in pods("cluster") for container in pod["spec"]["containers"]}
 
-    for name in ("consumer", "executor"):
+    for name in ("consumer", "spark-kubernetes-executor"):
         assert mount in named[name]["volumeMounts"]
     assert mount not in named["reader"]["volumeMounts"]
 

@@ -82,6 +82,7 @@ def _values() -> Mapping[str, Any]:
                 "readerDefaults": _object({"replicas": _COUNT, "resources": resources}),
                 "consumer": _object(
                     {
+                        "kind": {"enum": ["StatefulSet", "SparkApplication"]},
                         "replicas": _COUNT,
                         "settings": _settings(ConsumerSettings),
                         "checkpointStorage": _NAME,

@@ -1,4 +1,4 @@
-"""What a container of the consumer's image starts: the consumer, or as `executor` what Spark's driver asks for."""
+"""What a container of the consumer's image starts: the consumer, or what Spark on Kubernetes starts in its pods."""
 
 import subprocess
 import sys
@@ -10,7 +10,17 @@ import pytest
 
 ENTRYPOINT = Path(__file__).resolve().parents[2] / "services" / "cdc_consumer" / "entrypoint.sh"
 JARS = Path(pyspark.__file__).parent / "jars"
-ECHO = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n'
+ECHO = """#!/bin/sh
+for word in "$@"; do printf "%s\\n" "$word"; done
+printenv PYSPARK_SUBMIT_ARGS SPARK_MASTER SPARK_DRIVER_MEMORY
+"""
+MAIN = "local:///app/services/cdc_consumer/__main__.py"
+PROPERTIES = r"""#Java properties built from Kubernetes config map
+spark.kubernetes.driverEnv.spark.master=no
+spark.master=k8s\://https\://kubernetes.default.svc\:443
+spark.driver.memoryOverhead=2g
+spark.driver.memory=3g
+"""
 TOLD = {
     "SPARK_EXECUTOR_MEMORY": "1g",
     "SPARK_EXECUTOR_ID": "3",
@@ -37,11 +47,46 @@ def started(
 
 
 @pytest.mark.parametrize("arguments", [(), ("doctor", "--json")], ids=str)
-def test_without_executor_it_is_the_consumer_with_the_command_that_is_given(
+def test_without_driver_and_executor_it_is_the_consumer_with_the_command_that_is_given(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     ran = started(tmp_path, *arguments, told={}, program="python")
     assert ran.stdout.splitlines() == ["-m", "services.cdc_consumer", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("told", "master", "memory"),
+    [
+        ({}, "k8s://https://kubernetes.default.svc:443", "3g"),
+        ({"SPARK_MASTER": "local[4]", "SPARK_DRIVER_MEMORY": "2g"}, "local[4]", "2g"),
+    ],
+    ids=["of-the-submit", "of-the-settings"],
+)
+def test_as_driver_it_is_the_consumer_with_the_properties_of_the_submit(
+    tmp_path: Path, told: Mapping[str, str], master: str, memory: str
+) -> None:
+    file = tmp_path / "spark.properties"
+    file.write_text(PROPERTIES)
+    words = ("driver", "--properties-file", str(file), "--class", "org.apache.spark.deploy.PythonRunner", MAIN)
+
+    ran = started(
+        tmp_path, *words, "doctor", "--json", told={"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7", **told}, program="python"
+    )
+
+    assert ran.stdout.splitlines() == [
+        *("-m", "services.cdc_consumer", "doctor", "--json"),
+        f"--deploy-mode client --properties-file {file} --conf spark.driver.host=10.0.0.7 pyspark-shell",
+        master,
+        memory,
+    ], ran.stderr
+
+
+@pytest.mark.parametrize("main", ["local:///app/services/dead_letter/__main__.py", "gs://bucket/job.py", None])
+def test_a_driver_of_anything_but_the_consumer_is_refused(tmp_path: Path, main: str | None) -> None:
+    words = ("driver", "--class", "org.apache.spark.deploy.PythonRunner", *([main] if main else []))
+    ran = started(tmp_path, *words, told={}, program="python")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"this image runs {MAIN} alone, not '{main or ''}'" in ran.stderr
 
 
 def test_as_executor_it_is_what_spark_on_kubernetes_starts_in_a_pod(tmp_path: Path) -> None:

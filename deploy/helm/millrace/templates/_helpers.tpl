@@ -88,6 +88,109 @@ annotations:
 {{- toJson $readers }}
 {{- end }}
 
+{{/* The pod of the consumer, with the name of its container: of the StatefulSet, or of the driver of the SparkApplication. */}}
+{{- define "millrace.consumerPod" -}}
+{{- $scope := dict "root" .root "component" "cdc-consumer" }}
+{{- $name := include "millrace.name" $scope }}
+{{- $values := .root.Values.consumer }}
+{{- $application := eq $values.kind "SparkApplication" }}
+{{- $cluster := gt (int $values.executors) 0 }}
+metadata:
+  {{- include "millrace.podMetadata" $scope | nindent 2 }}
+    {{- if and $cluster (not $application) }}
+    checksum/spark: {{ include (print .root.Template.BasePath "/executors.yaml") .root | sha256sum }}
+    {{- end }}
+spec:
+  serviceAccountName: cdc-consumer
+  automountServiceAccountToken: {{ $cluster }}
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 30
+  securityContext:
+    {{- include "millrace.podSecurity" .root | nindent 4 }}
+  containers:
+    - name: {{ .container }}
+      image: {{ include "millrace.image" (dict "root" .root "image" "cdc_consumer") }}
+      imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+      env:
+        {{- include "millrace.settings" (dict "root" .root "settings" $values.settings) | nindent 8 }}
+        - {name: CHECKPOINT_LOCATION, value: /var/lib/millrace/checkpoint}
+        {{- if $cluster }}
+        - {name: SPARK_MASTER, value: "k8s://https://kubernetes.default.svc:443"}
+        - {name: TASKS_PORT, value: "7079"}
+        {{- if not $application }}
+        - {name: SPARK_CONF_DIR, value: /etc/spark}
+        - name: SPARK_LOCAL_HOSTNAME
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+        {{- end }}
+        {{- else if and $application (not (hasKey $values.settings "SPARK_MASTER")) }}
+        - {name: SPARK_MASTER, value: "local[2]"}
+        {{- end }}
+      ports:
+        - {name: health, containerPort: 8080}
+      {{- include "millrace.probes" .root | nindent 6 }}
+      terminationMessagePolicy: FallbackToLogsOnError
+      resources:
+        {{- toYaml $values.resources | nindent 8 }}
+      securityContext:
+        {{- include "millrace.containerSecurity" .root | nindent 8 }}
+      volumeMounts:
+        {{- include "millrace.mounts" $scope | nindent 8 }}
+        - {name: checkpoint, mountPath: /var/lib/millrace}
+        {{- include "millrace.maskMount" .root | nindent 8 }}
+        {{- if and $cluster (not $application) }}
+        - {name: spark, mountPath: /etc/spark, readOnly: true}
+        {{- end }}
+  volumes:
+    {{- include "millrace.volumes" $scope | nindent 4 }}
+    {{- include "millrace.maskVolume" .root | nindent 4 }}
+    {{- if $application }}
+    - {name: checkpoint, persistentVolumeClaim: {claimName: {{ $name }}}}
+    {{- else if $cluster }}
+    - {name: spark, configMap: {name: {{ $name }}-spark}}
+    {{- end }}
+{{- end }}
+
+{{- define "millrace.executorPod" -}}
+metadata:
+  labels:
+    {{- include "millrace.labels" (dict "root" . "component" "executor") | nindent 4 }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  securityContext:
+    {{- include "millrace.podSecurity" . | nindent 4 }}
+  containers:
+    - name: spark-kubernetes-executor
+      terminationMessagePolicy: FallbackToLogsOnError
+      securityContext:
+        {{- include "millrace.containerSecurity" . | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        {{- include "millrace.maskMount" . | nindent 8 }}
+  volumes:
+    - {name: tmp, emptyDir: {}}
+    {{- include "millrace.maskVolume" . | nindent 4 }}
+{{- end }}
+
+{{- define "millrace.checkpointClaim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .Values.consumer.storageClass }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests: {storage: {{ .Values.consumer.checkpointStorage }}}
+{{- end }}
+
+{{/* An amount of memory, of Kubernetes or of Java, as whole MiB. */}}
+{{- define "millrace.mebibytes" -}}
+{{- $unit := regexReplaceAll "^[0-9]+" (toString .) "" }}
+{{- $factor := get (dict "m" 1 "Mi" 1 "g" 1024 "Gi" 1024 "t" 1048576 "Ti" 1048576) $unit }}
+{{- if not $factor }}
+{{- fail (printf "consumer.resources.limits.memory is %s: with consumer.kind=SparkApplication it has to be a whole number of Mi, Gi or Ti" (toString .)) }}
+{{- end }}
+{{- mul (trimSuffix $unit (toString .)) $factor }}
+{{- end }}
+
 {{/* The key of masks by sha256, which the consumer reads and its executors too. */}}
 {{- define "millrace.maskMount" -}}
 {{- if .Values.consumer.maskKeySecret }}
