@@ -36,6 +36,7 @@ from shared.pubsub.stubs import (
     pull_stub,
     routing,
 )
+from shared.runtime.portions import cut
 
 LARGEST_MESSAGE: Final = 10_500_000
 """Bytes of a message, with what an answer has beside it: Pub/Sub takes ten million."""
@@ -97,7 +98,7 @@ class PubsubInbox:
 
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these are kept. Their leases are extended until that has succeeded."""
-        for chunk in _chunks(ack_ids):
+        for chunk in cut(ack_ids, lambda one: len(one) + 4, _REQUEST_BYTES):
             request = AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
             with pubsub_errors(f"acknowledge on {self._subscription}"):
                 self._acknowledge(request, timeout=_TIMEOUT, metadata=self._metadata)
@@ -192,7 +193,7 @@ class PubsubInbox:
             structlog.get_logger().warning("letters_not_given_back", leases=len(leased), error=str(error))
 
     def _set_deadline(self, what: str, ack_ids: Sequence[str], seconds: int) -> None:
-        for chunk in _chunks(ack_ids):
+        for chunk in cut(ack_ids, lambda one: len(one) + 4, _REQUEST_BYTES):
             request = ModifyAckDeadlineRequest(
                 subscription=self._subscription, ack_ids=chunk, ack_deadline_seconds=seconds
             )
@@ -211,15 +212,3 @@ def _received(one: Any) -> Received:
         published_at=Nanoseconds(message.publish_time.seconds * _SECOND + message.publish_time.nanos),
         ack_id=one.ack_id,
     )
-
-
-def _chunks(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Cut ack ids into requests below Pub/Sub's limit."""
-    start, size = 0, 0
-    for index, ack_id in enumerate(ack_ids):
-        size += len(ack_id) + 4
-        if size > _REQUEST_BYTES and index > start:
-            yield ack_ids[start:index]
-            start, size = index, len(ack_id) + 4
-    if start < len(ack_ids):
-        yield ack_ids[start:]
