@@ -231,7 +231,7 @@ class TableSnapshotStore(Protocol):
     async def take_over(self, ranges: Sequence[KeyRange], now: Microseconds) -> bool:
         """Request these ranges again where a reader had requested them that watched something else; return whether so.
 
-        What was read to its end, and announced, is left alone, and so is what an older version has asked for.
+        What was read to its end, and announced, is left alone.
         """
 
     async def cancel(self) -> bool:

@@ -193,9 +193,6 @@ class Inbox(Protocol):
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these are kept. What is not acked comes again."""
 
-    def nack(self, ack_ids: Sequence[str]) -> None:
-        """Let these come again at once."""
-
 
 class ReplayPublisher(Protocol):
     """The topic of change batches, for what is published again."""

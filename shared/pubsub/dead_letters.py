@@ -1,7 +1,7 @@
 """Dead letters on their way to the dead-letter topic: kept means confirmed, and only then may a message be acked."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,15 +10,13 @@ import grpc
 from shared.contracts.dead_letter import DeadLetter, to_attributes
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.outage import Outage
-from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
+from shared.pubsub.stubs import PubsubMessage, publish_requests, publish_stub, routing
 from shared.runtime.retries import retrying, retrying_async
 from shared.runtime.stop import Stop
 
 _TIMEOUT: Final = 30.0
-# Pub/Sub's limits: bytes and messages in a request, attributes on a message.
-_REQUEST_BYTES: Final = 9_000_000
+# Pub/Sub's limits: bytes of a message, attributes on it.
 _LARGEST: Final = 9_900_000
-_REQUEST_MESSAGES: Final = 1_000
 _ATTRIBUTES: Final = 100
 
 
@@ -52,7 +50,7 @@ class DeadLetterPublisher:
 
     def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic; until then none counts as kept."""
-        for request in _requests(self._topic, dead_letters):
+        for request in publish_requests(self._topic, map(dead_letter_message, dead_letters)):
             for attempt in retrying(self._stop, self._budget):
                 with attempt, pubsub_errors(f"publish dead letters to {self._topic}"):
                     self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
@@ -79,7 +77,7 @@ class AsyncDeadLetterPublisher:
 
     async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic."""
-        for request in _requests(self._topic, dead_letters):
+        for request in publish_requests(self._topic, map(dead_letter_message, dead_letters)):
             async for attempt in retrying_async(self._stop, self._budget):
                 with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
@@ -88,18 +86,3 @@ class AsyncDeadLetterPublisher:
     def why_not_ready(self) -> str:
         """Return that publishing to the dead-letter topic has failed for long, or nothing. Any thread may ask."""
         return self._outage.why_not_ready()
-
-
-def _requests(topic: str, dead_letters: Sequence[DeadLetter]) -> Iterator[Any]:
-    request, size = PublishRequest(topic=topic), 0
-    for dead_letter in dead_letters:
-        message = dead_letter_message(dead_letter)
-        if request.messages and (
-            size + message.ByteSize() > _REQUEST_BYTES or len(request.messages) == _REQUEST_MESSAGES
-        ):
-            yield request
-            request, size = PublishRequest(topic=topic), 0
-        request.messages.append(message)
-        size += message.ByteSize() + 8
-    if request.messages:
-        yield request

@@ -114,8 +114,5 @@ class ReaderSettings:
 
 
 def owner_name(unique: str) -> str:
-    """Return a name for this process as the owner of leases: unique by ``unique``, found by host and process.
-
-    Its end tells other readers that this one shares partitions by load (`shared.reading.shares`).
-    """
-    return f"{socket.gethostname()}/{os.getpid()}/{unique}/by-load"
+    """Return a name for this process as the owner of leases: unique by ``unique``, found by host and process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{unique}"

@@ -4,7 +4,6 @@ A partition weighs something for its own sake (memory, a stream, a row that is s
 of it. So readers of quiet partitions own equally many, and a busy partition counts as many quiet ones.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +14,6 @@ _OWN_WEIGHT: Final = 10
 partitions (`docs/how-to/size.md`)."""
 _UNEVEN: Final = 4
 """Shares that differ from the fair one by less than one part of so many stay as they are: loads vary all the time."""
-_BY_NUMBER: Final = re.compile(r".*/[0-9]+/[0-9a-f]{8}", re.ASCII | re.DOTALL)
-"""How readers are called that share by number alone, those of earlier versions: `owner_name` calls no other so."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,6 @@ class Shares:
 
     @cached_property
     def _weights(self) -> Mapping[str, int]:
-        # Beside a reader that shares by number so do all: it would not claim what others release for their loads.
-        if any(map(_BY_NUMBER.fullmatch, self.readers)):
-            return dict.fromkeys(self.loads, _OWN_WEIGHT)
         return {key: _OWN_WEIGHT + load for key, load in self.loads.items()}
 
     @cached_property

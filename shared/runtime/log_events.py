@@ -88,7 +88,6 @@ SENTENCES: Final[Mapping[str, str]] = {
     "partition_read_again": "A partition is read again from its beginning",
     "partition_restarted": "Reading a partition broke off, and goes on from there",
     "partition_restarted_from_a_time": "A partition lost its tokens, and is read from a time",
-    "partition_table_completed": "The partition table got what this version needs",
     "partition_table_created": "The partition table was created",
     "partition_waits_again": "The stream refused a key range, which waits for the rest of its partition",
     "partitions_released": "Partitions were released for other readers",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -122,54 +122,19 @@ class RetryCount:
         yield family
 
 
-class BuildInfo:
-    """Which service a process is, and of which version; nothing before it has started."""
-
-    def __init__(self) -> None:
-        self._names: tuple[str, str] | None = None
-
-    def name(self, service: str, version: str) -> None:
-        """Take what it is, once it is known."""
-        self._names = service, version
-
-    def collect(self) -> Iterable[Metric]:
-        """Return what there is, for a registry."""
-        family = GaugeMetricFamily(
-            "millrace_build_info",
-            "Always 1, by the service that a process is and its version.",
-            labels=["service", "version"],
-        )
-        if self._names is not None:
-            family.add_metric(self._names, 1)
-        yield family
-
-
-class LastFatalError:
-    """When the process before this one ended with an error, and by which; nothing where none is known to have."""
-
-    def __init__(self) -> None:
-        self._shown: tuple[str, str, float] | None = None
-
-    def show(self, service: str, code: str, at: float) -> None:
-        """Take what the process before has left, in seconds since the epoch."""
-        self._shown = service, code, at
-
-    def collect(self) -> Iterable[Metric]:
-        """Return what there is, for a registry."""
-        family = GaugeMetricFamily(
-            "millrace_last_fatal_error_timestamp_seconds",
-            "Unix time at which a process of this service last ended with an error, by the code of the error.",
-            labels=["service", "code"],
-        )
-        if self._shown is not None:
-            service, code, at = self._shown
-            family.add_metric([service, code], at)
-        yield family
-
-
 RETRIED: Final = RetryCount()
-BUILD: Final = BuildInfo()
-LAST_FATAL_ERROR: Final = LastFatalError()
+BUILD: Final = Gauge(
+    "millrace_build_info",
+    "Always 1, by the service that a process is and its version.",
+    ["service", "version"],
+    registry=None,
+)
+LAST_FATAL_ERROR: Final = Gauge(
+    "millrace_last_fatal_error_timestamp_seconds",
+    "Unix time at which a process of this service last ended with an error, by the code of the error.",
+    ["service", "code"],
+    registry=None,
+)
 
 
 def count_runtime(registry: CollectorRegistry) -> None:

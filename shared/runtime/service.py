@@ -68,9 +68,9 @@ def started(service: str, settings: Any, environ: Mapping[str, str]) -> None:
     """
     configure_logs(service=service, level=settings.log_level, log_format=settings.log_format)
     log = structlog.get_logger()
-    BUILD.name(service, version(environ))
+    BUILD.labels(service, version(environ)).set(1)
     if (last := read_last_error(service, environ)) is not None:
-        LAST_FATAL_ERROR.show(service, code=last[1], at=last[0])
+        LAST_FATAL_ERROR.labels(service, last[1]).set(last[0])
     log.info("service_started", version=version(environ), **settings_shown(settings))
     for name, meant in misspelt_variables(type(settings), environ).items():
         log.warning("unknown_setting_found", variable=name, fix=misspelling(name, meant))

@@ -8,9 +8,9 @@ from typing import Protocol
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.ports import MessageLeases
 from shared.pubsub.channels import open_channel
+from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop

@@ -15,7 +15,7 @@ from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
 from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
 from shared.runtime.clock import SystemClock
-from shared.runtime.metrics import BUILD, LAST_FATAL_ERROR, MOST_TABLES, RETRIED, count_runtime
+from shared.runtime.metrics import MOST_TABLES, RETRIED, count_runtime
 
 FILE: Final = "reference/metrics.md"
 
@@ -105,12 +105,7 @@ def collectors(register: Callable[[CollectorRegistry], object]) -> Sequence[Coll
 def labels_of(collector: Collector) -> Sequence[str]:
     """Return the names of a metric's labels."""
     names: Sequence[str] = getattr(collector, "_labelnames", ())
-    of_runtime: Mapping[object, Sequence[str]] = {
-        BUILD: ("service", "version"),
-        LAST_FATAL_ERROR: ("service", "code"),
-        RETRIED: ("code",),
-    }
-    return names or of_runtime.get(collector, ())
+    return ("code",) if collector is RETRIED else names
 
 
 def text() -> str:

@@ -77,12 +77,6 @@ class FakeInbox:
         for ack_id in ack_ids:
             self._subscription.messages.pop(self._leases.pop(ack_id), None)
 
-    def nack(self, ack_ids: Sequence[str]) -> None:
-        """End leases."""
-        self._reach(f"give back {len(ack_ids)}")
-        for ack_id in ack_ids:
-            self._leases.pop(ack_id, None)
-
     def _reach(self, effect: str) -> None:
         if self.away:
             self.away -= 1

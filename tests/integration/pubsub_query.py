@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from services.cdc_consumer.adapters.spark.data_source_api import DataSourceStreamArrowWriter
 from services.cdc_consumer.adapters.spark.options import SourceOptions, encode_options
 from services.cdc_consumer.adapters.spark.spark_session import starting_java
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from shared.pubsub.channels import open_channel
+from shared.pubsub.leases import PubsubLeases
 from shared.runtime.stop import Stop
 from tests.worlds.without_spark import Session
 

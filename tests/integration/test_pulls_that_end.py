@@ -14,9 +14,9 @@ import grpc
 import pytest
 
 from deploy.local.platform.processes import wait_until
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller
 from shared.pubsub.channels import open_channel
+from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PullRequest, pull_stub
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop

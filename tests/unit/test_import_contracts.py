@@ -43,14 +43,14 @@ LEAKS: Final = {
         ("services.spanner_reader.settings", "services.spanner_reader.app.stream.owned_partition"),
     ],
     "app knows core, ports, contracts, runtime and reading: no adapter, no cloud": [
-        ("services.cdc_consumer.app.status.metrics", "services.cdc_consumer.adapters.stream.leases"),
+        ("services.cdc_consumer.app.status.metrics", "services.cdc_consumer.adapters.stream.pulling"),
         ("services.cdc_consumer.app.stream.reports", "shared.pubsub.dead_letters"),
         ("services.spanner_reader.app.stream.reader", "google.cloud.spanner_v1"),
         ("services.spanner_reader.app.stream.owned_partition", "services.spanner_reader.wiring.service"),
     ],
     "adapters know core, ports, shared and the cloud, not the app that calls them": [
         ("services.spanner_reader.adapters.spanner.chunks", "services.spanner_reader.app.stream.owned_partition"),
-        ("services.cdc_consumer.adapters.stream.leases", "services.cdc_consumer.wiring.sink_task"),
+        ("services.cdc_consumer.adapters.stream.pulling", "services.cdc_consumer.wiring.sink_task"),
         ("services.cdc_consumer.adapters.spark.spark_session", "services.cdc_consumer.settings"),
     ],
     "commands know the app and how to talk to a terminal": [

@@ -12,7 +12,6 @@ import pyarrow as pa
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.app.stream.trouble import RetryLimits
@@ -20,6 +19,7 @@ from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.dead_letters import DeadLetterPublisher
+from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop

@@ -1,7 +1,7 @@
 """Dead letters of what no change can be made of; the other rows go on."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +13,7 @@ from shared.contracts.change_batch import encode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.row_id import key_text
 from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.portions import cut
 
 _MICROSECOND: Final = 1_000  # in nanoseconds
 _ROOM: Final = 32_000_000
@@ -64,7 +65,7 @@ class DeadLettering:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _keep(self, refused: Sequence[RefusedChange]) -> None:
-        for some in _parts(refused):
+        for some in cut(refused, lambda one: one.outstanding_bytes, _AT_ONCE):
             dead_letters = [self._dead_letter(one) for one in some]
             for dead_letter in dead_letters:
                 structlog.get_logger().warning(
@@ -102,16 +103,3 @@ class DeadLettering:
             commit_timestamp=change.commit_timestamp,
             payload_bytes=refused.left_out,
         )
-
-
-def _parts(refused: Sequence[RefusedChange]) -> Iterator[Sequence[RefusedChange]]:
-    part: list[RefusedChange] = []
-    size = 0
-    for one in refused:
-        if part and size + one.outstanding_bytes > _AT_ONCE:
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += one.outstanding_bytes
-    if part:
-        yield part

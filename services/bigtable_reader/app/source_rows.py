@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -21,11 +22,12 @@ from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, behin
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, instant
 from services.bigtable_reader.ports import CurrentRows, ReadRefusedError, TableScan
-from shared.contracts.change_batch import Change, Header, encode_batch
+from shared.contracts.change_batch import encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
 from shared.reading.publishing import ChangePublisher
+from shared.runtime.portions import cut
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
@@ -243,15 +245,6 @@ def _done(place: SnapshotPlace, rows: int = 0, absent: int = 0) -> Done:
 
 def _batches(made: Sequence[Made | RefusedChange]) -> Iterator[bytes]:
     """Yield changes in batches of a message's size."""
-    header: Header | None = None
-    some: list[Change] = []
-    size = 0
-    for one in made:
-        if some and header is not None and (one.header is not header or size + one.change.size() > 1_000_000):
-            yield encode_batch(header, some)
-            some, size = [], 0
-        header = one.header
-        some.append(one.change)
-        size += one.change.size()
-    if some and header is not None:
-        yield encode_batch(header, some)
+    for _header, same in groupby(made, key=lambda one: id(one.header)):
+        for some in cut(same, lambda one: one.change.size(), 1_000_000):
+            yield encode_batch(some[0].header, [one.change for one in some])

@@ -43,7 +43,6 @@ from services.cdc_consumer.adapters.spark.spark_session import (
 )
 from services.cdc_consumer.adapters.status.mirrors import label_recreated, mirror_watermarks, read_mirrors
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
-from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import DriverServer, receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import (
     MIRRORS,
@@ -64,6 +63,7 @@ from services.cdc_consumer.wiring.sweep import sweeping
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel
+from shared.pubsub.leases import ack_deadline_of
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_subscription
 from shared.runtime.clock import SystemClock

@@ -21,8 +21,6 @@ from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.adapters.stream.data_files import with_data
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.adapters.stream.pulling import ack_deadline_of
 from services.cdc_consumer.adapters.stream.reports import (
     DriverPoisonLimit,
     check_driver_answers,
@@ -40,6 +38,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.dead_letters import DeadLetterPublisher
+from shared.pubsub.leases import PubsubLeases, ack_deadline_of
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED

@@ -1,4 +1,4 @@
-"""The dead-letter subscription: unary Pull, leases kept until their messages are acked or nacked.
+"""The dead-letter subscription: unary Pull, leases kept until their messages are acked, or nacked in the end.
 
 A pull that waits is never cancelled but at the very end: what a cancelled pull has leased comes back only when its
 deadline has passed (see googleapis/python-pubsub#343). So it has a long deadline and is kept from one wait to the next.
@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from math import ceil
 from typing import Any, Final
 
 import grpc
@@ -25,51 +24,46 @@ from services.dead_letter.ports import Received
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.errors import pubsub_errors, status_code
-from shared.pubsub.stubs import (
-    AcknowledgeRequest,
-    GetSubscriptionRequest,
-    ModifyAckDeadlineRequest,
-    PullRequest,
-    acknowledge_stub,
-    get_subscription_stub,
-    modify_ack_deadline_stub,
-    pull_stub,
-    routing,
-)
+from shared.pubsub.leases import Keeper, PubsubLeases, ack_deadline_of
+from shared.pubsub.stubs import PullRequest, pull_stub, routing
 
 LARGEST_MESSAGE: Final = 10_500_000
 """Bytes of a message, with what an answer has beside it: Pub/Sub takes ten million."""
 _FIRST_PULL: Final = 10  # messages, while nothing is known of their size
-_TIMEOUT: Final = 3.0  # a stop waits for the call under way, for the lease keeper's, and for one more
+TIMEOUT: Final = 3.0  # a stop waits for the call under way, for the lease keeper's, and for one more
 _LONGEST_PULL: Final = timedelta(minutes=10)
-_REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
 _SILENCE: Final = 10.0  # seconds without an answer, after which one is asked for
 _LAST_WAIT: Final = timedelta(milliseconds=500)
 _SECOND: Final = 1_000_000_000
 
 
 class PubsubInbox:
-    """The subscription of one process; what is leased is extended within `keeping`.
+    """The subscription of one process, and the keeper of what is leased.
 
     ``messages`` and ``outstanding_bytes``: what one pull leases, at most. The channel has to refuse larger answers.
     """
 
-    def __init__(self, channel: grpc.Channel, subscription: str, *, messages: int, outstanding_bytes: int) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        subscription: str,
+        leases: PubsubLeases,
+        keeper: Keeper,
+        *,
+        messages: int,
+        outstanding_bytes: int,
+    ) -> None:
+        self._channel = channel
         self._pull = pull_stub(channel)
-        self._acknowledge = acknowledge_stub(channel)
-        self._modify = modify_ack_deadline_stub(channel)
-        self._get = get_subscription_stub(channel)
         self._subscription = subscription
         self._metadata = routing("subscription", subscription)
+        self._leases = leases
+        self._keeper = keeper
         self._messages = messages
         self._outstanding_bytes = outstanding_bytes
         self._most = min(_FIRST_PULL, messages)
         self._waiting: tuple[Any, threading.Event] | None = None
         self._answered_at = time.monotonic()
-        self._leased: dict[str, None] = {}
-        self._lock = threading.Lock()
-        self._extending = threading.Lock()
-        self._ended = threading.Event()
 
     def pull(self, wait: timedelta) -> Sequence[Received]:
         """Lease some messages; empty if none came in time. The pull goes on, and the next call waits for the same.
@@ -97,46 +91,30 @@ class PubsubInbox:
 
     def ack(self, ack_ids: Sequence[str]) -> None:
         """Say that these are kept. Their leases are extended until that has succeeded."""
-        for chunk in _chunks(ack_ids):
-            request = AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
-            with pubsub_errors(f"acknowledge on {self._subscription}"):
-                self._acknowledge(request, timeout=_TIMEOUT, metadata=self._metadata)
-            self._let_go(chunk)
+        self._leases.ack(ack_ids)
 
-    def nack(self, ack_ids: Sequence[str]) -> None:
-        """Let these come again at once. Nothing extends them, also if that fails."""
-        self._let_go(ack_ids)
-        with self._extending:  # an extension that overtakes it would withhold the messages for another deadline
-            pass
-        self._set_deadline("give back", ack_ids, 0)
-
-    def ack_deadline(self) -> timedelta:
-        """Return how long the subscription leases messages for."""
-        with pubsub_errors(f"read subscription {self._subscription}"):
-            found = self._get(
-                GetSubscriptionRequest(subscription=self._subscription), timeout=_TIMEOUT, metadata=self._metadata
-            )
-        self._answered_at = time.monotonic()
-        return timedelta(seconds=found.ack_deadline_seconds or 10)
-
-    @contextmanager
-    def keeping(self, ack_deadline: timedelta) -> Iterator[None]:
-        """Extend what is leased every third of the deadline; in the end, nack what is leased still."""
-        thread = threading.Thread(target=self._keep, args=(ack_deadline,), name="lease keeper", daemon=True)
-        thread.start()
+    def close(self) -> None:
+        """Nack what is leased, and what the pull that waits may still bring."""
+        if self._waiting is not None:
+            (call, answered), self._waiting = self._waiting, None
+            if not answered.wait(_LAST_WAIT.total_seconds()):
+                call.cancel()
+            answered.wait(_LAST_WAIT.total_seconds())
+            if call.done() and not call.cancelled() and call.exception() is None:
+                self._hold(call.result())
+        leased = self._keeper.kept
         try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-            self._close()
+            self._leases.release(leased)
+        except (TransientError, MisconfiguredError) as error:  # they come again when their leases end
+            structlog.get_logger().warning("letters_not_given_back", leases=len(leased), error=str(error))
 
     def _see_that_it_answers(self) -> None:
         """Ask after a silence; if the service does not answer that either, the pull is begun again."""
         if time.monotonic() - self._answered_at < _SILENCE or (self._waiting and self._waiting[1].is_set()):
             return
         try:
-            self.ack_deadline()
+            ack_deadline_of(self._channel, self._subscription, TIMEOUT)
+            self._answered_at = time.monotonic()
         except TransientError:
             if self._waiting is not None:
                 self._waiting[0].cancel()
@@ -153,51 +131,25 @@ class PubsubInbox:
     def _hold(self, response: Any) -> None:
         """Count leases, and choose how many the next pull asks for: as many as fit if all were as large as these."""
         received = response.received_messages
-        with self._lock:
-            self._leased.update(dict.fromkeys(one.ack_id for one in received))
+        self._keeper.add(one.ack_id for one in received)
         if received:
             fit = self._outstanding_bytes * len(received) // max(1, 2 * response.ByteSize())
             self._most = max(1, min(self._messages, 2 * self._most, fit))
 
-    def _let_go(self, ack_ids: Sequence[str]) -> None:
-        with self._lock:
-            for ack_id in ack_ids:
-                self._leased.pop(ack_id, None)
 
-    def _keep(self, ack_deadline: timedelta) -> None:
-        every = ack_deadline.total_seconds() / 3
-        while not self._ended.wait(every):
-            with self._extending:
-                with self._lock:
-                    leased = list(self._leased)
-                try:
-                    self._set_deadline("extend leases", leased, ceil(ack_deadline.total_seconds()))
-                except (TransientError, MisconfiguredError, grpc.RpcError) as error:
-                    # The work goes on: what is lost is a lease, and a dead letter that comes twice is kept once.
-                    structlog.get_logger().warning("leases_not_extended", leases=len(leased), error=str(error))
-
-    def _close(self) -> None:
-        """Nack what is leased, and what the pull that waits may still bring."""
-        if self._waiting is not None:
-            (call, answered), self._waiting = self._waiting, None
-            if not answered.wait(_LAST_WAIT.total_seconds()):
-                call.cancel()
-            answered.wait(_LAST_WAIT.total_seconds())
-            if call.done() and not call.cancelled() and call.exception() is None:
-                self._hold(call.result())
-        leased = list(self._leased)
+@contextmanager
+def open_inbox(
+    channel: grpc.Channel, subscription: str, leases: PubsubLeases, *, messages: int, outstanding_bytes: int
+) -> Iterator[PubsubInbox]:
+    """Open a subscription for the block: what is leased is extended, and in the end, what still is is nacked."""
+    with leases.keeper() as keeper:
+        inbox = PubsubInbox(
+            channel, subscription, leases, keeper, messages=messages, outstanding_bytes=outstanding_bytes
+        )
         try:
-            self.nack(leased)
-        except (TransientError, MisconfiguredError) as error:  # they come again when their leases end
-            structlog.get_logger().warning("letters_not_given_back", leases=len(leased), error=str(error))
-
-    def _set_deadline(self, what: str, ack_ids: Sequence[str], seconds: int) -> None:
-        for chunk in _chunks(ack_ids):
-            request = ModifyAckDeadlineRequest(
-                subscription=self._subscription, ack_ids=chunk, ack_deadline_seconds=seconds
-            )
-            with pubsub_errors(f"{what} on {self._subscription}"):
-                self._modify(request, timeout=_TIMEOUT, metadata=self._metadata)
+            yield inbox
+        finally:
+            inbox.close()
 
 
 def _received(one: Any) -> Received:
@@ -211,15 +163,3 @@ def _received(one: Any) -> Received:
         published_at=Nanoseconds(message.publish_time.seconds * _SECOND + message.publish_time.nanos),
         ack_id=one.ack_id,
     )
-
-
-def _chunks(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Cut ack ids into requests below Pub/Sub's limit."""
-    start, size = 0, 0
-    for index, ack_id in enumerate(ack_ids):
-        size += len(ack_id) + 4
-        if size > _REQUEST_BYTES and index > start:
-            yield ack_ids[start:index]
-            start, size = index, len(ack_id) + 4
-    if start < len(ack_ids):
-        yield ack_ids[start:]

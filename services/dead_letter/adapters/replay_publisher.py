@@ -4,7 +4,7 @@ Source: Pub/Sub, "Order messages": a publish request holds messages of one order
 order in which they were confirmed. So each key's requests go out one behind the other, and keys beside each other.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any, Final
@@ -16,15 +16,13 @@ from services.dead_letter.core.pipeline import named
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors
-from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub, routing
+from shared.pubsub.stubs import PubsubMessage, publish_requests, publish_stub, routing
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
 RETRY_BUDGET: Final = timedelta(seconds=60)
 """How long Pub/Sub may be unavailable before the replay ends; what is not confirmed stays open."""
 _TIMEOUT: Final = 30.0
-_REQUEST_BYTES: Final = 9_000_000
-_REQUEST_MESSAGES: Final = 1_000
 _AT_ONCE: Final = 16
 
 
@@ -61,22 +59,10 @@ class PubsubReplayPublisher:
                 ordering_key=letter.ordering_key,
             )
             by_key.setdefault(letter.ordering_key, []).append(message)
-        queues = [list(self._requests(messages)) for messages in by_key.values()]
+        queues = [list(publish_requests(self._topic, messages)) for messages in by_key.values()]
         for start in range(0, len(queues), _AT_ONCE):
             for requests in zip_longest(*queues[start : start + _AT_ONCE]):
                 self._confirmed([request for request in requests if request is not None])
-
-    def _requests(self, messages: Iterable[Any]) -> Iterator[Any]:
-        request, size = PublishRequest(topic=self._topic), 0
-        for message in messages:
-            if request.messages and (
-                size + message.ByteSize() > _REQUEST_BYTES or len(request.messages) == _REQUEST_MESSAGES
-            ):
-                yield request
-                request, size = PublishRequest(topic=self._topic), 0
-            request.messages.append(message)
-            size += message.ByteSize() + 8
-        yield request
 
     def _confirmed(self, requests: Sequence[Any]) -> None:
         """Return when Pub/Sub has confirmed these requests, each of another key; only what failed is sent again."""

@@ -1,16 +1,17 @@
 """Dead letters as JSON lines in replay order, as the command writes and the API streams them, masked by one rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from services.dead_letter.core.dead_letters import Action, StoredDeadLetter
+from services.dead_letter.core.dead_letters import Action
 from services.dead_letter.core.documents import export_document
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
+from shared.runtime.portions import cut
 
 _LETTERS: Final = 500
 _BYTES: Final = 16 << 20
@@ -31,22 +32,9 @@ def exported(
 
     With ``values`` their very bytes are shown, and who asks is in each dead letter's trail before it is yielded.
     """
-    for some in _bunches(store.in_replay_order(selection)):
+    for some in cut(store.in_replay_order(selection), lambda one: len(one.letter.data), _BYTES, _LETTERS):
         if values:
             assert who is not None, "values need a name"
             store.note([one.id for one in some], Action.EXPORTED, who, clock.now(), "with values")
         text = b"".join(msgspec.json.encode(export_document(one, values=values)) + b"\n" for one in some)
         yield Lines(len(some), text)
-
-
-def _bunches(letters: Iterator[StoredDeadLetter]) -> Iterator[Sequence[StoredDeadLetter]]:
-    bunch: list[StoredDeadLetter] = []
-    size = 0
-    for one in letters:
-        bunch.append(one)
-        size += len(one.letter.data)
-        if len(bunch) == _LETTERS or size > _BYTES:
-            yield bunch
-            bunch, size = [], 0
-    if bunch:
-        yield bunch

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from services.dead_letter.adapters.inbox import PubsubInbox
+from services.dead_letter.adapters.inbox import TIMEOUT, PubsubInbox, open_inbox
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.lock import collector_lock
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
@@ -18,6 +19,7 @@ from services.dead_letter.settings import Settings
 from services.dead_letter.wiring.connections import pipeline_named
 from services.dead_letter.wiring.serving import serving_api
 from shared.pubsub.channels import open_channel, stoppable_channel
+from shared.pubsub.leases import PubsubLeases, ack_deadline_of
 from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.clock import SystemClock
@@ -98,11 +100,12 @@ def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
     check_start(settings, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
-        letters = PubsubInbox(
-            channel, subscription, messages=settings.pull_messages, outstanding_bytes=settings.pull_bytes
-        )
         for attempt in retrying(stop):
             with attempt:
-                ack_deadline = letters.ack_deadline()
-        with letters.keeping(ack_deadline):
+                ack_deadline = ack_deadline_of(channel, subscription, TIMEOUT)
+        # The collector tries again what fails, and counts as not ready meanwhile.
+        leases = PubsubLeases(channel, subscription, ack_deadline, stop, budget=timedelta(0), timeout=TIMEOUT)
+        with open_inbox(
+            channel, subscription, leases, messages=settings.pull_messages, outstanding_bytes=settings.pull_bytes
+        ) as letters:
             yield letters

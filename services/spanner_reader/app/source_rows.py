@@ -23,6 +23,7 @@ from shared.contracts.errors import MisconfiguredError, PoisonRecordError, Trans
 from shared.contracts.source_rows import Describe, Done, Key, Publish, Read, ReadKeys
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds, parse_timestamp
 from shared.reading.publishing import ChangePublisher
+from shared.runtime.portions import cut
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
@@ -220,16 +221,9 @@ def _text(key: Key | None) -> KeyText | None:
 
 def _batches(maker: RowMaker, rows: Sequence[Sequence[object]]) -> Iterator[bytes]:
     """Yield rows in batches of a message's size."""
-    some: list[Change] = []
-    size = 0
-    for start in range(0, len(rows), _ROWS):
-        for _ordering_key, change in maker.changes(rows[start : start + _ROWS]):
-            if some and (len(some) >= _ROWS or size + change.size() > _BYTES):
-                yield encode_batch(maker.header, some)
-                some, size = [], 0
-            some.append(change)
-            size += change.size()
-    if some:
+    made = (maker.changes(rows[start : start + _ROWS]) for start in range(0, len(rows), _ROWS))
+    changes = (change for some in made for _ordering_key, change in some)
+    for some in cut(changes, Change.size, _BYTES, _ROWS):
         yield encode_batch(maker.header, some)
 
 

@@ -5,7 +5,7 @@ It takes the reader's own settings and changes nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, TextIO, TypeVar
 
@@ -70,7 +70,7 @@ async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
     try:
-        return [found async for found in _SpannerInspection(settings, file, channels).everything()]
+        return await _SpannerInspection(settings, file, channels).everything()
     finally:
         await channels.close()
 
@@ -81,65 +81,48 @@ class _SpannerInspection:
     def __init__(self, settings: Settings, file: TablesFile, channels: SpannerChannels) -> None:
         self._settings = settings
         self._file = file
+        self._found: list[Finding] = []
         self._database, self._partitions = databases(settings, channels)
         self._elsewhere = self._partitions is not self._database
         self._catalog = SpannerCatalog(self._database, settings.change_stream)
 
-    async def everything(self) -> AsyncIterator[Finding]:
-        definition = inspection = None
-        async for found in self._reachable(
-            self._database, settings_name="SPANNER_DATABASE", writes=not self._elsewhere
-        ):
-            yield found
-        definition, failed = await _asked("stream", self._catalog.definition, _create(self._settings))
-        if failed is not None:
-            yield failed
+    async def everything(self) -> list[Finding]:
+        await self._reach(self._database, settings_name="SPANNER_DATABASE", writes=not self._elsewhere)
+        definition = await self._ask("stream", self._catalog.definition, _create(self._settings))
         if definition is not None:
-            for found in inspect_stream(self._settings.change_stream, definition, await self._sampled(definition)):
-                yield found
-            yield await self._query()
-            inspection, failed = await _asked("tables", self._catalog.inspect, _AGAIN)
-            if failed is not None:
-                yield failed
-        if definition is not None and inspection is not None:
-            for found in self._tables(definition, inspection):
-                yield found
+            sampled = await self._sampled(definition)
+            self._found += inspect_stream(self._settings.change_stream, definition, sampled)
+            await self._query()
+            inspection = await self._ask("tables", self._catalog.inspect)
+            if inspection is not None:
+                self._found += self._tables(definition, inspection)
         if self._elsewhere:
-            async for found in self._reachable(self._partitions, settings_name="PARTITION_DATABASE", writes=True):
-                yield found
-        async for found in self._progress(definition):
-            yield found
-        yield await self._clock()
+            await self._reach(self._partitions, settings_name="PARTITION_DATABASE", writes=True)
+        await self._progress(definition)
+        await self._clock()
+        return self._found
 
-    async def _reachable(
-        self, database: SpannerDatabaseClient, *, settings_name: str, writes: bool
-    ) -> AsyncIterator[Finding]:
+    async def _reach(self, database: SpannerDatabaseClient, *, settings_name: str, writes: bool) -> None:
         name = database.name.rpartition("/")[2]
-        _nothing, failed = await _asked(
-            f"database {name}",
-            database.learn_dialect,
-            f"create {database.name}, or name another in {settings_name}",
-        )
-        yield failed or Finding(Level.OK, f"database {name}", f"answers; {database.dialect.value}")
-        if failed is None:
-            there, _failed = await _asked("", self._store(database).exists, _AGAIN)
-            makes_tables = writes and not there
-            rights, failed = await _asked(
-                f"rights on {name}", lambda: inspect_rights(database, writes=writes, makes_tables=makes_tables), _AGAIN
+        create = f"create {database.name}, or name another in {settings_name}"
+        if await self._works(f"database {name}", database.learn_dialect, create):
+            self._found.append(Finding(Level.OK, f"database {name}", f"answers; {database.dialect.value}"))
+            makes_tables = writes and not await _answer(self._store(database).exists)
+            rights = await self._ask(
+                f"rights on {name}", lambda: inspect_rights(database, writes=writes, makes_tables=makes_tables)
             )
-            found = rights or failed
-            if found is not None:
-                yield found
+            if rights is not None:
+                self._found.append(rights)
 
     async def _sampled(self, definition: StreamDefinition) -> str:
         """Return what it costs to complete updates; "" where the stream captures whole rows."""
         if whole_rows(self._settings.change_stream, definition) is None:
             return ""
-        now, _failed = await _asked("", self._catalog.now, _AGAIN)  # `_clock` reports a failure
+        now = await _answer(self._catalog.now)  # `_clock` reports a failure
         stream = SpannerChangeStream(self._database, self._settings.change_stream)
         return "" if now is None else await cost_of_completing(stream, now)
 
-    async def _query(self) -> Finding:
+    async def _query(self) -> None:
         """Try the stream's first query, from now until now: it costs nothing and needs what every query needs."""
         settings = self._settings
 
@@ -158,8 +141,8 @@ class _SpannerInspection:
                 f"GRANT SELECT ON CHANGE STREAM {stream} TO ROLE {role}; GRANT EXECUTE ON TABLE FUNCTION READ_{stream} "
                 f"TO ROLE {role}"
             )
-        _nothing, failed = await _asked(what, first, grant)
-        return failed or Finding(Level.OK, what, "answered")
+        if await self._works(what, first, grant):
+            self._found.append(Finding(Level.OK, what, "answered"))
 
     def _tables(self, definition: StreamDefinition, inspection: CatalogInspection) -> Iterator[Finding]:
         settings, leave_out = self._settings, alter_stream_to_leave_out
@@ -201,63 +184,72 @@ class _SpannerInspection:
             yield from inspect_table(name, table, leave_out(settings.change_stream, definition.dialect), options)
             yield from inspect_soft_delete(name, options, settings.change_stream, definition)
 
-    async def _progress(self, definition: StreamDefinition | None) -> AsyncIterator[Finding]:
+    async def _progress(self, definition: StreamDefinition | None) -> None:
         settings, store = self._settings, self._store(self._partitions)
-        there, failed = await _asked("progress", store.exists, _AGAIN)
-        if failed is not None:
-            yield failed
+        there = await self._ask("progress", store.exists)
+        if there is None:
             return
         if not there:
-            yield Finding(Level.OK, "progress", f"{settings.partition_table} will be made at the first start")
+            self._found.append(
+                Finding(Level.OK, "progress", f"{settings.partition_table} will be made at the first start")
+            )
             return
-        _known, failed = await _asked(
-            "progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE"
-        )
-        if failed is not None:
-            yield failed
+        await self._ask("progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE")
         topics = SpannerTopicStore(self._partitions, settings.partition_table)
-        _same, failed = await _asked(
+        await self._works(
             "progress: topic", lambda: topics.check(topic_of(settings).identity), "set TOPIC to the readers' topic"
         )
-        if failed is not None:
-            yield failed
-        _written, failed = await _asked("progress: transaction", self._transaction, _AGAIN)
-        yield failed or Finding(Level.OK, "progress: transaction", "a transaction was begun, and ended without a write")
-        survey, failed = await _asked("progress", store.survey, _AGAIN)
-        if failed is not None:
-            yield failed
-        elif survey is not None and definition is not None:
+        if await self._works("progress: transaction", self._transaction):
+            detail = "a transaction was begun, and ended without a write"
+            self._found.append(Finding(Level.OK, "progress: transaction", detail))
+        survey = await self._ask("progress", store.survey)
+        if survey is not None and definition is not None:
             low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
-            yield _position(timedelta(seconds=(survey.now - low) / _SECOND), format_timestamp(low), definition)
-        store_of_pauses = SpannerPauseStore(self._partitions, settings.partition_table)
-        pauses, failed = await _asked("pauses", store_of_pauses.read, _AGAIN)
-        if failed is not None:
-            yield failed
+            behind = timedelta(seconds=(survey.now - low) / _SECOND)
+            self._found.append(_position(behind, format_timestamp(low), definition))
+        pauses = await self._ask("pauses", SpannerPauseStore(self._partitions, settings.partition_table).read)
         if pauses is not None and pauses.stream is not None:
             since = format_timestamp(pauses.stream.paused_at)
             resume = "`python -m services.spanner_reader resume`, before what the stream keeps is over"
-            yield Finding(Level.WARNING, "progress: pause", f"the stream is paused since {since}", resume)
-        remembered, failed = await _asked(
-            "schema", SpannerShapeStore(self._partitions, settings.partition_table).read, _AGAIN
-        )
-        if failed is not None:
-            yield failed
+            self._found.append(Finding(Level.WARNING, "progress: pause", f"the stream is paused since {since}", resume))
+        remembered = await self._ask("schema", SpannerShapeStore(self._partitions, settings.partition_table).read)
         for request in remembered[1] if remembered else ():
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in request.findings}))
             since = format_timestamp(request.since)
             fix = fix_of(request, self._database.dialect.quote)
-            yield Finding(Level.WARNING, f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix)
+            self._found.append(
+                Finding(Level.WARNING, f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix)
+            )
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
         await self._partitions.read_then_write(Statement(sql.streams), lambda _rows: (None, []))
 
-    async def _clock(self) -> Finding:
-        now, failed = await _asked("clock", self._catalog.now, _AGAIN)
-        if now is None:
-            return failed or Finding(Level.OK, "clock", "")
-        apart = abs(SystemClock().now() - now) / _SECOND
-        return Finding(Level.OK, "clock", f"{apart:.1f} s from Spanner's; nothing relies on it, all time is Spanner's")
+    async def _clock(self) -> None:
+        now = await self._ask("clock", self._catalog.now)
+        if now is not None:
+            apart = abs(SystemClock().now() - now) / _SECOND
+            detail = f"{apart:.1f} s from Spanner's; nothing relies on it, all time is Spanner's"
+            self._found.append(Finding(Level.OK, "clock", detail))
+
+    async def _ask(self, what: str, call: Callable[[], Awaitable[T]], fix: str = _AGAIN) -> T | None:
+        """Return the answer; where there is none, that is found: ``fix`` is for what Spanner refuses."""
+        try:
+            return await call()
+        except MisconfiguredError as error:
+            self._found.append(Finding(Level.ERROR, what, str(error), fix))
+        except (TransientError, TimeoutError) as error:
+            self._found.append(Finding(Level.ERROR, what, str(error) or type(error).__name__, _AGAIN))
+        return None
+
+    async def _works(self, what: str, call: Callable[[], Awaitable[object]], fix: str = _AGAIN) -> bool:
+        """Return whether a call ends without an error; where it does not, that is found."""
+
+        async def ended() -> bool:
+            await call()
+            return True
+
+        return bool(await self._ask(what, ended, fix))
 
     def _store(self, database: SpannerDatabaseClient) -> SpannerPartitionStore:
         settings = self._settings
@@ -287,14 +279,12 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
     return Finding(Level.OK, "progress: retention", detail)
 
 
-async def _asked(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
-    """Return the answer, or the finding that there is none: ``fix`` is for what Spanner refuses."""
+async def _answer(call: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the answer, or None where there is none."""
     try:
-        return await call(), None
-    except MisconfiguredError as error:
-        return None, Finding(Level.ERROR, what, str(error), fix)
-    except (TransientError, TimeoutError) as error:
-        return None, Finding(Level.ERROR, what, str(error) or type(error).__name__, _AGAIN)
+        return await call()
+    except (MisconfiguredError, TransientError, TimeoutError):
+        return None
 
 
 def _create(settings: Settings) -> str:

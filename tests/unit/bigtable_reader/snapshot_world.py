@@ -224,7 +224,8 @@ class Command:
         """``fails``: how many looks get no answer at first."""
         self._world = world
         self._fails = fails
-        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, asyncio.get_running_loop().time)
+        clock, watching = asyncio.get_running_loop().time, world.watching.digest
+        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, clock, watching=watching)
         self._stream_ranges = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
 
     async def poll(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:

@@ -191,7 +191,7 @@ def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_snapshot_whose_end_an_older_version_has_told_heals_as_well() -> None:
+def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals_as_well() -> None:
     async def scenario() -> None:
         world = SnapshotWorld(Random(0))
         await a_filled_world(world, KEYS)

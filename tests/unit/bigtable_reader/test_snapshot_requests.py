@@ -9,7 +9,6 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
@@ -141,12 +140,9 @@ def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_
     whole = advanced(held, progress, release=False)
     assert whole is not None
     assert (whole.complete_since, whole.read_since) == (ahead, EPOCH + 7)
-    former = advanced(held, [*progress[:1], replace(progress[1], read_since=None)], release=False)
-    assert former is not None
-    assert former.read_since == former.requested_at == EPOCH, "a reader that keeps no times has read some of it"
 
 
-def test_of_a_part_that_was_begun_by_a_reader_that_keeps_no_times_none_is_known() -> None:
+def test_a_part_is_read_since_the_first_time_that_any_reader_read_of_it() -> None:
     async def held(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
         one = OwnedPart(1, SnapshotPart(number=0, range=SOME, min_version=min_version, read_since=read_since))
         one.reads_under(5, Microseconds(EPOCH + 5))
@@ -155,7 +151,6 @@ def test_of_a_part_that_was_begun_by_a_reader_that_keeps_no_times_none_is_known(
 
     assert run_in_virtual_time(held(None, None)) == EPOCH + 5
     assert run_in_virtual_time(held(9, Microseconds(EPOCH + 2))) == EPOCH + 2
-    assert run_in_virtual_time(held(9, None)) is None
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))

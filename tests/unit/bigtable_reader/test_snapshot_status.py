@@ -89,7 +89,7 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
             "no reader reads the stream",
             "`snapshot --can",
         ),
-        (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "older version"),
+        (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "that takes seconds"),
     ],
 )
 def test_why_it_waits_is_said_with_the_fix(

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
 from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError

@@ -1,7 +1,8 @@
 """The dead-letter subscription through a channel in memory: how much is asked for, and what becomes of leases."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -9,12 +10,16 @@ import grpc
 import pytest
 
 from deploy.local.platform.processes import wait_until
-from services.dead_letter.adapters.inbox import PubsubInbox
+from services.dead_letter.adapters.inbox import PubsubInbox, open_inbox
 from shared.contracts.errors import TransientError
+from shared.pubsub.leases import Keeper, PubsubLeases
 from shared.pubsub.stubs import PubsubMessage, PullResponse, ReceivedMessage, Subscription
+from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 
 NOW = timedelta(seconds=5)
+SUBSCRIPTION = "projects/p/subscriptions/s"
+MINUTE = timedelta(minutes=1)
 
 
 def an_answer(count: int, size: int = 10, first: int = 0) -> Any:
@@ -68,13 +73,20 @@ class Answers:
         return None
 
 
-def an_inbox(answers: Answers, messages: int = 500, outstanding_bytes: int = 32_000_000) -> PubsubInbox:
-    return PubsubInbox(
-        FakeChannel(answers),  # type: ignore[arg-type]
-        "projects/p/subscriptions/s",
-        messages=messages,
-        outstanding_bytes=outstanding_bytes,
-    )
+def an_inbox(answers: Answers, messages: int = 500) -> PubsubInbox:
+    """Return one whose leases nothing extends."""
+    channel: Any = FakeChannel(answers)
+    leases = PubsubLeases(channel, SUBSCRIPTION, MINUTE, Stop(), budget=timedelta(0))
+    keeper = Keeper(leases.extend, MINUTE)
+    return PubsubInbox(channel, SUBSCRIPTION, leases, keeper, messages=messages, outstanding_bytes=32_000_000)
+
+
+@contextmanager
+def opened(answers: Answers, ack_deadline: timedelta = timedelta(milliseconds=30)) -> Iterator[PubsubInbox]:
+    channel: Any = FakeChannel(answers)
+    leases = PubsubLeases(channel, SUBSCRIPTION, ack_deadline, Stop(), budget=timedelta(0))
+    with open_inbox(channel, SUBSCRIPTION, leases, messages=500, outstanding_bytes=32_000_000) as inbox:
+        yield inbox
 
 
 def test_a_message_comes_as_it_is() -> None:
@@ -119,53 +131,39 @@ def test_a_pull_that_ends_by_its_own_deadline_brought_nothing() -> None:
     assert an_inbox(Answers(FakeRpcError(grpc.StatusCode.DEADLINE_EXCEEDED))).pull(NOW) == ()
 
 
-def kept_until(answers: Answers, inbox: PubsubInbox, condition: Callable[[], bool]) -> None:
-    with inbox.keeping(timedelta(milliseconds=30)):
-        wait_until(condition, "the leases", timeout=timedelta(seconds=20))
-
-
 def test_what_is_held_is_extended_also_when_that_fails_once_and_given_back_in_the_end() -> None:
     answers = Answers(an_answer(2))
     answers.failures = 1
-    inbox = an_inbox(answers)
-    inbox.pull(NOW)
 
-    kept_until(answers, inbox, lambda: len(answers.deadlines) > 3)
+    with opened(answers) as inbox:
+        inbox.pull(NOW)
+        wait_until(lambda: len(answers.deadlines) > 3, "the leases", timeout=timedelta(seconds=20))
 
     assert answers.deadlines[0] == (["a0", "a1"], 1)
     assert answers.deadlines[-1] == (["a0", "a1"], 0)
 
 
-def test_what_is_acked_or_given_back_is_extended_no_more() -> None:
+def test_what_is_acked_is_extended_no_more_and_not_given_back() -> None:
     answers = Answers(an_answer(3))
-    inbox = an_inbox(answers)
-    inbox.pull(NOW)
-    inbox.ack(["a0"])
-    inbox.nack(["a1"])
-    before = len(answers.deadlines)
 
-    kept_until(answers, inbox, lambda: len(answers.deadlines) > before + 1)
+    with opened(answers) as inbox:
+        inbox.pull(NOW)
+        inbox.ack(["a0", "a1"])
+        sent = len(answers.deadlines) + 1  # one may have been under way
+        wait_until(lambda: len(answers.deadlines) > sent, "the leases", timeout=timedelta(seconds=20))
 
-    assert answers.acked == ["a0"]
-    assert answers.deadlines[0] == (["a1"], 0)
-    assert {tuple(ack_ids) for ack_ids, _seconds in answers.deadlines[before:]} == {("a2",)}
+    assert answers.acked == ["a0", "a1"]
+    assert {tuple(ack_ids) for ack_ids, _seconds in answers.deadlines[sent:]} == {("a2",)}
 
 
-def test_many_acks_are_cut_into_requests_that_pubsub_takes() -> None:
-    answers = Answers()
-    channel = FakeChannel(answers)
-    inbox = PubsubInbox(channel, "projects/p/subscriptions/s", messages=1, outstanding_bytes=32_000_000)  # type: ignore[arg-type]
+def test_what_cannot_be_given_back_in_the_end_is_left_to_its_lease() -> None:
+    answers = Answers(an_answer(1))
 
-    inbox.ack([f"{number:0200}" for number in range(6_000)])
+    with opened(answers, MINUTE) as inbox:
+        inbox.pull(NOW)
+        answers.failures = 1
 
-    sizes = [request.ByteSize() for name, request in channel.calls]
-    assert len(sizes) == 3
-    assert max(sizes) < 512 * 1024
-    assert len(set(answers.acked)) == 6_000
-
-
-def test_the_subscription_says_how_long_it_leases() -> None:
-    assert an_inbox(Answers()).ack_deadline() == timedelta(seconds=60)
+    assert (answers.failures, answers.deadlines) == (0, [])
 
 
 def test_after_a_silence_nothing_is_pulled_from_a_pubsub_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

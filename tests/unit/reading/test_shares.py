@@ -1,4 +1,4 @@
-"""How readers share partitions: by number and by load, at rest, and so that every free partition finds a reader."""
+"""How readers share partitions: by their load, at rest, and so that every free partition finds a reader."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.reading.settings import owner_name
 from shared.reading.shares import Shares
 
 
@@ -84,29 +83,3 @@ def test_whatever_the_loads_every_partition_is_owned_and_moving_comes_to_an_end(
     for keys in owned:
         weights = [10 + named[key] for key in keys]
         assert not weights or sum(weights) - min(weights) < fair or not shares(named, *owned).are_uneven
-
-
-@given(st.lists(st.integers(0, 2_000), max_size=25), st.integers(1, 4), st.integers(1, 4))
-def test_beside_readers_that_share_by_number_alone_every_partition_is_read(
-    loads: list[int], older: int, newer: int
-) -> None:
-    by_number = [f"host/7/0000000{reader}" for reader in range(older)]
-    by_load = [owner_name(f"1234abc{reader}") for reader in range(newer)]
-    owned: dict[str, list[str]] = {reader: [] for reader in (*by_number, *by_load)}
-    told = {f"p{number}": 0 for number in range(len(loads))}  # by those who share by load only
-
-    def claim_all_there_is_room_for(found: Shares) -> None:
-        for reader, keys in owned.items():
-            free = [key for key in told if not any(key in some for some in owned.values())]
-            at_most = -(-len(told) // len(owned))
-            keys.extend(found.to_claim(keys, free) if reader in by_load else free[: max(0, at_most - len(keys))])
-
-    for _survey in range(5):
-        found = Shares(told, {key: reader for reader, keys in owned.items() for key in keys}, list(owned))
-        for keys in (owned[reader] for reader in by_load if found.are_uneven):
-            released = found.to_release(keys)
-            keys[:] = [key for key in keys if key not in released]
-        claim_all_there_is_room_for(found)
-        assert sorted(key for keys in owned.values() for key in keys) == sorted(told)
-        for keys in (owned[reader] for reader in by_load):
-            told |= {key: loads[int(key[1:])] for key in keys}

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.last_error import keep_last_error, read_last_error
-from shared.runtime.metrics import LastFatalError, count_runtime
+from shared.runtime.metrics import LAST_FATAL_ERROR, count_runtime
 from shared.runtime.service import MISCONFIGURED, run_as, started, stopped
 from shared.runtime.stop import Stop, unless_stopped
 
@@ -117,7 +117,7 @@ def test_the_metrics_name_the_error_that_ended_the_process_before(
     ends: Callable[[], int], code: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("shared.runtime.service.LAST_FATAL_ERROR", shown := LastFatalError())
+    LAST_FATAL_ERROR.clear()
     environ = {"PORT": "8080/a"}
     began = int(time.time())
     with contextlib.suppress(TransientError):
@@ -127,7 +127,9 @@ def test_the_metrics_name_the_error_that_ended_the_process_before(
     started("some_service", Settings(), environ)
 
     samples = {
-        (one.labels["service"], one.labels["code"]): one.value for family in shown.collect() for one in family.samples
+        (one.labels["service"], one.labels["code"]): one.value
+        for family in LAST_FATAL_ERROR.collect()
+        for one in family.samples
     }
     assert samples.keys() == ({("some_service", code)} if code else set())
     assert all(began <= at <= time.time() + 1 for at in samples.values())

@@ -179,14 +179,6 @@ def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_
         assert compare(remembered, a_look(Singers=SINGERS), [late]).findings == ()
 
 
-def test_what_was_remembered_without_times_is_as_old_as_the_look_that_remembered_it() -> None:
-    remembered = a_look(THEN, Singers=SINGERS)
-    for at, is_found in ((1_000, False), (1_001, True)):
-        late = Sighting("Singers", (ID, NAME), Nanoseconds(at))
-        seen_again = compare(remembered, a_look(Nanoseconds(1_500), Singers=SINGERS)).remembered
-        assert bool(compare(seen_again, a_look(Singers=SINGERS), [late]).findings) is is_found
-
-
 def test_a_new_table_is_whole_only_where_the_stream_watches_everything_all_along() -> None:
     for before, after in ((True, True), (True, False), (False, True), (False, False)):
         old, new = a_look(THEN, everything=before), a_look(everything=after, Singers=SINGERS)
@@ -230,9 +222,6 @@ def test_a_table_that_neither_the_file_nor_the_stream_has_is_not_remembered_and_
     outside = TableShape((), watched=False)
     shown = excluding(a_look(THEN, Singers=outside, Albums=SINGERS), lambda _name: False)
     assert set(compare(None, shown).remembered.tables) == {"Albums"}
-
-    stored = replace(outside, left_out=True)  # as earlier versions have stored it
-    assert of_singers(SINGERS, before=stored) == {SpannerResyncKind.TABLE_WATCHED: ()}
 
 
 def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -> None:

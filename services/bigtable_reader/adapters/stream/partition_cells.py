@@ -71,8 +71,7 @@ class Lease(msgspec.Struct, frozen=True):
 class PartitionContent(msgspec.Struct, frozen=True, rename={"min_version": "floor", "reserved_up_to": "ceiling"}):
     """What is saved of a partition.
 
-    ``min_version``: every version that is made after this was written is above it. ``load``: records per second;
-    earlier versions of the reader leave it out.
+    ``min_version``: every version that is made after this was written is above it. ``load``: records per second.
     """
 
     owner: str

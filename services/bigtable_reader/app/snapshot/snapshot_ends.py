@@ -81,7 +81,7 @@ class BigtableSnapshotEnds:
         elif stream_ranges.resync_request is not None:
             self._log_if_lost(snapshot, stream_ranges.resync_request)
             if snapshot is not None and snapshot.announced and snapshot.complete_since and self._brings_all(snapshot):
-                await self._resync.heal(snapshot.run, self._rows.watching)  # announced by a reader that knows none
+                await self._resync.heal(snapshot.run, self._rows.watching)  # it was stored after that was announced
             if self._automatic:
                 await self._request(snapshot, stream_ranges)
 

@@ -89,12 +89,8 @@ class OwnedPart(OwnedRange[bytes]):
 
     def reads_under(self, min_version: int, now: Microseconds) -> None:
         """Remember that rows are read from a time on, by Bigtable's clock, to be published under a number."""
-        if self.min_version is None:
-            self.min_version, self.read_since = min_version, now
-            return
-        self.min_version = min(self.min_version, min_version)
-        if self.read_since is not None:  # or an older version, which keeps no times, has read some of it
-            self.read_since = min(self.read_since, now)
+        self.min_version = min_version if self.min_version is None else min(self.min_version, min_version)
+        self.read_since = now if self.read_since is None else min(self.read_since, now)
 
     def progress(self) -> PartProgress:
         """Return how far it is."""

@@ -12,9 +12,7 @@ from shared.reading.snapshot_watch import Hindrance
 
 _GIVE_UP: Final = "or give the snapshot up: `snapshot --cancel`"
 _READERS: Final = f"start readers (again where their END_TIMESTAMP is reached, without it), {_GIVE_UP}"
-WAITS: Final = Hindrance(
-    "no reader reads the stream of its keys just now, or an older version does: nothing tells what is newer", _READERS
-)
+WAITS: Final = Hindrance("no reader reads the stream of its keys just now: nothing tells what is newer", _READERS)
 """As far as the reader of a part knows."""
 _PAUSED: Final = Hindrance("the stream is paused", f"`resume` it, {_GIVE_UP}")
 _NO_READER: Final = Hindrance("no reader is there", "start one")
@@ -25,7 +23,7 @@ _UNTAKEN: Final = Hindrance(
 )
 _LOW: Final = Hindrance(
     "its rows are to win over all that was published before, and readers' numbers are not above that yet",
-    "that takes seconds; a reader of an older version keeps it waiting: upgrade that one",
+    "that takes seconds",
 )
 
 

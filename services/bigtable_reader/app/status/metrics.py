@@ -22,50 +22,36 @@ from services.bigtable_reader.core.stream.records import (
 from services.bigtable_reader.core.stream.sharing import unread
 from services.bigtable_reader.ports import VersionClock
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.metrics import ReaderMetrics
 from shared.reading.status import PAUSED, READING
-from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics, ReaderLag
 
 _SECOND: Final = 1_000_000
 
 
-class BigtablePrometheusMetrics:
+class BigtablePrometheusMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all key ranges of the key space have come."""
 
     def __init__(self, registry: CollectorRegistry, clock: VersionClock) -> None:
+        super().__init__(registry)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._clock = clock
-        records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
-        self._changes = {kind: records.labels(kind.lower()) for kind in get_args(ChangeKind)}
-        self._heartbeats, self._closings = records.labels("heartbeat"), records.labels("close_stream")
+        self._changes = {kind: self._records.labels(kind.lower()) for kind in get_args(ChangeKind)}
+        self._heartbeats, self._closings = self._records.labels("heartbeat"), self._records.labels("close_stream")
         self._rows = counter("millrace_reader_rows_read_back", "Rows that were read back after a change.")
         self._asked = counter("millrace_reader_read_backs_requested", "Records whose row was to be read back.")
-        self.publishing = PublishingMetrics(registry)
-        """What the publisher counts by itself."""
-        self.backlog = BacklogMetrics(registry)
-        """What waits for the consumer, and how long all stores still keep what waits."""
-        self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
         self._snapshot_rows = counter("millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.")
         self._snapshot_parts = gauge(
             "millrace_reader_snapshot_ranges_left",
             "Key ranges that snapshots have left to read, by all readers together.",
         )
-        self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
         self._uncovered = gauge(
             "millrace_reader_uncovered_ranges", "Key ranges that no partition covers, which is always 0."
         )
         self._unread = gauge("millrace_reader_unread_ranges", "Key ranges that no running reader has leased.")
-        self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
-        self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
         self._reconciled = counter(
             "millrace_partitions_reconciled", "Partitions that had waited for a merge that did not come."
         )
-        self._low_watermark = gauge(
-            "millrace_reader_low_watermark_timestamp_seconds",
-            "Unix time up to which every change is confirmed by Pub/Sub.",
-        )
-        self._lag = ReaderLag(registry)
         self._stalled = gauge(
             "millrace_reader_low_watermark_stalled_seconds",
             "How long the low watermark has not moved, while changes are still published.",
@@ -76,22 +62,8 @@ class BigtablePrometheusMetrics:
         )
         last_commit.set_function(lambda: self._newest / _SECOND)
         self._families = counter("millrace_reader_family_changes", "Changes of the table's column families.")
-        self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
-        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
-        self._leases_lost = counter(
-            "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
-        )
-        self._loses = gauge(
-            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
-        )
-        self._resync = gauge(
-            "millrace_reader_tables_needing_resync",
-            "Tables that are pending resync, by what changed their data without change records.",
-            ["kind"],
-        )
         self._kinds: set[str] = set(BigtableResyncKind)
         self._newest = 0
-        self._surveyed: Mapping[str, object] = {}
 
     def read(self, records: Sequence[StreamRecord]) -> None:
         """Count records that were read, users' and garbage collection's."""
@@ -116,10 +88,6 @@ class BigtablePrometheusMetrics:
         self._rows.inc(rows)
         self._asked.inc(records)
 
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-        self._published.inc(changes)
-
     def snapshot_read(self, rows: int) -> None:
         """Count rows of snapshots that Pub/Sub has confirmed."""
         self._snapshot_rows.inc(rows)
@@ -134,32 +102,17 @@ class BigtablePrometheusMetrics:
         self._merged.inc(merged)
         self._reconciled.inc(reconciled)
 
-    def lease_lost(self) -> None:
-        """Count a key range that was lost to another reader, or whose lease could not be renewed in time."""
-        self._leases_lost.inc()
-
     def families_changed(self) -> None:
         """Count that families were added or dropped."""
         self._families.inc()
 
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show for how long the change stream keeps what is not read yet, and for how long still the oldest of it."""
-        self._retention.set(retention.total_seconds())
-        self.backlog.stream_keeps(left)
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self._loses.set(1)
-
     def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Show how many key ranges are in which state, how far all have come, and since when that stands still."""
         states = Counting(state(stream_range, survey) for stream_range in survey.stream_ranges)
-        for name in STATES:
-            self._partitions.labels(name).set(states[name])
+        low, now = Nanoseconds(low_watermark * 1_000), Nanoseconds(self._clock.now() * 1_000)
+        self._reached({name: states[name] for name in STATES}, low, now)
         self._uncovered.set(len(uncovered(stream_range.range for stream_range in survey.stream_ranges)))
         self._unread.set(len(unread(survey)))
-        self._low_watermark.set(low_watermark / _SECOND)
-        self._lag.set(max(0, self._clock.now() - low_watermark) / _SECOND)
         self._stalled.set(stalled_for.total_seconds())
         self._paused.set(survey.paused_since is not None)
         found = set() if survey.resync_request is None else {finding.kind for finding in survey.resync_request.findings}
@@ -169,7 +122,7 @@ class BigtablePrometheusMetrics:
         self._surveyed = {
             "state": READING if survey.paused_since is None else PAUSED,
             "partitions": {name: states[name] for name in STATES},
-            "low_watermark": format_timestamp(Nanoseconds(low_watermark * 1_000)),
+            "low_watermark": format_timestamp(low),
             "low_watermark_stalled_seconds": stalled_for.total_seconds(),
             "needs_resync": needs_resync(survey),
         }

@@ -9,10 +9,10 @@ latest snapshot that had been asked for when it was found (`run`). No clock deci
   while a snapshot is completed is either seen by the reader that takes findings away, and kept by its number, or makes
   that write fail, and it is decided again.
 - A finding is stored before it is remembered what the table looks like now, and is taken away before it is remembered
-  that the end of the snapshot was announced. A crash in between does either again. Where a reader of an older version
-  has announced the end, the next inspection takes the finding away.
+  that the end of the snapshot was announced. A crash in between does either again. What is stored after the
+  end was announced of a later snapshot, the next inspection takes away.
 - Families are compared with those in the cell, and these are written together with the finding. So what two readers
-  see is found once, by the first of them, and a reader of an older version hides nothing: it leaves the cell as it is.
+  see is found once, by the first of them.
 - Of each kind there is one finding: what is found again is added to it, and the number moves on. So families that are
   dropped one after the other are healed by a snapshot that was asked for after the last of them.
 - What goes on for as long as readers do not stop (a profile that routes elsewhere) is found by each of them, and the
@@ -54,7 +54,7 @@ class BigtableResyncCause(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()
     """All that were dropped."""
     watching: str = ""
-    """The digest of what the last inspection watched: rows of that are meant. Empty: an older version's."""
+    """The digest of what the last inspection watched: rows of that are meant. Empty: none had inspected it."""
     options: tuple[str, ...] = ()
     """Those of the tables file that let in more than before."""
     times: int = 1
@@ -67,7 +67,7 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] | None = None
     findings: tuple[BigtableResyncCause, ...] = ()
     watching: Watching | None = None
-    """What the last inspection watched; None: an older version, which does not say it."""
+    """What the last inspection watched; None: none did yet."""
     writer: str = ""
     """Another one for each write, so that no value comes back."""
 
@@ -189,7 +189,7 @@ def _with(kept: Resync, found: BigtableResyncCause) -> Resync:
     if kept.watching is not None:
         found = replace(found, watching=kept.watching.digest)
     findings: dict[tuple[str, str], BigtableResyncCause] = {}
-    for one in (*kept.findings, found):  # among what is kept, too: once there was one for each set of families
+    for one in (*kept.findings, found):  # among what is kept, too: what is watched may have become the same
         same = findings.get((one.kind, one.watching))
         findings[one.kind, one.watching] = one if same is None else _together(same, one)
     return replace(kept, findings=tuple(findings.values()))

@@ -52,7 +52,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, rename={"min_versi
     min_version: int | None = None
     """The smallest number under which rows of it were published."""
     read_since: Microseconds | None = None
-    """A time before any of these was read, by Bigtable's clock; None where a reader that keeps none has read some."""
+    """A time before any of these was read, by Bigtable's clock; None where none was."""
     rows: int = 0
     state: PartState = PartState.REQUESTED
     owner: str = ""
@@ -84,13 +84,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, rename={"announced": "
     announced: bool = False
     """Whether its end was published."""
     watching: str = ""
-    """The digest of what its requester watched; empty: an older version, which does not say it."""
+    """The digest of what its requester watched."""
     whole_before: int = 0
     """The latest one before it that covered all rows; 0: none."""
 
     def is_of(self, watching: str) -> bool:
         """Return whether its requester watches the same: no other brings all that is meant by it."""
-        return self.watching in ("", watching)
+        return self.watching == watching
 
     @property
     def latest_whole(self) -> int:
@@ -114,12 +114,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, rename={"announced": "
         """Return a time before any row of it was read, by Bigtable's clock.
 
         A number between versions is no time: it may be ahead of all clocks by as much as any reader's clock ever was,
-        and by a reserve of versions for each owner that was lost. So what is compared with times is this. Where a part
-        knows none (a reader of an older release has read of it), it is when the snapshot was asked for, by whose clock
-        ever.
+        and by a reserve of versions for each owner that was lost. So what is compared with times is this. Where
+        no part was read, it is when the snapshot was asked for, by whose clock ever.
         """
-        times = [part.read_since for part in self.parts if part.min_version is not None]
-        return min((self.requested_at if time is None else time for time in times), default=self.requested_at)
+        return min((part.read_since for part in self.parts if part.read_since is not None), default=self.requested_at)
 
     @property
     def unannounced(self) -> bool:

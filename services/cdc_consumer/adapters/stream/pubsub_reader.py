@@ -25,18 +25,12 @@ from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailabl
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions
 from services.cdc_consumer.adapters.stream.data_files import DataFile
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
-from services.cdc_consumer.adapters.stream.pulling import (
-    Puller,
-    PullLimits,
-    ack_deadline_of,
-    ack_ids,
-    to_record_batch,
-)
+from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
+from shared.pubsub.leases import PubsubLeases, ack_deadline_of
 from shared.pubsub.stubs import PullResponse
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED

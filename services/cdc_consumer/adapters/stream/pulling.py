@@ -18,15 +18,13 @@ import grpc
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
 from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
+from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import (
-    GetSubscriptionRequest,
     PullRequest,
-    get_subscription_stub,
     pull_stub,
     routing,
 )
@@ -193,16 +191,6 @@ class Puller:
             self._leases.release(ids)
             self.given_back += len(ids)
             structlog.get_logger().info("messages_given_back", messages=len(ids))
-
-
-def ack_deadline_of(channel: grpc.Channel, subscription: str) -> timedelta:
-    """Return how long a subscription's messages are leased for."""
-    request = GetSubscriptionRequest(subscription=subscription)
-    with pubsub_errors(f"read subscription {subscription}"):
-        found = get_subscription_stub(channel)(
-            request, timeout=_TIMEOUT, metadata=routing("subscription", subscription)
-        )
-    return timedelta(seconds=found.ack_deadline_seconds or 10)
 
 
 def ack_ids(response: Any) -> list[str]:

@@ -10,7 +10,7 @@ of them would be a flood to the consumer.
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,6 +27,7 @@ from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
+from shared.runtime.portions import cut
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -137,7 +138,8 @@ class Replay:
 
     def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
         pace, comebacks = _Pace(order.rate), Comebacks(self._store)
-        for chunk in _chunks(self._store.in_replay_order(order.selection)):
+        letters = self._store.in_replay_order(order.selection)
+        for chunk in cut(letters, lambda one: len(one.letter.data), _CHUNK_BYTES, _CHUNK):
             if self._stop.requested:
                 outcome.stopped = True
                 break
@@ -286,20 +288,6 @@ def _within(
             return judged[:place], True
         outcome.verdicts[one.verdict] += 1
     return judged, False
-
-
-def _chunks(letters: Iterable[StoredDeadLetter]) -> Iterator[Sequence[StoredDeadLetter]]:
-    """Yield dead letters a few at a time: bounded in number and in bytes, whatever their sizes."""
-    chunk: list[StoredDeadLetter] = []
-    size = 0
-    for one in letters:
-        if chunk and (len(chunk) == _CHUNK or size + len(one.letter.data) > _CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(one)
-        size += len(one.letter.data)
-    if chunk:
-        yield chunk
 
 
 def _ids(letters: Sequence[StoredDeadLetter]) -> Sequence[DeadLetterId]:

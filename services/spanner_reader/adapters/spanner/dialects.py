@@ -157,7 +157,7 @@ def quoted(dialect: Dialect, name: str) -> str:
 _PARTITIONS: Final = """SELECT p.token, p.parents,
   ARRAY(SELECT parent.token FROM {parents_of_p} AS name JOIN {table} AS parent ON parent.token = name
         WHERE parent.state = 'FINISHED') AS finished_parents,
-  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, {load} AS load, {now} AS now
+  p.start_timestamp, p.state, p.watermark, p.owner, p.lease_until, p.fencing, p.load, {now} AS now
 FROM {table}{by_state} AS p"""
 _UNFINISHED: Final = "IN ('CREATED', 'SCHEDULED', 'RUNNING')"
 """Not `!= 'FINISHED'`, which an index does not answer."""
@@ -170,9 +170,7 @@ LIMIT 1000"""
 _EXIST: Final = """SELECT table_name FROM information_schema.tables
 WHERE table_schema = '{default_schema}' AND {named}
 UNION ALL SELECT index_name FROM information_schema.indexes
-WHERE table_schema = '{default_schema}' AND index_name = '{index}' AND index_state = 'READ_WRITE'
-UNION ALL SELECT column_name FROM information_schema.columns
-WHERE table_schema = '{default_schema}' AND table_name = '{name}' AND column_name = 'load'"""
+WHERE table_schema = '{default_schema}' AND index_name = '{index}' AND index_state = 'READ_WRITE'"""
 _SURVEY: Final = "SELECT {now}, ARRAY(SELECT owner FROM {readers} WHERE present_until >= {now})"
 _FINISHED: Final = "SELECT COUNT(*) FROM {table}{by_state} WHERE state = 'FINISHED'"
 _STREAMS: Final = "SELECT DISTINCT change_stream FROM {table}"
@@ -205,12 +203,10 @@ class PartitionSql:
     """The statements of a partition table and of the table of its readers."""
 
     create: tuple[str, ...]
-    complete: tuple[str, ...]
-    """What is added to tables that an earlier version has made."""
     index: str
     """The name of the index of states."""
     exist: str
-    """The names of the tables, of the index, and of the column of loads: those that there are.
+    """The names of the tables and of the index: those that there are.
 
     An index that is still being made is listed by Spanner, and is not there: a query that names it fails.
     """
@@ -233,163 +229,103 @@ class PartitionSql:
     """One row: the topic, and who reads."""
 
 
-_GOOGLESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
-  token STRING(MAX) NOT NULL,
-  change_stream STRING(MAX) NOT NULL,
-  parents ARRAY<STRING(MAX)> NOT NULL,
-  start_timestamp TIMESTAMP NOT NULL,
-  end_timestamp TIMESTAMP,
-  state STRING(16) NOT NULL,
-  watermark TIMESTAMP NOT NULL,
-  owner STRING(MAX),
-  lease_until TIMESTAMP,
-  fencing INT64 NOT NULL,
-  created_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
-  scheduled_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-  running_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-) PRIMARY KEY (token)"""
-_GOOGLESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
-  owner STRING(MAX) NOT NULL,
-  present_until TIMESTAMP NOT NULL,
-) PRIMARY KEY (owner)"""
-_GOOGLESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
-  source_table STRING(MAX) NOT NULL,
-  shape STRING(MAX) NOT NULL,
-  needs_resync STRING(MAX),
-  since TIMESTAMP,
-  looked_at TIMESTAMP NOT NULL,
-) PRIMARY KEY (source_table)"""
-_GOOGLESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
-  source_table STRING(MAX) NOT NULL,
-  range_number INT64 NOT NULL,
-  run INT64 NOT NULL,
-  range_after STRING(MAX),
-  range_until STRING(MAX),
-  last_key STRING(MAX),
-  read_timestamp TIMESTAMP NOT NULL,
-  first_read_timestamp TIMESTAMP NOT NULL,
-  row_count INT64 NOT NULL,
-  state STRING(16) NOT NULL,
-  owner STRING(MAX),
-  lease_until TIMESTAMP,
-  fencing INT64 NOT NULL,
-  requested_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
-  finished_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-) PRIMARY KEY (source_table, range_number)"""
-_GOOGLESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
-  source_table STRING(MAX) NOT NULL,
-  since TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
-  paused_at TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
-  resumed_at TIMESTAMP OPTIONS (allow_commit_timestamp = true),
-) PRIMARY KEY (source_table)"""
-_GOOGLESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
-  only_row INT64 NOT NULL,
-  topic STRING(MAX) NOT NULL,
-) PRIMARY KEY (only_row)"""
-_POSTGRESQL_DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
-  token varchar NOT NULL,
-  change_stream varchar NOT NULL,
-  parents varchar[] NOT NULL,
-  start_timestamp timestamptz NOT NULL,
-  end_timestamp timestamptz,
-  state varchar(16) NOT NULL,
-  watermark timestamptz NOT NULL,
-  owner varchar,
-  lease_until timestamptz,
-  fencing bigint NOT NULL,
-  created_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
-  scheduled_at SPANNER.COMMIT_TIMESTAMP,
-  running_at SPANNER.COMMIT_TIMESTAMP,
-  finished_at SPANNER.COMMIT_TIMESTAMP,
-  PRIMARY KEY (token)
-)"""
-_POSTGRESQL_READERS_DDL: Final = """CREATE TABLE IF NOT EXISTS {readers} (
-  owner varchar NOT NULL,
-  present_until timestamptz NOT NULL,
-  PRIMARY KEY (owner)
-)"""
-
-
-_POSTGRESQL_SHAPES_DDL: Final = """CREATE TABLE IF NOT EXISTS {shapes} (
-  source_table varchar NOT NULL,
-  shape varchar NOT NULL,
-  needs_resync varchar,
-  since timestamptz,
-  looked_at timestamptz NOT NULL,
-  PRIMARY KEY (source_table)
-)"""
-_POSTGRESQL_SNAPSHOTS_DDL: Final = """CREATE TABLE IF NOT EXISTS {snapshots} (
-  source_table varchar NOT NULL,
-  range_number bigint NOT NULL,
-  run bigint NOT NULL,
-  range_after varchar,
-  range_until varchar,
-  last_key varchar,
-  read_timestamp timestamptz NOT NULL,
-  first_read_timestamp timestamptz NOT NULL,
-  row_count bigint NOT NULL,
-  state varchar(16) NOT NULL,
-  owner varchar,
-  lease_until timestamptz,
-  fencing bigint NOT NULL,
-  requested_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
-  finished_at SPANNER.COMMIT_TIMESTAMP,
-  PRIMARY KEY (source_table, range_number)
-)"""
-
-_POSTGRESQL_PAUSES_DDL: Final = """CREATE TABLE IF NOT EXISTS {pauses} (
-  source_table varchar NOT NULL,
-  since SPANNER.COMMIT_TIMESTAMP NOT NULL,
-  paused_at SPANNER.COMMIT_TIMESTAMP NOT NULL,
-  resumed_at SPANNER.COMMIT_TIMESTAMP,
-  PRIMARY KEY (source_table)
-)"""
-_POSTGRESQL_TOPIC_DDL: Final = """CREATE TABLE IF NOT EXISTS {topic} (
-  only_row bigint NOT NULL,
-  topic varchar NOT NULL,
-  PRIMARY KEY (only_row)
-)"""
-_COMPLETE: Final = (
-    "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS load {number}",
-    "CREATE INDEX IF NOT EXISTS {index} ON {table} (state)",
+_TABLES: Final = (
+    (
+        "table",
+        "token",
+        """token {text} NOT NULL,
+  change_stream {text} NOT NULL,
+  parents {texts} NOT NULL,
+  start_timestamp {time} NOT NULL,
+  end_timestamp {time},
+  state {state} NOT NULL,
+  watermark {time} NOT NULL,
+  owner {text},
+  lease_until {time},
+  fencing {number} NOT NULL,
+  created_at {commit_time} NOT NULL{pending},
+  scheduled_at {commit_time}{pending},
+  running_at {commit_time}{pending},
+  finished_at {commit_time}{pending},
+  load {number}""",
+    ),
+    ("readers", "owner", "owner {text} NOT NULL, present_until {time} NOT NULL"),
+    (
+        "shapes",
+        "source_table",
+        """source_table {text} NOT NULL,
+  shape {text} NOT NULL,
+  needs_resync {text},
+  since {time},
+  looked_at {time} NOT NULL""",
+    ),
+    (
+        "snapshots",
+        "source_table, range_number",
+        """source_table {text} NOT NULL,
+  range_number {number} NOT NULL,
+  run {number} NOT NULL,
+  range_after {text},
+  range_until {text},
+  last_key {text},
+  read_timestamp {time} NOT NULL,
+  first_read_timestamp {time} NOT NULL,
+  row_count {number} NOT NULL,
+  state {state} NOT NULL,
+  owner {text},
+  lease_until {time},
+  fencing {number} NOT NULL,
+  requested_at {commit_time} NOT NULL{pending},
+  finished_at {commit_time}{pending}""",
+    ),
+    (
+        "pauses",
+        "source_table",
+        """source_table {text} NOT NULL,
+  since {commit_time} NOT NULL{pending},
+  paused_at {commit_time} NOT NULL{pending},
+  resumed_at {commit_time}{pending}""",
+    ),
+    ("topic", "only_row", "only_row {number} NOT NULL, topic {text} NOT NULL"),
 )
-"""In both dialects alike. A version that knows neither reads and writes the other columns as before."""
-_GOOGLESQL_TABLES: Final = (
-    _GOOGLESQL_DDL,
-    _GOOGLESQL_READERS_DDL,
-    _GOOGLESQL_SHAPES_DDL,
-    _GOOGLESQL_SNAPSHOTS_DDL,
-    _GOOGLESQL_PAUSES_DDL,
-    _GOOGLESQL_TOPIC_DDL,
-)
-_POSTGRESQL_TABLES: Final = (
-    _POSTGRESQL_DDL,
-    _POSTGRESQL_READERS_DDL,
-    _POSTGRESQL_SHAPES_DDL,
-    _POSTGRESQL_SNAPSHOTS_DDL,
-    _POSTGRESQL_PAUSES_DDL,
-    _POSTGRESQL_TOPIC_DDL,
-)
+"""Each table, its key and its columns."""
+_INDEX: Final = "CREATE INDEX IF NOT EXISTS {index} ON {table} (state)"
+_GOOGLESQL_CREATE: Final = "CREATE TABLE IF NOT EXISTS {name} (\n  {columns}\n) PRIMARY KEY ({key})"
+_POSTGRESQL_CREATE: Final = "CREATE TABLE IF NOT EXISTS {name} (\n  {columns},\n  PRIMARY KEY ({key})\n)"
+_GOOGLESQL_TYPES: Final = {
+    "text": "STRING(MAX)",
+    "texts": "ARRAY<STRING(MAX)>",
+    "state": "STRING(16)",
+    "number": "INT64",
+    "time": "TIMESTAMP",
+    "commit_time": "TIMESTAMP",
+    "pending": " OPTIONS (allow_commit_timestamp = true)",
+}
+_POSTGRESQL_TYPES: Final = {
+    "text": "varchar",
+    "texts": "varchar[]",
+    "state": "varchar(16)",
+    "number": "bigint",
+    "time": "timestamptz",
+    "commit_time": "SPANNER.COMMIT_TIMESTAMP",
+    "pending": "",
+}
 
 
-def partition_sql(dialect: Dialect, table: str, *, complete: bool = True) -> PartitionSql:
-    """Return the statements of a partition table of that name; tokens and times are the parameter.
-
-    Not ``complete``: without the index of states and the column of loads, which earlier versions do not make.
-    """
+def partition_sql(dialect: Dialect, table: str) -> PartitionSql:
+    """Return the statements of a partition table of that name; tokens and times are the parameter."""
     if dialect is Dialect.GOOGLESQL:
-        ddl = _GOOGLESQL_TABLES
+        create, types = _GOOGLESQL_CREATE, _GOOGLESQL_TYPES
         default_schema = ""
         names = {"now": "CURRENT_TIMESTAMP()", "p1": "@p1"}
         within = "{value} IN UNNEST({array})"
-        parents, by_state, number = "UNNEST(p.parents)", "@{{FORCE_INDEX={index}}}", "INT64"
+        parents, by_state = "UNNEST(p.parents)", "@{{FORCE_INDEX={index}}}"
     else:
-        ddl = _POSTGRESQL_TABLES
+        create, types = _POSTGRESQL_CREATE, _POSTGRESQL_TYPES
         default_schema = "public"
         names = {"now": "CURRENT_TIMESTAMP", "p1": "$1"}
         within = "{value} = ANY({array})"
-        parents, by_state, number = "unnest(p.parents)", "/*@ FORCE_INDEX = {index} */", "bigint"
+        parents, by_state = "unnest(p.parents)", "/*@ FORCE_INDEX = {index} */"
 
     def one_of(value: str, array: str) -> str:
         return within.format(value=value, array=array)
@@ -399,18 +335,17 @@ def partition_sql(dialect: Dialect, table: str, *, complete: bool = True) -> Par
         names[what] = f"{quote}{table}{suffix}{quote}"
     index = f"{table}_by_state"
     names["index"] = f"{quote}{index}{quote}"
-    by_state = by_state.format(**names) if complete else ""
-    load = "p.load" if complete else "NULL"
+    by_state = by_state.format(**names)
     partitions, unfinished = (
-        _PARTITIONS.format(**names, parents_of_p=parents, by_state=hint, load=load) for hint in ("", by_state)
+        _PARTITIONS.format(**names, parents_of_p=parents, by_state=hint) for hint in ("", by_state)
+    )
+    tables = (
+        create.format(name=names[which], columns=columns.format(**types), key=key) for which, key, columns in _TABLES
     )
     return PartitionSql(
-        create=tuple(statement.format(**names) for statement in ddl),
-        complete=tuple(statement.format(**names, number=number) for statement in _COMPLETE),
+        create=(*tables, _INDEX.format(**names)),
         index=index,
-        exist=_EXIST.format(
-            default_schema=default_schema, named=one_of("table_name", names["p1"]), index=index, name=table
-        ),
+        exist=_EXIST.format(default_schema=default_schema, named=one_of("table_name", names["p1"]), index=index),
         now=f"SELECT {names['now']}",
         survey=_SURVEY.format(**names),
         finished=_FINISHED.format(**names, by_state=by_state),

@@ -69,8 +69,6 @@ class SpannerPartitionStore:
         """By Spanner's clock."""
         self._counted_beside: frozenset[PartitionToken] | None = None
         """The partitions that were not finished then."""
-        self._complete = True
-        """False where an earlier version has made the tables, and they lack what this one adds."""
 
     @property
     def _tables(self) -> Sequence[str]:
@@ -79,33 +77,19 @@ class SpannerPartitionStore:
 
     @property
     def _sql(self) -> PartitionSql:
-        return partition_sql(self._database.dialect, self._table, complete=self._complete)
+        return partition_sql(self._database.dialect, self._table)
 
     async def create_table(self) -> None:
-        """Make the tables and complete them; the right to change the schema is needed only where that is to be done."""
-        log = structlog.get_logger().bind(table=self._table, database=self._database.name)
+        """Make the tables; the right to change the schema is needed only where that is to be done."""
         if not await self.exists():
-            await self._database.change_schema(*self._sql.create, *self._sql.complete)
-            log.info("partition_table_created")
-        elif not self._complete:
-            try:
-                await self._database.change_schema(*self._sql.complete)
-            except MisconfiguredError as error:
-                statements = "; ".join(self._sql.complete)
-                raise MisconfiguredError(
-                    "partition-table-outdated",
-                    f"{error.message}. This version needs more of the partition table than the one that made it. Grant "
-                    f"roles/spanner.databaseUser on {self._database.name}, or have its owner run: {statements}",
-                ) from error
-            log.info("partition_table_completed")
-        self._complete = True
+            await self._database.change_schema(*self._sql.create)
+            log = structlog.get_logger()
+            log.info("partition_table_created", table=self._table, database=self._database.name)
 
     async def exists(self) -> bool:
-        """Return whether the tables are there; they may be those of an earlier version, which are read as they are."""
+        """Return whether the tables and their index are there."""
         found = await self._database.query(Statement(self._sql.exist, {"p1": strings(self._tables)}))
-        names = {str(name) for (name,) in found}
-        self._complete = names.isdisjoint(self._tables) or {self._sql.index, "load"} <= names
-        return names.issuperset(self._tables)
+        return {str(name) for (name,) in found}.issuperset([*self._tables, self._sql.index])
 
     async def is_empty(self) -> bool:
         """Return whether no partition is known; MisconfiguredError if those known are another change stream's."""

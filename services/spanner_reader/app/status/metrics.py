@@ -1,9 +1,7 @@
 """The reader's metrics, for Prometheus."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -12,44 +10,21 @@ from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind, SpannerResyncRequest
 from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.metrics import ReaderMetrics
 from shared.reading.status import PAUSED, READING
-from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics, ReaderLag, TableLabels
-
-_SECOND: Final = 1_000_000_000
+from shared.runtime.metrics import TableLabels
 
 
-class SpannerPrometheusMetrics:
+class SpannerPrometheusMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all partitions have come."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
-        self._records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
         self._changes = counter("millrace_reader_changes", "Changes that this reader has read.")
-        self.publishing = PublishingMetrics(registry)
-        """What the publisher counts by itself."""
-        self.backlog = BacklogMetrics(registry)
-        """What waits for the consumer, and how long all stores still keep what waits."""
-        self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
         self._late = counter("millrace_reader_late_records", "Records that came after a heartbeat that excluded them.")
-        self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
-        self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
-        self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
-        self._low_watermark = gauge(
-            "millrace_reader_low_watermark_timestamp_seconds",
-            "Unix time up to which every change is confirmed by Pub/Sub.",
-        )
-        self._loses = gauge(
-            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
-        )
         self._resync_requests: Sequence[Mapping[str, object]] = ()
-        self._surveyed: Mapping[str, object] = {}
-        self._resync = gauge(
-            "millrace_reader_tables_needing_resync",
-            "Tables that are pending resync, by what changed their data without change records.",
-            ["kind"],
-        )
         self._snapshot_rows = counter(
             "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"]
         )
@@ -60,8 +35,6 @@ class SpannerPrometheusMetrics:
         )
         self._tables = TableLabels()
         self._ranges_shown: Collection[str] = ()
-        self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
-        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
         self._paused_tables = gauge(
             "millrace_reader_paused_tables", "Tables that are paused and whose changes are dropped."
         )
@@ -87,20 +60,12 @@ class SpannerPrometheusMetrics:
             "millrace_reader_completion_failures",
             "Reads that were to complete rows and failed, and changes that cannot be completed.",
         )
-        self._leases_lost = counter(
-            "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
-        )
         self._pauses = Pauses(Nanoseconds(0))
-        self._lag = ReaderLag(registry)
 
     def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
         """Count records of one kind that were read, and the changes in them."""
         self._records.labels(kind).inc(records)
         self._changes.inc(changes)
-
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-        self._published.inc(changes)
 
     def reshaped(self, split: int, merged: int) -> None:
         """Count partitions that were split and merged."""
@@ -136,15 +101,6 @@ class SpannerPrometheusMetrics:
         """Count a read that was to complete rows and failed, or a change that cannot be completed."""
         self._completion_failures.inc()
 
-    def lease_lost(self) -> None:
-        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
-        self._leases_lost.inc()
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
-        self._retention.set(retention.total_seconds())
-        self.backlog.stream_keeps(left)
-
     def paused(self, pauses: Pauses) -> None:
         """Show what is paused."""
         self._pauses = pauses
@@ -154,10 +110,6 @@ class SpannerPrometheusMetrics:
     def violated(self) -> None:
         """Count a record that was returned after a heartbeat which said that it would not come."""
         self._late.inc()
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self._loses.set(1)
 
     def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
         """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
@@ -169,10 +121,7 @@ class SpannerPrometheusMetrics:
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""
-        for state, count in states.items():
-            self._partitions.labels(state).set(count)
-        self._low_watermark.set(low_watermark / _SECOND)
-        self._lag.set(max(0, now - low_watermark) / _SECOND)
+        self._reached(states, low_watermark, now)
         self._surveyed = {
             "state": READING if self._pauses.stream is None else PAUSED,
             "paused_tables": paused_tables(self._pauses),

@@ -75,7 +75,7 @@ class ColumnShape:
     """By the tables file of the inspecting reader; then it is not written."""
     since: Nanoseconds = _NO_TIME
     """The time of the first inspection from which on all have had it, watched. A later record without it shows that
-    the column was dropped. 0 where it is not watched, and where it was not stored."""
+    the column was dropped. 0 where it is not watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,6 @@ def _kinds(
             return {SpannerResyncKind.TABLE_RENAMED: ()}  # a rename takes the rows along, and no record says so
         # All rows of a table that was made under a stream of everything are in the stream.
         return {} if born_watched else {SpannerResyncKind.TABLE_WATCHED: ()}
-    if not before.watched and not before.columns:  # it was never in the stream, so nothing is known of its key
-        return {SpannerResyncKind.TABLE_WATCHED: ()}
     if before.gone or before.key != now.key or any(one.is_key and one.name in before.dropped for one in now.columns):
         return {SpannerResyncKind.TABLE_AGAIN: ()}
     if not before.watched or (before.history and not now.history):
@@ -367,7 +365,7 @@ def _as_sighted(
     That is what a record lacks from after the first inspection that had it, whether it was read before the next one or
     long after; and what only records have, before one that lacks it, or before an inspection that does.
     """
-    tables = {name: _remembered_since(table, old.at) for name, table in old.tables.items()}
+    tables = dict(old.tables)
     only_shown: dict[str, set[str]] = {}
     away_since: dict[str, Nanoseconds] = {}
     for seen in sorted(sightings, key=lambda one: one.at):
@@ -386,14 +384,6 @@ def _as_sighted(
         left = shown - (new.tables[name].watched_names if name in new.tables else set())
         tables[name] = replace(tables[name], dropped=tables[name].dropped | left)
     return replace(old, tables=tables), away_since
-
-
-def _remembered_since(table: TableShape, at: Nanoseconds) -> TableShape:
-    """Return a table as an older version stored it, without the times of its columns: they get that inspection's."""
-    names = table.watched_names
-    if all(column.since for column in table.columns if column.name in names):
-        return table
-    return _dated(table, at)
 
 
 def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:

@@ -8,8 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.stream.leases import PubsubLeases
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.pubsub.leases import PubsubLeases, ack_deadline_of
+from shared.pubsub.stubs import Subscription
 from shared.runtime.stop import Stop
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 
@@ -213,3 +214,8 @@ def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsu
 
     assert still_waiting
     assert order == ["extended", "given back"]
+
+
+def test_the_subscription_says_how_long_it_leases() -> None:
+    channel: Any = FakeChannel(lambda _name, _request: Subscription(ack_deadline_seconds=60))
+    assert ack_deadline_of(channel, "projects/p/subscriptions/s") == timedelta(seconds=60)

@@ -14,12 +14,15 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.stubs import (
     AcknowledgeRequest,
+    GetSubscriptionRequest,
     ModifyAckDeadlineRequest,
     acknowledge_stub,
+    get_subscription_stub,
     modify_ack_deadline_stub,
     routing,
 )
-from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.clock import SystemClock
+from shared.runtime.portions import cut
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 
@@ -27,6 +30,7 @@ LONGEST_DEADLINE: Final = timedelta(seconds=600)  # Pub/Sub takes no longer one
 _REQUEST_BYTES: Final = 480_000  # Pub/Sub's limit is 512 KiB; an ack id of the service has about 200 bytes
 _IN_FLIGHT: Final = 4
 _TIMEOUT: Final = 10.0
+_TIMEOUT_OF_READING: Final = 30.0
 _RETRY_BUDGET: Final = timedelta(seconds=30)
 _AGAIN: Final = 1.0  # seconds after which a failed extension is tried again
 
@@ -41,8 +45,9 @@ class PubsubLeases:
         ack_deadline: timedelta,
         stop: Stop,
         budget: timedelta = _RETRY_BUDGET,
-        clock: Clock | None = None,
+        timeout: float = _TIMEOUT,
     ) -> None:
+        """``budget``: how long what fails transiently is sent again; ``timeout``: of each call, in seconds."""
         self._acknowledge = acknowledge_stub(channel)
         self._modify = modify_ack_deadline_stub(channel)
         self._subscription = subscription
@@ -50,7 +55,8 @@ class PubsubLeases:
         self._ack_deadline = ack_deadline
         self._stop = stop
         self._budget = budget
-        self._clock = clock or SystemClock()
+        self._timeout = timeout
+        self._clock = SystemClock()
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
         self.acked = 0
@@ -65,8 +71,7 @@ class PubsubLeases:
         Their leases are kept until that has succeeded.
         """
         requests = [
-            AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk)
-            for chunk in _chunks(self._subscription, ack_ids)
+            AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk) for chunk in self._portions(ack_ids)
         ]
         self._send("acknowledge", self._acknowledge, requests)
         self._let_go(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
@@ -142,8 +147,12 @@ class PubsubLeases:
             ModifyAckDeadlineRequest(
                 subscription=self._subscription, ack_ids=chunk, ack_deadline_seconds=ceil(deadline.total_seconds())
             )
-            for chunk in _chunks(self._subscription, ack_ids)
+            for chunk in self._portions(ack_ids)
         ]
+
+    def _portions(self, ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Cut ack ids into requests below Pub/Sub's limit."""
+        return cut(ack_ids, lambda one: len(one) + 4, _REQUEST_BYTES - len(self._subscription))
 
     def _send(self, what: str, stub: Any, requests: Sequence[Any]) -> None:
         """Send all requests, and those that fail transiently again, until the budget is spent or a stop ends it."""
@@ -161,7 +170,7 @@ class PubsubLeases:
         failures = []
         for start in range(0, len(requests), _IN_FLIGHT):
             calls = [
-                (request, stub.future(request, timeout=_TIMEOUT, metadata=self._metadata))
+                (request, stub.future(request, timeout=self._timeout, metadata=self._metadata))
                 for request in requests[start : start + _IN_FLIGHT]
             ]
             for request, call in calls:
@@ -181,6 +190,12 @@ class Keeper:
         self._lock = threading.Lock()
         self._extending = threading.Lock()
         self._ended = threading.Event()
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """Return the leases that are kept."""
+        with self._lock:
+            return list(self._ids)
 
     def add(self, ack_ids: Iterable[str]) -> None:
         """Keep these leases too."""
@@ -221,8 +236,7 @@ class Keeper:
     def _turn(self) -> float:
         """Extend once; return after how many seconds to do so again."""
         with self._extending:
-            with self._lock:
-                ack_ids = list(self._ids)
+            ack_ids = self.kept
             if not ack_ids:
                 return self._every
             try:
@@ -234,13 +248,9 @@ class Keeper:
         return self._every
 
 
-def _chunks(subscription: str, ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Cut ack ids into requests below Pub/Sub's limit."""
-    start, size = 0, len(subscription)
-    for index, ack_id in enumerate(ack_ids):
-        size += len(ack_id) + 4
-        if size > _REQUEST_BYTES and index > start:
-            yield ack_ids[start:index]
-            start, size = index, len(subscription) + len(ack_id) + 4
-    if start < len(ack_ids):
-        yield ack_ids[start:]
+def ack_deadline_of(channel: grpc.Channel, subscription: str, timeout: float = _TIMEOUT_OF_READING) -> timedelta:
+    """Return how long a subscription's messages are leased for."""
+    request = GetSubscriptionRequest(subscription=subscription)
+    with pubsub_errors(f"read subscription {subscription}"):
+        found = get_subscription_stub(channel)(request, timeout=timeout, metadata=routing("subscription", subscription))
+    return timedelta(seconds=found.ack_deadline_seconds or 10)

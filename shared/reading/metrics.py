@@ -1,0 +1,74 @@
+"""What both readers count and show, for Prometheus."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from shared.contracts.timestamps import Nanoseconds
+from shared.runtime.backlog import BacklogMetrics
+from shared.runtime.metrics import PublishingMetrics, ReaderLag
+
+_SECOND: Final = 1_000_000_000
+
+
+class ReaderMetrics:
+    """Counts what is published, and shows how far all partitions have come. A reader adds what its source has."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
+        self.publishing = PublishingMetrics(registry)
+        """What the publisher counts by itself."""
+        self.backlog = BacklogMetrics(registry)
+        """What waits for the consumer, and how long all stores still keep what waits."""
+        self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
+        self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
+        self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
+        self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
+        self._low_watermark = gauge(
+            "millrace_reader_low_watermark_timestamp_seconds",
+            "Unix time up to which every change is confirmed by Pub/Sub.",
+        )
+        self._lag = ReaderLag(registry)
+        self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
+        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
+        self._leases_lost = counter(
+            "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
+        )
+        self._loses = gauge(
+            "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
+        )
+        self._resync = gauge(
+            "millrace_reader_tables_needing_resync",
+            "Tables that are pending resync, by what changed their data without change records.",
+            ["kind"],
+        )
+        self._surveyed: Mapping[str, object] = {}
+
+    def published(self, changes: int) -> None:
+        """Count changes that Pub/Sub has confirmed."""
+        self._published.inc(changes)
+
+    def lease_lost(self) -> None:
+        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
+        self._leases_lost.inc()
+
+    def kept_for(self, retention: timedelta, left: timedelta) -> None:
+        """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
+        self._retention.set(retention.total_seconds())
+        self.backlog.stream_keeps(left)
+
+    def topic_loses(self) -> None:
+        """Show that the topic does not keep what is published to it."""
+        self._loses.set(1)
+
+    def _reached(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
+        """Show how many partitions are in which state, and how far all of them have come."""
+        for state, count in states.items():
+            self._partitions.labels(state).set(count)
+        self._low_watermark.set(low_watermark / _SECOND)
+        self._lag.set(max(0, now - low_watermark) / _SECOND)
