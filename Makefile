@@ -90,7 +90,7 @@ alerts: ## the case of each alert rule; needs promtool
 	@promtool check rules deploy/alerts/*.yaml
 	@promtool test rules deploy/alerts/cases/*.yaml
 
-deploy-checks: install build/deploy/.installed ## the Terraform module and the chart (tests/deploy); needs terraform, and go or helm
+deploy-checks: install build/deploy/.installed ## the Terraform module and the chart (tests/deploy); needs terraform and go
 	@$(PYTEST) tests/deploy
 build/deploy/.installed: build/deploy/.packages tests/deploy/tools.sh
 	@tests/deploy/tools.sh
