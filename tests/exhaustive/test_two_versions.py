@@ -60,7 +60,7 @@ def consumer_module() -> str:
     return ON_SPARK
 
 
-def test_an_upgrade_and_the_way_back_under_load_lose_nothing(deployment: Deployment, before: Path) -> None:
+def test_an_upgrade_and_the_way_back_under_load_lose_nothing(before: Path, deployment: Deployment) -> None:
     load, older = Load(deployment.rig, deployment.source), {"PYTHONPATH": str(before)}
     deployment.start(*ALL, **older)
     with load.running():
