@@ -45,7 +45,7 @@ quick: install ## what a commit must pass: minutes, without Java or emulators
 test: needs quick archive contract pipeline ## everything that a change must pass
 
 test-all: export SEEDS = 100
-test-all: tools clients alerts deploy-checks test browser build/spark/.installed ## `make test` with every seed, replicas that come and go, the benchmarks at a tiny size, older versions of Spark, `make clients`, `make alerts`, `make deploy-checks`, `make browser`
+test-all: tools clients alerts deploy-checks test browser build/spark/.installed ## `make test` with every seed, replicas that come and go, two versions side by side, moves and recoveries, the benchmarks at a tiny size, older versions of Spark, `make clients`, `make alerts`, `make deploy-checks`, `make browser`
 	@$(PYTEST) tests/exhaustive
 
 lint: install ## ruff: lint and format

@@ -12,6 +12,7 @@ from typing import Any
 from deploy.local.platform.processes import Processes, wait_until
 from deploy.local.platform.services import TIMEOUT, Service, start_reader
 from deploy.local.platform.source import SpannerInstance, Write
+from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.comparison import compare_tables
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
@@ -20,6 +21,9 @@ from tests.e2e.standing import Standing
 
 SOON = timedelta(seconds=60)
 """How long anything may take on a busy machine before a test says that it did not happen."""
+SHORT_PAUSE = timedelta(milliseconds=20)
+PAUSE = timedelta(milliseconds=200)
+"""Between two comparisons of whole tables, which take the processor from what they wait for."""
 
 SCHEMA = (
     """CREATE TABLE Singers_{number} (Id INT64 NOT NULL, Name STRING(MAX), Born DATE, Rate FLOAT64, Pay NUMERIC,
@@ -99,23 +103,33 @@ class Rig:
         """Commit one transaction; return its commit timestamp in nanoseconds."""
         return self.database.commit([replace(one, table=self.named(one.table)) for one in writes])
 
-    def wait_until_equal(self, tables: Iterable[str] = TABLES, timeout: timedelta = SOON) -> None:
-        """Wait until BigQuery equals Spanner, by value; the test fails with what differs."""
+    def wait_until_equal(
+        self, tables: Iterable[str] = TABLES, timeout: timedelta = SOON, target: BigQueryDataset | None = None
+    ) -> None:
+        """Wait until BigQuery equals Spanner, by value; the test fails with what differs.
+
+        ``target``: another dataset than the rig's.
+        """
         last: list[str] = []
         whole = [self.named(table) for table in tables]
 
         def equal() -> bool:
-            last[:] = [named for one in compare_tables(self.database, self.target, whole) for named in one.named]
+            last[:] = [
+                named for one in compare_tables(self.database, target or self.target, whole) for named in one.named
+            ]
             return not last
 
         try:
-            self.wait(equal, "BigQuery to equal Spanner", timeout)
+            self.wait(equal, "BigQuery to equal Spanner", timeout, PAUSE)
         except Exception as error:
             raise AssertionError(f"{error}\nwhat differs: " + "\n".join(last)) from error
 
-    def wait(self, ready: Callable[[], Any], what: str, timeout: timedelta = SOON) -> Any:
+    def wait(
+        self, ready: Callable[[], Any], what: str, timeout: timedelta = SOON, pause: timedelta = SHORT_PAUSE
+    ) -> Any:
         """Wait for something to come true while no process dies unasked."""
-        return wait_until(lambda: ready() or None, what, [*self.standing.running, *self.processes.running], timeout)
+        processes = [*self.standing.running, *self.processes.running]
+        return wait_until(lambda: ready() or None, what, processes, timeout, pause=pause)
 
     def wait_until_ready(self, *services: Service, timeout: timedelta = TIMEOUT) -> None:
         """Wait until all of them say that they are ready."""

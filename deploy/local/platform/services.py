@@ -366,5 +366,5 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _start(processes: Processes, module: str, name: str, settings: Mapping[str, str]) -> Service:
     port = int(settings.get("PORT", "0")) or free_port()
     settings = {**settings, "PORT": str(port)}
-    process = processes.start(name, [sys.executable, "-m", module], {**settings, "PYTHONPATH": str(ROOT)})
+    process = processes.start(name, [sys.executable, "-m", module], {"PYTHONPATH": str(ROOT), **settings})
     return Service(process, port, settings)

@@ -34,6 +34,10 @@ class BigQueryDataset:
         """Create the dataset; one that is there is left as it is."""
         self._client.create_dataset(self.dataset, exists_ok=True, timeout=_TIMEOUT)
 
+    def delete(self) -> None:
+        """Delete the dataset and all that is in it."""
+        self._client.delete_dataset(self.dataset, delete_contents=True, timeout=_TIMEOUT)
+
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of a query; table names without a dataset are this one's."""
         config = bigquery.QueryJobConfig(query_parameters=list(parameters))

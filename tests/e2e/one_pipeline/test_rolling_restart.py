@@ -3,7 +3,6 @@
 The rows, and the messages that cannot be applied, hold a marker: no log may have it, at DEBUG neither.
 """
 
-import base64
 import http.client
 import itertools
 import json
@@ -14,79 +13,28 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from deploy.local.platform.processes import GRACE, Processes
 from deploy.local.platform.services import Service, dead_letters_in, start_dead_letter, start_reader
-from deploy.local.platform.source import Write
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.selection import Selection
-from shared.contracts.change_batch import encode_batch
 from shared.contracts.reasons import Reason
-from tests.builders import a_change, a_header
-from tests.e2e.rig import Message, Rig
-from tests.integration.bigtable_front import Front, FrontTable, set_cell
+from tests.e2e.load import MARKER, Load, mirrored
+from tests.e2e.rig import Rig
+from tests.integration.bigtable_front import Front
 
 pytestmark = pytest.mark.timeout(1_800)
 
-MARKER: Final = f"marked{uuid.uuid4().hex}"
 TIMEOUT: Final = timedelta(minutes=7)
-ROWS: Final = 40
 READY: Final = 200
 NOT_READY: Final = 503
-
-
-class Load:
-    """Writes to both sources, and messages that can never be applied, until it is told to stop."""
-
-    def __init__(self, rig: Rig, table: FrontTable) -> None:
-        self._rig = rig
-        self._table = table
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="load", daemon=True)
-        self.cells: dict[str, bytes] = {}
-        self.poison = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            self._thread.join()
-
-    def _write(self) -> None:
-        for number in itertools.count():
-            if self._over.wait(0.15):  # the emulator takes one transaction at a time, and reads its stream between them
-                return
-            key = number % ROWS
-            self._rig.commit(
-                Write("insert_or_update", "Singers", {"Id": key, "Name": f"{MARKER} {number}"}),
-                Write("insert_or_update", "Tags", {"Tag": f"{MARKER} {number % 7}"}),
-            )
-            if number % 9 == 8:
-                self._rig.commit(Write("delete", "Singers", {"Id": (number * 7) % ROWS}))
-            self.cells[f"row-{key}"] = value = f"{MARKER} {number}".encode()
-            self._table.write(f"row-{key}".encode(), set_cell("f", b"q", value))
-            if number % 8 == 7:
-                self._rig.publish([_undecodable(number), _unfit(number)])
-                self.poison += 2
-
-
-def _undecodable(number: int) -> Message:
-    return Message(f"{MARKER} {number}".encode(), {"table": "planes", "note": MARKER}, "planes/1")
-
-
-def _unfit(number: int) -> Message:
-    change = a_change(number, name=f"{MARKER} {number}", seats=MARKER)
-    return Message(encode_batch(a_header(), [change]), {"table": "planes", "change_count": "1"}, "planes/1")
 
 
 def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_value(
@@ -177,16 +125,6 @@ def readiness(service: Service) -> int | None:
         return error.code
     except (OSError, http.client.HTTPException):
         return None
-
-
-def mirrored(rows: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
-    """Return the rows of Bigtable as BigQuery has them."""
-    found: dict[str, bytes] = {}
-    for row in rows:
-        cells: Any = row["f"]
-        cells = json.loads(cells) if isinstance(cells, str) else cells
-        found[str(row["row_key"])] = base64.b64decode(cells["q"])
-    return found
 
 
 def dead_letters(processes: Processes) -> int:

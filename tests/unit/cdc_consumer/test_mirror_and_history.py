@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
-from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from shared.pubsub.packer import REQUEST_BYTES, Packer
 from shared.pubsub.publisher import batch_message
@@ -157,15 +156,6 @@ def test_a_column_that_the_table_does_not_have_is_said_once_for_it_may_be_misspe
 
     told = [(line["source_table"], line["column"]) for line in logs if line["event"] == "column_unknown"]
     assert told == [("planes", "Naem")]
-
-
-def test_a_key_that_is_ignored_stops_everything_and_settles_nothing() -> None:
-    world = World(tables_file='[tables.planes]\nignored_columns = ["id"]')
-    with pytest.raises(MisconfiguredError, match="primary key"):
-        world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
-
-    assert (world.leases.acked, world.dead_letters.kept) == ([], {})
-    assert list(world.leases.deferred_for) == ["a0", "a1"]
 
 
 def test_two_tables_of_one_name_in_different_datasets_are_two() -> None:

@@ -85,6 +85,6 @@ def test_every_doctor_warns_of_a_variable_that_is_nearly_a_setting(
     given = dict.fromkeys(f"{names} {more}".split(), "name") | {"TABLE_FILE": "tables.toml", "JAVA_HOME": "/nowhere"}
     given["DATABASE"] = "sqlite:////nowhere/letters.sqlite3"
 
-    (found,) = (one for one in islice(looked_at(given), 3) if one.check == "variable TABLE_FILE")
+    (found,) = (one for one in islice(looked_at(given), 4) if one.check == "variable TABLE_FILE")
     assert (found.level, found.detail) == (Level.WARNING, "no setting has this name")
     assert "set TABLES_FILE if that is meant" in found.fix

@@ -109,7 +109,7 @@ def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poiso
     return replace(changes, rows=pa.concat_tables([changes.rows, rows]), superseded=None), poison
 
 
-class Waits(NamedTuple):
+class WaitingMessage(NamedTuple):
     """Why a message waits until somebody acts: a newer wire format, or a tables file that its table does not fit."""
 
     source: str
@@ -143,7 +143,7 @@ class Decoded:
     outdated: Mapping[int, int] = field(default_factory=dict)
     """Of each message, how many rows of a snapshot it holds that are too old to be applied: they need no dead letter
     each, for another snapshot has them all. `TableChanges.outdated` says so of their table."""
-    waiting: Mapping[int, Waits] = field(default_factory=dict)
+    waiting: Mapping[int, WaitingMessage] = field(default_factory=dict)
     """The messages that nothing is wrong with, and that cannot be applied as this consumer is set up."""
     heartbeats: Mapping[str, int] = field(default_factory=dict)
     """Sources, and the time up to which each has published all its changes, in microseconds; no table gets them."""
@@ -328,9 +328,9 @@ def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | Non
 
 def _envelopes(
     data: Iterable[bytes | None],
-) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, Waits]]:
+) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, WaitingMessage]]:
     batches: dict[int, ChangeBatch] = {}
-    waiting: dict[int, Waits] = {}
+    waiting: dict[int, WaitingMessage] = {}
     poison: list[Poison] = []
     for index, each in enumerate(data):
         try:
@@ -338,7 +338,7 @@ def _envelopes(
         except PoisonRecordError as error:
             poison.append(Poison(index, None, error.reason, error.detail))
         except NewerFormatError as error:
-            waiting[index] = Waits(error.source, error.table, error)
+            waiting[index] = WaitingMessage(error.source, error.table, error)
     return batches, poison, waiting
 
 
@@ -348,7 +348,7 @@ class _Grouped:
     poison: list[Poison] = field(default_factory=list)
     unfit: dict[str, PoisonRecordError] = field(default_factory=dict)
     left_out: Counter[tuple[str, Content]] = field(default_factory=Counter)
-    waiting: dict[int, Waits] = field(default_factory=dict)
+    waiting: dict[int, WaitingMessage] = field(default_factory=dict)
 
 
 def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: Plan) -> _Grouped:
@@ -367,7 +367,7 @@ def _grouped(batches: Mapping[int, ChangeBatch], provenance: _Provenance, plan: 
                 of_all = [poison_change(index, batch, n, error.reason, error.detail) for n in range(len(batch))]
                 found.poison += of_all or [Poison(index, None, error.reason, error.detail, table=batch.header.table)]
             case MisconfiguredError() as error:  # of this table: it stops no other
-                found.waiting[index] = Waits(batch.header.source, batch.header.table, error)
+                found.waiting[index] = WaitingMessage(batch.header.source, batch.header.table, error)
             case _Group() as group:
                 group.messages.append(index)
                 group.batches.append(batch)

@@ -1,0 +1,143 @@
+"""A pipeline that moves to another topic, or comes again after almost everything was lost.
+
+Each test does what the table "Move, roll back, recover" of docs/how-to/deploy-on-google-cloud.md says, with load on a
+source of each kind. The consumer runs without Java: these tests start six of it.
+"""
+
+import base64
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from deploy.local.platform.services import DEAD_LETTER, READER
+from deploy.local.platform.source import Write
+from shared.pubsub.topology import create_topology
+from tests.e2e.load import MARKER, Load
+from tests.e2e.planting import an_upsert
+from tests.exhaustive.deployment import ALL, TABLES, TIMEOUT, Deployment
+from tests.integration.bigtable_front import delete_row, set_cell
+from tests.integration.stand_in import Writing
+from tests.row_messages import CHANGE, row_message
+
+AHEAD = timedelta(seconds=30)
+PLANTED, EXTRA = "row-901", "row-902"
+
+pytestmark = pytest.mark.timeout(1_200)
+
+
+@pytest.fixture
+def load(deployment: Deployment) -> Load:
+    """Start the services of the pipeline; return load on its sources."""
+    deployment.start(*ALL)
+    return Load(deployment.rig, deployment.source)
+
+
+def test_after_all_but_the_sources_is_lost_the_first_steps_bring_every_row_again(
+    deployment: Deployment, load: Load
+) -> None:
+    with load.running():
+        deployment.wait_until_it_flows()
+    deployment.wait_until_equal(load, load.poison)
+    deployment.lose(mirrors=True)
+    while_away(deployment, load)
+    before = load.poison
+
+    deployment.create()
+    deployment.start(*ALL)
+    with load.running():
+        deployment.wait_until_it_flows()
+    deployment.wait_until_equal(load, load.poison - before)
+
+
+def test_mirrors_that_are_left_are_equal_after_a_first_start_a_snapshot_and_the_deletion_of_missing_rows(
+    deployment: Deployment, load: Load
+) -> None:
+    with load.running():
+        deployment.wait_until_it_flows()
+    deployment.wait_until_equal(load, load.poison)
+    deployment.lose(mirrors=False)
+    while_away(deployment, load)
+    deployment.create()
+    deployment.start(*ALL)
+    spanner, bigtable = deployment.mirrors
+    plant_versions_ahead_of_the_clock(deployment)
+    change(deployment, load, PLANTED)
+
+    deployment.delete_missing_rows(spanner)
+    deployment.rig.wait_until_equal(TABLES, TIMEOUT)
+    deployment.wait(
+        lambda: deployment.highest_version() < datetime.now(UTC), "the clock to pass the versions of the old mirror"
+    )
+    found = deployment.differences(bigtable)  # and what was deleted meanwhile, unless a first start looks back as far
+    assert found.items() >= {PLANTED: "different", EXTRA: "extra"}.items()
+    before = deployment.to_sweep(deployment.bigtable.table)
+    deployment.snapshot(deployment.bigtable)
+    deployment.delete_missing_rows(bigtable, before)
+    deployment.wait_until_equal(load, letters=0)
+
+
+def test_both_readers_go_on_in_another_topic_that_of_bigtable_under_another_name(
+    deployment: Deployment, load: Load
+) -> None:
+    with load.running():
+        deployment.wait_until_it_flows()
+    deployment.wait_until_equal(load, load.poison)
+    before = load.poison
+    deployment.stop(*ALL)
+    while_away(deployment, load)
+    topology = replace(
+        deployment.flow.topology,
+        topic=f"{deployment.flow.topology.topic}-another",
+        subscription=f"{deployment.flow.topology.subscription}-another",
+    )
+    create_topology(deployment.rig.standing.channel, topology)
+    deployment.more = {
+        "spanner_reader": {"TOPIC": topology.topic},
+        "bigtable_reader": {"TOPIC": topology.topic, "CHANGE_STREAM_NAME": "another"},
+        "cdc_consumer": {"SUBSCRIPTION": topology.subscription},
+        "dead_letter": {"TOPIC": topology.topic},
+    }
+    for command in ((READER, "topic"), (DEAD_LETTER, "pipeline", "--topic", topology.topic)):
+        done = deployment.run(*command)
+        assert done.returncode == 0, done.stderr
+    deployment.start(*ALL)
+    _spanner, bigtable = deployment.mirrors  # the reader of Spanner goes on where it was
+    deployment.delete_missing_rows(bigtable)
+    with load.running():
+        deployment.wait_until_it_flows()
+    deployment.wait_until_equal(load, before)
+
+
+def while_away(deployment: Deployment, load: Load) -> None:
+    """Delete rows of both sources, change others, and add some, which no reader sees."""
+    rig = deployment.rig
+    keys = sorted(int(str(row["Id"])) for row in rig.database.query(f"SELECT Id FROM {rig.named('Singers')}"))
+    rig.commit(*(Write("delete", "Singers", {"Id": key}) for key in keys[:3]))
+    rig.commit(*(Write("insert_or_update", "Singers", {"Id": key, "Name": f"{MARKER} 0"}) for key in (keys[4], 900)))
+    gone, changed, *_ = sorted(load.cells)
+    deployment.source.write(gone.encode(), delete_row())
+    del load.cells[gone]
+    change(deployment, load, changed)
+    change(deployment, load, "row-900")
+
+
+def change(deployment: Deployment, load: Load, key: str) -> None:
+    """Write a row of Bigtable."""
+    load.cells[key] = f"{MARKER} 0".encode()
+    deployment.source.write(key.encode(), set_cell("f", b"q", load.cells[key]))
+
+
+def plant_versions_ahead_of_the_clock(deployment: Deployment) -> None:
+    """Write rows to Bigtable's mirror as a former reader whose clock was ahead: one that is there, one that is not."""
+    micros = time.time_ns() // 1_000 + AHEAD // timedelta(microseconds=1)
+    fields = {**CHANGE, "row_key": "string", "f": "string", "_millrace_sequence": "string"}
+    flow, table = deployment.flow, deployment.bigtable.table
+    stream = f"projects/{flow.project}/datasets/{flow.dataset}/tables/{table}/streams/_default"
+    cells = json.dumps({"q": base64.b64encode(b"planted").decode()})
+    rows = [an_upsert(micros, {"row_key": key, "f": cells}) for key in (PLANTED, EXTRA)]
+    with Writing(flow.bigquery_grpc, stream, row_message({**fields, "_millrace_commit_timestamp": "int64"})) as writing:
+        answer = writing.append(rows)
+    assert answer.HasField("append_result"), answer
