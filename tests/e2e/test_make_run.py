@@ -22,30 +22,9 @@ from tests.e2e.commands import ROOT, new_mark, running
 from tests.integration.stand_in import Writing
 from tests.row_messages import row_message
 
-pytestmark = pytest.mark.timeout(400)  # each starts the platform, with one source or both
+pytestmark = pytest.mark.timeout(400)  # it starts the platform
 
 UPSERT = {"carrier": "string", "name": "string", "_CHANGE_TYPE": "string", "_CHANGE_SEQUENCE_NUMBER": "string"}
-
-
-def test_bigtable_alone_needs_nothing_of_spanner_and_ends_equal() -> None:
-    mark = new_mark()
-    size = {"SOURCES": "bigtable", "BEFORE": "200", "ROWS": "100", "SECONDS": "5", "RATE": "40"}
-
-    run = subprocess.run(
-        [sys.executable, "-m", "deploy.local", "run"],
-        cwd=ROOT,
-        env=child_environment(os.environ) | size | mark | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=390,
-        check=False,
-    )
-
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "discarded; none is open\n" in run.stdout
-    assert run.stdout.rstrip().endswith("BigQuery equals Bigtable, every column of every row")
-    assert "spanner_emulator.log" not in logs()
-    assert running(mark) == []
 
 
 def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_names_the_difference() -> None:

@@ -9,7 +9,7 @@
 | Java is killed | the driver's connection to it breaks |
 | stopped while Spark starts | no process of Spark's may be left |
 
-One task without a shuffle is in `test_cdc_consumer_drain.py`, a cluster in `test_cdc_consumer_far.py`, the source alone
+One task without a shuffle is in `test_cdc_consumer_drain.py`, a cluster in `tests/exhaustive`, the source alone
 in `test_pubsub_source.py`. A consumer that only applies what is left runs without Spark (`worlds/without_spark.py`).
 """
 
