@@ -1,18 +1,21 @@
-"""A pipeline that moves to another topic, or comes again after almost everything was lost.
+"""A pipeline that moves to another project, to another topic, or comes again after almost everything was lost.
 
 Each test does what the table "Move, roll back, recover" of docs/how-to/deploy-on-google-cloud.md says, with load on a
-source of each kind. The consumer runs without Java: these tests start six of it.
+source of each kind. The consumer runs without Java: these tests start eight of it.
 """
 
 import base64
 import json
+import os
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from deploy.local.platform.services import DEAD_LETTER, READER
+from deploy.local.platform.processes import Processes
+from deploy.local.platform.services import DEAD_LETTER, READER, child_environment
 from deploy.local.platform.source import Write
 from shared.pubsub.topology import create_topology
 from tests.e2e.load import MARKER, Load
@@ -21,6 +24,7 @@ from tests.exhaustive.deployment import ALL, TABLES, TIMEOUT, Deployment
 from tests.integration.bigtable_front import delete_row, set_cell
 from tests.integration.stand_in import Writing
 from tests.row_messages import CHANGE, row_message
+from tests.worlds.consumer import WITHOUT_SPARK
 
 AHEAD = timedelta(seconds=30)
 PLANTED, EXTRA = "row-901", "row-902"
@@ -33,6 +37,28 @@ def load(deployment: Deployment) -> Load:
     """Start the services of the pipeline; return load on its sources."""
     deployment.start(*ALL)
     return Load(deployment.rig, deployment.source)
+
+
+def test_a_second_pipeline_in_another_project_takes_over_when_reconcile_finds_both_equal(
+    deployment: Deployment, load: Load, tmp_path: Path
+) -> None:
+    first, rig = deployment, deployment.rig
+    elsewhere = replace(first.flow, project="millrace-elsewhere", name="moved-here")
+    with Processes(tmp_path / "second", child_environment(os.environ)) as processes:
+        second = Deployment(rig, first.source, processes, WITHOUT_SPARK, elsewhere)
+        with load.running():
+            first.wait_until_it_flows()
+            second.create()
+            second.start(*ALL)
+            second.wait_until_it_flows()
+        first.wait_until_equal(load, load.poison)
+        for one in (first, second):
+            assert [one.differences(mirrors) for mirrors in one.mirrors] == [{}, {}]
+        load.target = second.target
+        with load.running():
+            first.stop(*ALL)
+            second.wait_until_it_flows()
+        second.wait_until_equal(load, letters=0)
 
 
 def test_after_all_but_the_sources_is_lost_the_first_steps_bring_every_row_again(
@@ -95,8 +121,12 @@ def test_both_readers_go_on_in_another_topic_that_of_bigtable_under_another_name
     )
     create_topology(deployment.rig.standing.channel, topology)
     deployment.more = {
-        "spanner_reader": {"TOPIC": topology.topic},
-        "bigtable_reader": {"TOPIC": topology.topic, "CHANGE_STREAM_NAME": "another"},
+        "spanner_reader": {"TOPIC": topology.topic, "SUBSCRIPTION": topology.subscription},
+        "bigtable_reader": {
+            "TOPIC": topology.topic,
+            "SUBSCRIPTION": topology.subscription,
+            "CHANGE_STREAM_NAME": "another",
+        },
         "cdc_consumer": {"SUBSCRIPTION": topology.subscription},
         "dead_letter": {"TOPIC": topology.topic},
     }
