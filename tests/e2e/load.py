@@ -5,7 +5,7 @@ import itertools
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,8 +21,30 @@ ROWS: Final = 40
 AHEAD: Final = 20
 
 
+@contextmanager
+def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Work in a thread while the block runs: until the event. What the work raises is raised after the block."""
+    over, failed = threading.Event(), []
+
+    def working() -> None:
+        try:
+            work(over)
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failed.append(error)
+
+    thread = threading.Thread(target=working, name="load", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
 class Load:
-    """Writes to both sources, and messages that can never be applied, until it is told to stop.
+    """Writes to both sources, and messages that can never be applied, until it is asked to stop.
 
     It waits for a mirror that is `AHEAD` behind: Spanner's emulator reads its change stream between transactions, and
     falls behind without an end where a busy machine has too many.
@@ -41,14 +63,8 @@ class Load:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Write while the block runs; it may be another time, too."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._write, args=(over,), name="load", daemon=True)
-        thread.start()
-        try:
+        with in_background(self._write):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def _write(self, over: threading.Event) -> None:
         for number in self._numbers:

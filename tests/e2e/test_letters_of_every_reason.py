@@ -130,7 +130,7 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
     ids = [word for reason, _scenario in never for word in ("--id", everything.ids[reason])]
     assert mending.say("replay", *ids, "--execute")["sent"] == len(never)
     back = mending.dead_letters(len(never), *ids, "--state", "open")
-    assert {dead_letter["attempts"] for dead_letter in back} == {2}, "the same letters, each failed once more"
+    assert {dead_letter["attempts"] for dead_letter in back} == {2}, "the same dead letters, each failed once more"
     for reason, scenario in never:
         if scenario.uneditable:
             done = mending.asked("edit", everything.ids[reason], "--set", 'seats="1"', "--why", "it might do")

@@ -175,11 +175,11 @@ class Deployment:
         if mirrors:
             self.target.delete()
 
-    def wait_until_equal(self, load: Load, letters: int) -> None:
+    def wait_until_equal(self, load: Load, dead_letters: int) -> None:
         """Wait until all that was written is in BigQuery, and so many dead letters in the store."""
         self.rig.wait_until_equal(TABLES, TIMEOUT, self.target)
         self.wait(lambda: mirrored(self.target.rows(self.bigtable.table) or []) == load.cells, "Bigtable's rows")
-        self.wait(lambda: stored(self.store) == letters, f"{letters} dead letters")
+        self.wait(lambda: stored(self.store) == dead_letters, f"{dead_letters} dead letters")
 
     def differences(self, mirrors: tuple[AnyPipeline, Sequence[str]]) -> Mapping[str, str]:
         """Return the keys of rows that `reconcile` reports of tables of a source, and what it reports of each."""

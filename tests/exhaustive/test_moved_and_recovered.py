@@ -58,7 +58,7 @@ def test_a_second_pipeline_in_another_project_takes_over_when_reconcile_finds_bo
         with load.running():
             first.stop(*ALL)
             second.wait_until_it_flows()
-        second.wait_until_equal(load, letters=0)
+        second.wait_until_equal(load, dead_letters=0)
 
 
 def test_after_all_but_the_sources_is_lost_the_first_steps_bring_every_row_again(
@@ -102,7 +102,7 @@ def test_mirrors_that_are_left_are_equal_after_a_first_start_a_snapshot_and_the_
     before = deployment.to_sweep(deployment.bigtable.table)
     deployment.snapshot(deployment.bigtable)
     deployment.delete_missing_rows(bigtable, before)
-    deployment.wait_until_equal(load, letters=0)
+    deployment.wait_until_equal(load, dead_letters=0)
 
 
 def test_both_readers_go_on_in_another_topic_that_of_bigtable_under_another_name(

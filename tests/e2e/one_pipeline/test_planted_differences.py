@@ -19,6 +19,7 @@ import pytest
 
 from deploy.local.platform.services import Service, start_reader
 from shared.contracts.timestamps import parse_timestamp
+from tests.e2e.load import in_background
 from tests.e2e.planting import Cells, Mirrored, Singers, Tags, an_upsert, never_reached
 from tests.e2e.rig import Rig
 from tests.integration.bigtable_front import Front
@@ -167,33 +168,21 @@ def changing(started: Started) -> Iterator[None]:
 
     It reads its change stream between transactions, and falls behind without an end where a busy machine has too many.
     """
-    over = threading.Event()
-    failed: list[Exception] = []
 
     def read() -> float:
         return started.rig.counted(started.spanner_reader, "millrace_reader_changes_total")
 
-    def work() -> None:
-        try:
-            before, written = read(), 0
-            for number in itertools.count():
-                keys = {_CHANGED[(number * 70 + each * 13) % len(_CHANGED)] for each in range(10)}
-                for table in started.tables.values():
-                    table.write(keys, f"change {number}")
-                written += len(keys)
-                while not over.wait(0.5) and read() - before < written - _AHEAD:
-                    pass
-                if over.is_set():
-                    return
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits for this thread
-            failed.append(error)
+    def work(over: threading.Event) -> None:
+        before, written = read(), 0
+        for number in itertools.count():
+            keys = {_CHANGED[(number * 70 + each * 13) % len(_CHANGED)] for each in range(10)}
+            for table in started.tables.values():
+                table.write(keys, f"change {number}")
+            written += len(keys)
+            while not over.wait(0.5) and read() - before < written - _AHEAD:
+                pass
+            if over.is_set():
+                return
 
-    thread = threading.Thread(target=work, name="changes")
-    thread.start()
-    try:
+    with in_background(work):
         yield
-    finally:
-        over.set()
-        thread.join()
-    if failed:
-        raise failed[0]

@@ -72,7 +72,7 @@ def test_services_restarted_under_load_exit_with_0_lose_no_change_and_log_no_val
         rig.wait(
             lambda: mirrored(rig.target.rows(wide.table) or []) == load.cells, "Bigtable's mirror to be equal", TIMEOUT
         )
-        rig.wait(lambda: dead_letters(processes) == load.poison, f"{load.poison} letters", TIMEOUT)
+        rig.wait(lambda: dead_letters(processes) == load.poison, f"{load.poison} dead letters", TIMEOUT)
         counted = {name: service.exposed() for name, service in services.items()}
         processes.end_all()
         rig.standing.stop()
@@ -128,7 +128,7 @@ def readiness(service: Service) -> int | None:
 
 
 def dead_letters(processes: Processes) -> int:
-    """Return how many letters the store has, each as often as it failed for the reason that it should."""
+    """Return how many dead letters the store has, each as often as it failed for the reason that it should."""
     with closing(open_database(f"sqlite:///{dead_letters_in(processes.directory)}", make=False)) as database:
         page = SqlDeadLetterStore(database).find(Selection(), limit=1_000, after=None)
     assert {one.reason for one in page.letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}

@@ -110,7 +110,7 @@ def with_superseded(changes: TableChanges) -> tuple[TableChanges, Sequence[Poiso
 
 
 class WaitingMessage(NamedTuple):
-    """Why a message waits until somebody acts: a newer wire format, or a tables file that its table does not fit."""
+    """Why a message waits until an operator acts: a newer wire format, or a tables file that its table does not fit."""
 
     source: str
     table: str
