@@ -19,6 +19,7 @@ from typing import Final
 from deploy.release.sbom import ROOT, TOOLS, write_sboms
 
 CHART: Final = "deploy/helm/millrace"
+SPARK_SUBMIT: Final = "deploy/spark_submit/consumer.conf"
 SERVICES: Final = ("bigtable_reader", "cdc_consumer", "dead_letter", "spanner_reader")
 
 
@@ -36,6 +37,8 @@ def disagreements(root: Path) -> Iterator[str]:
         found = re.search(rf"^{key}: \"?([^\"\n]*)", chart, re.MULTILINE)
         if found is None or found[1] != wanted:
             yield f"{CHART}/Chart.yaml: `{key}` is not {wanted}, the version of pyproject.toml"
+    if f"/cdc_consumer:{wanted}\n" not in (root / SPARK_SUBMIT).read_text():
+        yield f"{SPARK_SUBMIT}: the image is not of version {wanted}"
     headings = re.findall(r"^## (.*)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]
     if released and not re.fullmatch(rf"{re.escape(wanted)} - \d{{4}}-\d\d-\d\d", released[0]):

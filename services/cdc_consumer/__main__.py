@@ -36,7 +36,7 @@ def _run() -> int:
     from pyspark import __version__  # noqa: PLC0415  no command needs it
 
     check_spark(__version__)
-    from services.cdc_consumer.wiring.service import java, service  # noqa: PLC0415  an older Spark has not what it needs
+    from services.cdc_consumer.wiring.service import java, service  # noqa: PLC0415  after the check: it imports names that an older PySpark lacks
 
     return service(java)
 

@@ -207,7 +207,7 @@ class DeadLetters(Protocol):
     """Where poison records are kept."""
 
     def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Return once every letter is durable. TransientError: perhaps some are and some are not; keep all again."""
+        """Return once all are durable. TransientError: perhaps some are and some are not; keep all again."""
 
 
 class DestinationTables(Protocol):

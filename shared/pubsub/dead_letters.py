@@ -10,7 +10,8 @@ import grpc
 from shared.contracts.dead_letter import DeadLetter, to_attributes
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.outage import Outage
-from shared.pubsub.stubs import PubsubMessage, publish_requests, publish_stub, routing
+from shared.pubsub.publish_requests import publish_requests
+from shared.pubsub.stubs import PubsubMessage, publish_stub, routing
 from shared.runtime.retries import retrying, retrying_async
 from shared.runtime.stop import Stop
 
@@ -24,7 +25,7 @@ def dead_letter_message(dead_letter: DeadLetter) -> Any:
     """Return a dead letter as a Pub/Sub message: its bytes and attributes as they came, and what we say of them beside.
 
     It has no ordering key of its own (the original's is an attribute), so that dead letters share a request. A foreign
-    message at Pub/Sub's own limit has no room for what we say beside it: its letter is flagged and keeps the size
+    message at Pub/Sub's own limit has no room for what we say beside it: its dead letter is flagged and keeps the size
     instead of the bytes, and the first attributes instead of all.
     """
     attributes = to_attributes(dead_letter)

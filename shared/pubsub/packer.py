@@ -25,6 +25,8 @@ from shared.contracts.timestamps import Nanoseconds
 
 REQUEST_BYTES: Final = 9_000_000
 """No request, and so no message, is larger. Pub/Sub's limit is 10 MB for each."""
+REQUEST_MESSAGES: Final = 1_000
+"""Pub/Sub's limit."""
 _KEY: Final = itemgetter(0)
 _UNTOLD: Final = Nanoseconds(0)
 _REQUEST_OVERHEAD: Final = 2_048  # the topic's name and the request's own framing
@@ -38,15 +40,15 @@ class PackerLimits:
 
     changes_per_message: int = 500
     bytes_per_message: int = 1_000_000
-    messages_per_request: int = 1_000
+    messages_per_request: int = REQUEST_MESSAGES
     bytes_per_request: int = REQUEST_BYTES
     requests: int = 200
 
     def __post_init__(self) -> None:
         if min(self.changes_per_message, self.bytes_per_message, self.messages_per_request, self.requests) < 1:
             raise ValueError("a limit below 1 lets nothing pass")
-        if self.messages_per_request > 1_000 or self.bytes_per_request > REQUEST_BYTES:
-            raise ValueError(f"a request takes 1000 messages and {REQUEST_BYTES} bytes at most")
+        if self.messages_per_request > REQUEST_MESSAGES or self.bytes_per_request > REQUEST_BYTES:
+            raise ValueError(f"a request takes {REQUEST_MESSAGES} messages and {REQUEST_BYTES} bytes at most")
 
 
 class Receipt(msgspec.Struct, eq=False):

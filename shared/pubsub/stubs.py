@@ -4,15 +4,12 @@ The client library's own classes wrap every message, and cost fourteen times as 
 ``timeout`` and ``metadata``; the metadata route the call as the client library's do.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1.types import pubsub
-
-from shared.runtime.portions import cut
 
 PubsubMessage: Final[Any] = pubsub.PubsubMessage.pb()
 PublishRequest: Final[Any] = pubsub.PublishRequest.pb()
@@ -24,15 +21,6 @@ AcknowledgeRequest: Final[Any] = pubsub.AcknowledgeRequest.pb()
 ModifyAckDeadlineRequest: Final[Any] = pubsub.ModifyAckDeadlineRequest.pb()
 GetSubscriptionRequest: Final[Any] = pubsub.GetSubscriptionRequest.pb()
 Subscription: Final[Any] = pubsub.Subscription.pb()
-# Pub/Sub's limits for a request, with room.
-_REQUEST_BYTES: Final = 9_000_000
-_REQUEST_MESSAGES: Final = 1_000
-
-
-def publish_requests(topic: str, messages: Iterable[Any]) -> Iterator[Any]:
-    """Yield the requests that publish messages, each below Pub/Sub's limits of bytes and messages."""
-    for some in cut(messages, lambda one: one.ByteSize() + 8, _REQUEST_BYTES, _REQUEST_MESSAGES):
-        yield PublishRequest(topic=topic, messages=some)
 
 
 def publish_stub(channel: Any) -> Any:

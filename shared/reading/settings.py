@@ -26,7 +26,8 @@ class ReaderSettings:
     topic: str = setting("the topic for change batches", check=topic_id)
     dead_letter_topic: str = setting("the topic for changes that no message can hold", check=topic_id)
     subscription: str | None = setting(
-        "the topic's subscription that has to keep every change, the consumer's; any one of them",
+        "the consumer's subscription of the topic, which has to keep every change; if it is not set, any one of the "
+        "topic is enough",
         default=None,
         check=subscription_id,
     )

@@ -137,7 +137,7 @@ def test_a_pod_that_may_gain_privileges_is_refused(cluster: Cluster) -> None:
         assert 'violates PodSecurity "restricted:latest"' in ran.stderr
 
 
-def test_an_upgrade_keeps_the_token_and_restarts_only_what_has_changed(cluster: Cluster) -> None:
+def test_an_upgrade_keeps_the_token_and_restarts_workloads_only_if_values_change(cluster: Cluster) -> None:
     namespace = prepared(cluster, "upgraded")
     words = ("millrace", CHART, f"--namespace={namespace}", f"--values={EXAMPLES['spanner']}")
     cluster.done("helm", "install", *words)

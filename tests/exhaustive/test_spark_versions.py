@@ -12,7 +12,8 @@ from deploy.local.platform.emulators import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
-VERSIONS = ("4.0.1", "4.1.2", "4.2.1")
+VERSIONS = sorted(file.stem.removeprefix("spark-") for file in (ROOT / "requirements").glob("spark-*.txt"))
+assert len(VERSIONS) == 3
 TESTS = ("tests/exhaustive/test_submitted.py",)
 
 

@@ -36,7 +36,8 @@ def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from _check(
         "java", lambda: check_java(environ), "Java that Spark runs on", "apt-get install openjdk-17-jre-headless"
     )
-    yield from _check("Spark", lambda: check_spark(__version__), f"PySpark {__version__}", "install another PySpark")
+    pyspark = f"PySpark {__version__}"
+    yield from _check("Spark", lambda: check_spark(__version__), pyspark, "install PySpark 4.0 or newer, below 4.4")
     settings = yield from inspect_settings(
         Settings, environ, lambda it: f"project {it.project}, dataset {it.bigquery_dataset}"
     )

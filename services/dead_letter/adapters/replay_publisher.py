@@ -16,7 +16,8 @@ from services.dead_letter.core.pipeline import named
 from shared.contracts.dead_letter import DeadLetter, replayed_attributes
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors
-from shared.pubsub.stubs import PubsubMessage, publish_requests, publish_stub, routing
+from shared.pubsub.publish_requests import publish_requests
+from shared.pubsub.stubs import PubsubMessage, publish_stub, routing
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 

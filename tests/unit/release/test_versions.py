@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release.files import CHART, disagreements, refusals, version
+from deploy.release.files import CHART, SPARK_SUBMIT, disagreements, refusals, version
 from deploy.release.sbom import IMAGES, ROOT, locked
 
-FILES = ("pyproject.toml", "CHANGELOG.md", f"{CHART}/Chart.yaml")
+FILES = ("pyproject.toml", "CHANGELOG.md", f"{CHART}/Chart.yaml", SPARK_SUBMIT)
 
 
 def git(root: Path, *words: str) -> None:
@@ -56,6 +56,7 @@ def test_version_chart_and_changelog_agree() -> None:
     [
         (f"{CHART}/Chart.yaml", "\nversion: ", "\nversion: 9", "`version`"),
         (f"{CHART}/Chart.yaml", "\nappVersion: ", "\nappVersion: 9", "`appVersion`"),
+        (SPARK_SUBMIT, "/cdc_consumer:", "/cdc_consumer:9", SPARK_SUBMIT),
         ("CHANGELOG.md", "## 0.1.0 - ", "## 9.9.9 - ", "CHANGELOG.md"),
         ("CHANGELOG.md", " - 2026-11-27", "", "CHANGELOG.md"),
     ],

@@ -21,6 +21,7 @@ from services.bigtable_reader.core.changes.images import Row, TooLargeRow
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.packer import REQUEST_BYTES
+from shared.runtime.portions import cut
 
 _TIMEOUT: Final = 60.0
 _BYTES: Final = 16 * 1024 * 1024
@@ -165,13 +166,4 @@ def rows_filter(watched: Watched | None) -> Any:
 
 def portions(row_keys: Sequence[bytes], most: int = _KEYS, most_bytes: int = _KEY_BYTES) -> Iterator[Sequence[bytes]]:
     """Yield row keys, as many at a time as one request may name."""
-    portion: list[bytes] = []
-    size = 0
-    for key in row_keys:
-        if portion and (len(portion) == most or size + len(key) > most_bytes):
-            yield portion
-            portion, size = [], 0
-        portion.append(key)
-        size += len(key)
-    if portion:
-        yield portion
+    return cut(row_keys, len, most_bytes, most)

@@ -81,6 +81,7 @@ class AppendRequest:
     is_guess: bool = False
     """Whether the status is a guess: the connection ended, and one behind it may have been the reason."""
     guesses: int = 0
+    """How many connections ended so, with this as the oldest request."""
 
     def __post_init__(self) -> None:
         message = _Request()

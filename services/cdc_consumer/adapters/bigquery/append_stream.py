@@ -44,7 +44,7 @@ _FRUITLESS: Final = 32
 """Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
 
 _GUESSES: Final = 3
-"""How often a row is sent again with none behind it, before it is taken for the reason of its connection's end."""
+"""So many connections have to end with a row as the oldest of several requests, before that row is blamed."""
 
 
 class AppendStreams:

@@ -464,7 +464,8 @@ def is_of_key(history: bigquery.Table, primary_key: Sequence[str]) -> bool:
     """Return whether a history's label says that its rows belong together by these columns, in whatever order.
 
     The label has the order that they had when the history was made. The last changes of a table that has been dropped
-    name them in the order of its columns, and so does a table that was made again with another order.
+    name them in the order of its columns, and so does a table that was made again with another order. Of a key of more
+    than eight columns not every order is tried.
     """
     label = history.labels.get(HISTORY_KEY)
     return any(label == _key_label(names) for names in islice(permutations(primary_key), _MOST_ORDERS))

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import __version__
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from services.cdc_consumer.adapters.spark.spark_version import major_minor
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -30,7 +32,7 @@ __all__ = [
     "as_spark_asks",
 ]
 
-_SPARK: Final = tuple(int(part) for part in __version__.split(".")[:2])
+_SPARK: Final = major_minor(__version__)
 SPARK_DRAINS: Final = _SPARK >= (4, 2)
 """Whether `trigger(availableNow=True)` goes on until the source has nothing left, and not for one micro-batch."""
 

@@ -131,14 +131,14 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
         fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
     for message, waits in decoded.waiting.items():
-        told = {"source_table": waits.table, **described(messages, message)}
+        which = described(messages, message)
         if isinstance(waits.why, NewerFormatError):
             if first_time(waits.source, waits.table, "format", str(waits.why.format)):
                 fix = f"upgrade the consumer: messages of this table and format {_WAIT}"
-                log.error("newer_format_waits", format=waits.why.format, fix=fix, **told)
+                log.error("newer_format_waits", source_table=waits.table, format=waits.why.format, fix=fix, **which)
         elif first_time(waits.source, waits.table, waits.why.message):
             fix = f"{waits.why}, and restart the consumer: messages of this table {_WAIT}"
-            log.error("table_refused_by_tables_file", fix=fix, **told)
+            log.error("table_refused_by_tables_file", source_table=waits.table, fix=fix, **which)
     _log_late_redeliveries(messages, decoded, first_time, now)
 
 

@@ -35,7 +35,7 @@ _CLUSTERING_LIMIT: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}", re.ASCII)
 _OUR_PREFIXES: Final = ("_MILLRACE_", "_METADATA_", "BIG_QUERY_COMMIT_TIMESTAMP")
 """What the columns begin with that Millrace adds to mirrors, histories and change logs."""
-_NO_DEAD_LETTERS: Final = re.compile(r"[^A-Za-z0-9]+")
+_NOT_ALPHANUMERIC: Final = re.compile(r"[^A-Za-z0-9]+")
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,1024}", re.ASCII)
 _RESERVED_PREFIXES: Final = (
     "_TABLE_",
@@ -213,7 +213,7 @@ def beside(wanted: TableDefinition, there: TableDefinition) -> Mapping[str, str]
         now = seen.get(upper)
         if now == kind or upper in fixed or upper.startswith(_OUR_PREFIXES):
             continue
-        name = f"{column.name}_{_NO_DEAD_LETTERS.sub('_', kind).strip('_')}"
+        name = f"{column.name}_{_NOT_ALPHANUMERIC.sub('_', kind).strip('_')}"
         other = seen.get(name.upper())
         if name.upper() in taken or _COLUMN_NAME.fullmatch(name) is None:
             continue

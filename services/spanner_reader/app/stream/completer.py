@@ -599,8 +599,9 @@ def _publications(
 ) -> tuple[list[_Publication], Sequence[WaitingChange]]:
     """Return the changes of a row, completed, and those that cannot be: nothing is known of their row."""
     publications, unknown = [], []
-    # Another transaction of one commit timestamp may come once a change was published. Of the two the newer has to have
-    # both. A revision makes it newer than what was published, and than what of it is delivered again.
+    # Two transactions may have one commit timestamp, and the second may arrive after a change of the first was
+    # published. The change with the higher sequence must then carry both. A revision puts it above what was published,
+    # and above a redelivery of that.
     of_commit = Counter(one.commit for one in entries)
     published, late = {one.order for one in entries if one.published}, set()
     for version in versions(entries, before, columns, reconstruct=reconstruct):

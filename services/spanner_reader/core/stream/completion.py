@@ -296,7 +296,7 @@ def completed_change(version: Version, header: Header) -> Change:
 
 
 def published_again(change: Change, revision: int) -> Change:
-    """Return a change of which an earlier version was published as one that wins over it."""
+    """Return a change with a revision, so that it wins over the one published before."""
     sections = parse_sequence(change.sequence).sections
     return msgspec.structs.replace(change, sequence=str(ChangeSequenceNumber((*sections[:3], revision))))
 
