@@ -1,6 +1,7 @@
 """What waits in a subscription, and how long each store still keeps what waits in it: as metrics of the readers."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,9 @@ class SubscriptionBacklog:
 class BacklogMetrics:
     """Shows backlogs and retentions. What is no longer known is not shown."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.monotonic) -> None:
+        """``now``: what counts seconds."""
+        self._now = now
         gauge = partial(Gauge, registry=registry)
         self._messages = gauge(
             "millrace_subscription_backlog_messages",
@@ -59,8 +62,9 @@ class BacklogMetrics:
         self._backlogs: Sequence[SubscriptionBacklog] = ()
 
     def stream_keeps(self, left: timedelta) -> None:
-        """Show how long the change stream still keeps what is not read."""
-        self._left.labels(SOURCE_STREAM).set(left.total_seconds())
+        """Show how long the change stream still keeps what is not read: less by each second until this is known again."""
+        until = self._now() + left.total_seconds()
+        self._left.labels(SOURCE_STREAM).set_function(lambda: until - self._now())
 
     def failed(self) -> None:
         """Count that the backlogs could not be read."""
