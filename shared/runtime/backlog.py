@@ -62,7 +62,7 @@ class BacklogMetrics:
         self._backlogs: Sequence[SubscriptionBacklog] = ()
 
     def stream_keeps(self, left: timedelta) -> None:
-        """Show how long the change stream still keeps what is not read: less by each second until this is known again."""
+        """Show how long the change stream still keeps what is not read; it falls until this is known again."""
         until = self._now() + left.total_seconds()
         self._left.labels(SOURCE_STREAM).set_function(lambda: until - self._now())
 
