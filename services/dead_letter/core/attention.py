@@ -93,6 +93,13 @@ class Launcher:
             return line
         return f"({command('.', f'{self.directory}/{of}.env')}; {line})"
 
+    def prose(self, text: str) -> str:
+        """Return what a service says with its commands as they are started here."""
+        if self.in_clone:
+            for name, module in _MODULES.items():
+                text = text.replace(f"python -m {module} ", f"./millrace {name} ")
+        return text
+
     def log_of(self, name: str) -> str | None:
         """Return a command line that shows the end of a service's log; None where it is not known."""
         return None if self.directory is None else command("tail", "-n", "20", f"{self.directory}/{name}.log")
@@ -343,7 +350,7 @@ def _resync(service: WatchedService, table: PendingResync, launcher: Launcher) -
         where=service.name,
         why=kinds,
         since=table.since,
-        todo=f"the reader says: {table.fix}" if table.fix else "take a snapshot of it",
+        todo=f"the reader says: {launcher.prose(table.fix)}" if table.fix else "take a snapshot of it",
         command=launcher.command(_launched(service), "snapshot", name=name, of=service.name),
     )
 
