@@ -15,6 +15,7 @@ from services.__main__ import SERVICES as SERVICES_LAUNCHED
 from services.dead_letter.core.attention import Launcher, command, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.guidance import GUIDANCE
+from services.dead_letter.core.selection import Selection
 from services.dead_letter.core.statuses import Silence, WatchedService
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.web.callers import Callers, read_tokens
@@ -599,6 +600,14 @@ def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
     copied = re.findall(r'data-copy="([^"]*)"', page)
     assert copied
     assert not [one for one in copied if "onerror" in one], "a name that cannot be shown is not handed out to be run"
+
+
+def test_a_dead_letter_and_its_group_name_the_code_and_where_it_is_explained() -> None:
+    api = with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
+    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).letters
+    for path in (f"/dead-letters/{line.id}", f"/dead-letters/groups/{line.group}"):
+        page = text_of(Visit(api).get(path))
+        assert "Code undecodable , explained in docs/reference/dead-letters.md#undecodable" in page
 
 
 def test_each_reason_has_its_guidance() -> None:
