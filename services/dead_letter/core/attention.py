@@ -22,11 +22,13 @@ from services.dead_letter.core.statuses import (
     WatchedService,
 )
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 FAR_BEHIND: Final = 300.0
 """Seconds of lag from which on a reader needs attention."""
 _STALLED: Final = 120.0
+_SILENT_SOURCE: Final = 600.0
+"""As the alert MillraceSourceSilent has it."""
 _MODULES: Final = {
     "spanner-reader": "services.spanner_reader",
     "bigtable-reader": "services.bigtable_reader",
@@ -123,6 +125,7 @@ def needs_attention(
         if isinstance(one.status, ReaderStatus):
             readers.setdefault(_launched(one), []).append(one.name)
     found = [item for service in services for item in _of_service(service, readers, launcher)]
+    found += _of_sources(services, launcher)
     found += _of_backlogs(services)
     if letters is not None:
         found += _of_dead_letters(letters, launcher)
@@ -248,6 +251,35 @@ def _of_consumer(
     for table in consumer.tables:
         for trouble in table.troubles:
             yield _of_table(service, table, trouble, readers, launcher)
+
+
+def _of_sources(services: Sequence[WatchedService], launcher: Launcher) -> Iterator[Attention]:
+    """Yield the sources from which no heartbeat has come for long, whether a reader of them is polled or not."""
+    if any(isinstance(one.status, ReaderStatus) and one.status.state == "paused" for one in services):
+        return
+    for service in services:
+        if isinstance(service.status, ConsumerAnswer) and service.answered_at is not None and not service.silence:
+            for source, until in sorted(service.status.sources.items()):
+                seconds = _seconds_since(until, service.answered_at)
+                if seconds > _SILENT_SOURCE:
+                    reader = "bigtable-reader" if source.startswith("//bigtable") else "spanner-reader"
+                    yield Attention(
+                        urgent=True,
+                        what=f"no heartbeat of {source} for {seconds / 60:,.0f} minutes",
+                        where=service.name,
+                        why="its changes do not arrive: no reader of it runs, or its partitions stand still",
+                        since=until,
+                        todo="start its reader; if one runs, its status says how far it is. A source that is no longer "
+                        "read is forgotten when the consumer is restarted",
+                        command=launcher.command(reader, "status"),
+                    )
+
+
+def _seconds_since(time: str | None, now: Nanoseconds) -> float:
+    try:
+        return 0.0 if time is None else (now - parse_timestamp(time)) / 1e9
+    except ValueError:
+        return 0.0
 
 
 def _of_table(
