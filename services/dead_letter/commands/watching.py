@@ -44,7 +44,7 @@ def watch(tools: CommandTools) -> None:
 
 def _fitting(lines: Sequence[str], screen: Console) -> Text:
     """Return the first lines that a terminal holds, and of those that it does not how many there are."""
-    rows = Text("\n".join(map(printable, lines))).wrap(screen, screen.width)
+    rows = list(Text("\n".join(map(printable, lines))).wrap(screen, screen.width))
     if len(rows) > screen.height:
         left = len(rows) - screen.height + 1
         more = Text(f"{left} more lines: enlarge the window, or print them once with `| cat`")
