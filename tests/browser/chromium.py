@@ -13,6 +13,7 @@ from typing import IO, Any, Final
 
 PATIENCE: Final = 60.0  # seconds
 _POLL: Final = 0.1
+_FOCUSED: Final = """(one => one.matches("textarea, input") ? one.id : one.innerText.trim())(document.activeElement)"""
 
 
 class Browser:
@@ -111,7 +112,7 @@ class Browser:
         """Go on with Tab until what is so called has the focus, as someone without a mouse does."""
         for _step in range(100):
             self.key("Tab")
-            if self.run("(document.activeElement.innerText || document.activeElement.id).trim()") == name:
+            if self.run(_FOCUSED) == name:
                 return
         raise AssertionError(f"Tab never comes to {name}:\n{self.text()}")
 
@@ -143,12 +144,13 @@ class Browser:
             if not node.get("ignored")
         ]
 
-    def screenshot(self, file: Path, *, height: int | None = None) -> None:
-        """Write what is seen, or the page down to a height."""
+    def screenshot(self, *, height: int | None = None) -> bytes:
+        """Return a PNG of the page down to a height, or of the whole page."""
         width = self.run("innerWidth")
-        clip = {} if height is None else {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=height is not None, **clip)
-        file.write_bytes(base64.b64decode(shot["data"]))
+        height = height or self.run("document.documentElement.scrollHeight")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(shot["data"])
 
     def close(self) -> None:
         """End the browser."""

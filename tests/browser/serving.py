@@ -1,10 +1,9 @@
 """A console over a real socket and a SQLite store, with services that answer and much that has failed."""
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.dead_letter.adapters.store.database import open_database
@@ -18,7 +17,7 @@ from services.dead_letter.web.tools import WebTools
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.clock import SystemClock
+from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher
@@ -32,10 +31,6 @@ _MINUTE = 60 * 1_000_000_000
 
 def failed(now: int) -> Sequence[DeadLetter]:
     """Return dead letters of four causes, over a day."""
-    planes = [
-        a_letter(a_change(number, name=f"N{number}UA", seats=150), failed_at=Nanoseconds(now - number * 23 * _MINUTE))
-        for number in range(1, 40)
-    ]
     pilots = [
         replace(
             a_letter(a_change(number, sequence=7), a_header("pilots")),
@@ -46,7 +41,21 @@ def failed(now: int) -> Sequence[DeadLetter]:
         )
         for number in range(1, 13)
     ]
-    return [*map(_fresh, [*planes, *pilots]), junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
+    return [*planes(39, now=now), *map(_fresh, pilots), junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
+
+
+def planes(count: int, *, since: int = 1, now: int | None = None) -> Sequence[DeadLetter]:
+    """Return dead letters of one cause, numbered from ``since`` on."""
+    now = time.time_ns() if now is None else now
+    return [
+        _fresh(
+            a_letter(
+                a_change(number, name=f"N{number}UA", seats=150),
+                failed_at=Nanoseconds(now - number % 60 * 23 * _MINUTE),
+            )
+        )
+        for number in range(since, since + count)
+    ]
 
 
 def _fresh(letter: DeadLetter) -> DeadLetter:
@@ -64,14 +73,19 @@ class Shown:
     store: SqlDeadLetterStore
     publisher: FakeReplayPublisher
     pages: FakeStatusPages
-    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def add(self, letters: Sequence[DeadLetter]) -> None:
+        """Let more fail."""
+        arrivals = [Arrival(letter=one, message_id=one.identity) for one in letters]
+        self.store.keep(arrivals, Nanoseconds(time.time_ns()))
 
 
 @contextmanager
-def console(folder: Path) -> Iterator[Shown]:
+def console(folder: Path, clock: Clock | None = None) -> Iterator[Shown]:
     """Serve the console for the block."""
+    clock = clock or SystemClock()
     database, stop, publisher = open_database(f"sqlite:///{folder / 'letters.sqlite3'}"), Stop(), FakeReplayPublisher()
-    now = time.time_ns()
+    now = clock.now()
     try:
         store, pages = SqlDeadLetterStore(database), FakeStatusPages(statuses(at(now // 1000 * 1000)))
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
@@ -80,9 +94,9 @@ def console(folder: Path) -> Iterator[Shown]:
             publisher=lambda _stop: nullcontext(publisher),
             mirrors=lambda: nullcontext(FakeMirrors()),
             callers=Callers(tokens=lambda: TOKENS, open_reads=True),
-            clock=SystemClock(),
+            clock=clock,
             stop=stop,
-            poller=ServicePoller(SERVICES, pages, SystemClock()),
+            poller=ServicePoller(SERVICES, pages, clock),
         )
         with (
             tools.poller.polling(stop),

@@ -2,36 +2,15 @@
 
 import json
 import threading
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
 from shared.contracts.reasons import Reason
 from tests.browser.chromium import Browser
-from tests.browser.serving import Shown
+from tests.browser.serving import Shown, planes
+from tests.browser.visits import NOT_THERE, PAGES, groups, letter, open_first, open_group, sign_in
 from tests.unit.dead_letter.asgi import TOKEN
 from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, TRAFFIC
-
-ROOT = Path(__file__).parents[2]
-IMAGES = ROOT / "docs" / "images"
-_SUBMIT = "document.querySelector('form[action=\"/sign-in\"] button').click()"
-
-
-def sign_in(browser: Browser, shown: Shown) -> None:
-    browser.open(f"{shown.url}/sign-in")
-    browser.fill("Token", TOKEN)
-    browser.run(_SUBMIT)
-    browser.wait_for("Signed in as ada")
-
-
-def open_group(browser: Browser, name: str) -> None:
-    browser.press("Dead letters")
-    browser.wait_for("Grouped by cause")
-    browser.press(name)
-    browser.wait_for("Its dead letters")
 
 
 def open_count(shown: Shown, reason: Reason) -> int:
@@ -99,6 +78,79 @@ def _wait(go_on: threading.Event) -> None:
     assert go_on.wait(60)
 
 
+def test_stop_a_replay_and_go_on_with_the_rest_later(browser: Browser, shown: Shown) -> None:
+    go_on = threading.Event()
+    shown.publisher.then = lambda _letters: _wait(go_on)
+    shown.add(planes(161, since=40))
+    sign_in(browser, shown)
+    open_group(browser, "value does not fit")
+    browser.press("Dry run")
+    browser.wait_for("200 of 200 would be sent")
+    browser.press("Send 200 dead letters")
+    browser.wait_for("200 of 200 dead letters taken, 0 sent.")
+    browser.press("Stop")
+    browser.wait_for("What is not sent stays open.")
+    go_on.set()
+    browser.wait_for("It was stopped: a new replay goes on with the rest.")
+    sent = len(shown.publisher.published)
+    assert 0 < sent < 200
+    assert f"{sent} sent, {200 - sent} stay open." in browser.text()
+    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 200 - sent
+
+    browser.press("Back to the dead letters")
+    browser.wait_for("Act on the group")
+    browser.press("Dry run")
+    browser.wait_for("Send ")
+    browser.press(f"Send {200 - sent} dead letters")
+    browser.wait_for(f"{200 - sent} sent.")
+    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 0
+
+
+def test_replay_one_dead_letter_and_leave_the_others_of_its_group(browser: Browser, shown: Shown) -> None:
+    sign_in(browser, shown)
+    open_group(browser, "value does not fit")
+    open_first(browser)
+    path = str(browser.run("location.pathname"))
+    browser.press("Dry run")
+    browser.wait_for("1 of 1 would be sent. Nothing was sent.")
+    browser.press("Send 1 dead letter")
+    browser.wait_for("1 sent.")
+    assert [one.identity for one in shown.publisher.published] == [path.rpartition("/")[2]]
+    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 38
+    browser.press("Back to the dead letter")
+    browser.wait_for("Audit trail")
+    assert "replayed" in browser.run("document.querySelector('h1').innerText")
+
+
+def test_page_through_a_group_and_back_to_its_beginning(browser: Browser, shown: Shown) -> None:
+    shown.add(planes(81, since=40))
+    open_group(browser, "value does not fit")
+    seen = list[str]()
+    for rows in (50, 50, 20):
+        browser.wait(f"document.querySelectorAll('tbody tr').length == {rows}")
+        seen += browser.run("[...document.querySelectorAll('tbody a')].map(one => one.pathname)")
+        if rows == 50:
+            browser.run("document.querySelector('tbody').id = 'before'")
+            browser.press("Next page")
+            browser.wait("document.querySelector('tbody') && !document.getElementById('before')")
+    assert len(set(seen)) == 120
+    assert "Next page" not in browser.text()
+    browser.press("To the beginning")
+    browser.wait(f"document.querySelector('tbody a').pathname == {json.dumps(seen[0])}")
+
+
+def test_sign_out_and_be_asked_to_sign_in_before_acting(browser: Browser, shown: Shown) -> None:
+    sign_in(browser, shown)
+    letter(browser, shown)
+    page = str(browser.run("location.href"))
+    browser.press("Sign out")
+    browser.wait("!document.body.innerText.includes('Signed in as')")
+    browser.open(page)
+    browser.wait_for("To act on dead letters, or to see values, sign in")
+    assert browser.run("document.querySelectorAll('main form').length") == 0
+    assert "Show values" not in browser.text()
+
+
 def test_correct_a_row_and_see_what_changes_before_it_is_kept(browser: Browser, shown: Shown) -> None:
     sign_in(browser, shown)
     open_group(browser, "value does not fit")
@@ -152,67 +204,119 @@ def test_everything_is_reached_and_done_with_the_keyboard(browser: Browser, show
     browser.tab_to("Dry run")
     browser.key("Space")
     browser.wait_for("12 of 12 would be sent")
+    browser.tab_to("Send 12 dead letters")
+    browser.key("Space")
+    browser.wait_for("12 sent.")
+
+    groups(browser, shown)
+    browser.tab_to("value does not fit")
+    browser.key("Enter")
+    browser.wait_for("Act on the group")
+    browser.tab_to(str(browser.run("document.querySelector('tbody a').innerText")))
+    browser.key("Enter")
+    browser.wait_for("Act on it")
+    browser.tab_to("Edit the row")
+    browser.key("Space")
+    browser.wait_for("The row, as JSON")
+    browser.tab_to("row")
+    row = str(browser.run("document.activeElement.value"))
+    browser.run("document.activeElement.select()")
+    browser.type(row.replace("150", "178"))
+    browser.tab_to("Show the difference")
+    browser.key("Space")
+    browser.wait_for("What changes")
+    browser.tab_to("why")
+    browser.type("typed wrong")
+    browser.tab_to("Save the edited copy")
+    browser.key("Enter")
+    browser.wait_for("this copy takes its place")
+
+    browser.open(f"{shown.url}{NOT_THERE}")
+    browser.wait_for("Not here")
+    browser.complaints.clear()
+    browser.tab_to("Skip to the content")
+    browser.key("Enter")
+    browser.tab_to("Dead letters")
+    assert browser.run("document.getElementById('main').contains(document.activeElement)")
+    browser.key("Enter")
+    browser.wait_for("Grouped by cause")
+    browser.tab_to("Sign out")
+    browser.key("Enter")
+    browser.wait_for("Sign in")
+    assert "Signed in as" not in browser.text()
 
 
 def test_a_screen_reader_is_told_names_headings_and_columns(browser: Browser, shown: Shown) -> None:
     sign_in(browser, shown)
     for width in (1280, 390):
         browser.resize(width)
-        for go in (_pipeline, _groups, _group, _letter):
-            go(browser, shown)
+        for page in PAGES:
+            page(browser, shown)
             told = browser.accessible()
             roles = [role for role, _name in told]
-            assert {"banner", "navigation", "main", "status"} <= set(roles), go
+            assert {"banner", "navigation", "main", "status"} <= set(roles), page
             assert browser.run("document.querySelectorAll('h1').length") == 1
             nameless = [role for role, name in told if role in _NAMED and not name]
-            assert nameless == [], go
-            assert roles.count("columnheader") >= 4, (go, width)
-            assert "rowheader" in roles, (go, width)
-    assert ("textbox", "Why not apply it?") in browser.accessible()
+            assert nameless == [], page
+            has = _TOLD.get(page.__name__, _OF_A_TABLE)
+            assert [one for one in has if one not in told and one[0] not in roles] == [], (page, width)
+            assert [one for one in has if one[1] and one not in told] == [], (page, width)
+            if has is _OF_A_TABLE:
+                assert roles.count("columnheader") >= 4, (page, width)
 
 
 _NAMED = frozenset(
     {"button", "link", "textbox", "checkbox", "img", "image", "region", "columnheader", "rowheader", "heading"}
 )
+_OF_A_TABLE = (("columnheader", ""), ("rowheader", ""))
+_TOLD = {
+    "edit": (
+        ("textbox", "The row, as JSON"),
+        ("textbox", "What was wrong with it?"),
+        ("button", "Show the difference again"),
+    ),
+    "sign_in_page": (("textbox", "Token"), ("button", "Sign in")),
+    "refused": (("alert", ""), ("heading", "Not here")),
+}
+"""Of the pages without a table: role and name."""
 
 
-def _pipeline(browser: Browser, shown: Shown) -> None:
-    browser.open(f"{shown.url}/")
-    browser.wait_for("5 things need attention")
-
-
-def _groups(browser: Browser, _shown: Shown) -> None:
-    browser.press("Dead letters")
-    browser.wait_for("Grouped by cause")
-
-
-def _group(browser: Browser, _shown: Shown) -> None:
-    browser.press("value does not fit")
-    browser.wait_for("Act on the group")
-
-
-def _letter(browser: Browser, _shown: Shown) -> None:
-    browser.run("document.querySelector('tbody a').click()")
-    browser.wait_for("Audit trail")
-
-
-def test_pages_fit_a_desk_and_a_phone_by_day_and_by_night(browser: Browser, shown: Shown, tmp_path: Path) -> None:
+def test_pages_fit_a_desk_and_a_phone_by_day_and_by_night(browser: Browser, shown: Shown) -> None:
     sign_in(browser, shown)
     grounds = set()
     for theme in ("light", "dark"):
         browser.theme(theme)
         for width in (1280, 390):
             browser.resize(width)
-            for go in (_pipeline, _groups, _group, _letter):
-                go(browser, shown)
-                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (theme, width, go)
-                for part in ("h1", ".quiet, .hint, p", "a", "button"):
-                    assert browser.run(_CONTRAST % part) >= 4.5, (theme, width, go, part)
+            for page in PAGES:
+                page(browser, shown)
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (theme, width, page)
+                parts = (*_EVERYWHERE, *_PARTS[page.__name__])
+                contrast = browser.run(_CONTRAST % json.dumps(parts))
+                assert set(contrast) == set(parts)
+                low = {part: found for part, found in contrast.items() if found is None or found < 4.5}
+                assert low == {}, (theme, width, page, "None: there is no such part")
         grounds.add(browser.run("getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
 
 
-_CONTRAST = """(() => {
+_EVERYWHERE = (".brand", ".top a", ".who b", ".who button", "main h1", "main p, main label", "main a, main button")
+_TABLE = ("thead th", "tbody th", "tbody td")
+_PARTS = {
+    "pipeline": (
+        *(*_TABLE, "h2", "h3", ".quiet", ".hint", ".why", ".urgent .badge", ".soon .badge", ".command pre", ".copy"),
+        *(".state.good", ".state.bad", ".figures b", "td code", "main a", "main p code"),
+    ),
+    "groups": (*_TABLE, ".detail", ".hint", ".count", "[aria-current]"),
+    "group": (*_TABLE, ".why", ".figures", ".state.soon", ".hint", "label", "textarea", "button.main", "button.danger"),
+    "letter": (*_TABLE, "h1 .state", ".why", "dt", "dd", "pre code", ".hint", "h3", "textarea", "button.danger"),
+    "edit": (".diff .added", ".diff .removed", ".diff .place", ".diff .same", "textarea.code", "label", "button.main"),
+    "replay": (*_TABLE, ".notice", ".count", "button.main", ".hint", "td code", "th code"),
+    "sign_in_page": ("label", "input[type=password]", "button.main", ".quiet", "p code"),
+    "refused": (".notice.bad", "main p a"),
+}
+"""What is looked at on each page, and has to be there."""
+_CONTRAST = """(parts => {
   const lightness = text => {
     const parts = text.match(/[\\d.]+/g).map(Number).slice(0, 3).map(part => part / 255)
       .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
@@ -224,11 +328,15 @@ _CONTRAST = """(() => {
       if (!color.endsWith(", 0)")) return color;
     }
   };
-  return Math.min(21, ...[...document.querySelectorAll("main %s")].map(one => {
+  const contrast = one => {
     const pair = [lightness(getComputedStyle(one).color), lightness(ground(one))].sort((a, b) => b - a);
     return (pair[0] + 0.05) / (pair[1] + 0.05);
+  };
+  return Object.fromEntries(parts.map(part => {
+    const found = [...document.querySelectorAll(part)].map(contrast);
+    return [part, found.length ? Math.min(...found) : null];
   }));
-})()"""
+})(%s)"""
 
 
 def test_what_a_hostile_writer_sends_runs_nothing(browser: Browser, shown: Shown) -> None:
@@ -252,30 +360,3 @@ def _nothing_ran(browser: Browser) -> None:
     browser.wait_for("onerror=alert(1)")
     assert browser.run("document.querySelectorAll('main img, main script, [onfocus]').length") == 0
     assert browser.run("window.ran") == []
-
-
-PICTURES: dict[str, tuple[int, str, tuple[Callable[[Browser, Shown], None], ...], int]] = {
-    "pipeline": (1280, "light", (_pipeline,), 1140),
-    "phone": (390, "dark", (_pipeline,), 844),
-    "groups": (1280, "dark", (_groups,), 590),
-    "letter": (1280, "light", (_groups, _group, _letter), 800),
-    "letter-phone": (390, "light", (_groups, _group, _letter), 844),
-}
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_each_picture_of_the_documents_has_the_size_of_the_page_as_it_is_now(
-    browser: Browser, shown: Shown, tmp_path: Path, name: str
-) -> None:
-    """A picture of now is left in the test's folder, to be looked at and copied to docs/images."""
-    width, theme, steps, height = PICTURES[name]
-    sign_in(browser, shown)
-    browser.resize(width)
-    browser.theme(theme)
-    for step in steps:
-        step(browser, shown)
-    picture = tmp_path / f"console-{name}.png"
-    browser.screenshot(picture, height=height)
-    in_documents = (IMAGES / picture.name).read_bytes()
-    assert in_documents[:24] == picture.read_bytes()[:24], "a PNG of this width and height"
-    assert max(len(in_documents), picture.stat().st_size) < 150_000

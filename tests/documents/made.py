@@ -12,6 +12,7 @@ from tests.documents import (
     log_events,
     measurements,
     metrics,
+    reasons,
     roles,
     wire_messages,
 )
@@ -26,6 +27,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], str]]] = {
     commands.FILE: commands.text,
     errors.FILE: errors.text,
     log_events.FILE: log_events.text,
+    reasons.FILE: reasons.text,
     roles.FILE: roles.text,
     **DRAWINGS,
     **wire_messages.FILES,

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from services.spanner_reader.core.schema.resync import fix_of
+from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
+from shared.contracts.timestamps import parse_timestamp
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.asgi import TOKEN, Answered, Api
 
@@ -17,6 +20,11 @@ CONSUMER, FLIGHTS, TRAFFIC, GONE = (f"http://10.0.0.{n}:8080" for n in range(1, 
 SERVICES = {"consumer": CONSUMER, "flights": FLIGHTS, "traffic": TRAFFIC, "orders": GONE}
 HOSTILE = "</script><img src=x onerror=alert(1)>\" onfocus='alert(2)' autofocus {{7*7}} \u202etxt.exe\x00\x1b[31m"
 """Markup, attributes, a template's own signs, a change of direction, and what a terminal obeys."""
+_AT = parse_timestamp("2026-11-27T06:30:00Z")
+_RESYNC = SpannerResyncRequest(
+    "airports", (SpannerResyncCause("airports", SpannerResyncKind.COLUMN_DEFAULTED, _AT, _AT, ("city",)),)
+)
+"""As its reader has it; what it says is what that reader says."""
 _FORM = re.compile(r'name="form" value="([0-9a-f]+)"')
 
 
@@ -59,8 +67,8 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
                 {
                     "table": "airports",
                     "since": committed,
-                    "why": [{"kind": "column_defaulted", "columns": ["city"]}],
-                    "fix": "`python -m services.spanner_reader snapshot airports` brings all rows as they are now",
+                    "why": [{"kind": cause.kind, "columns": list(cause.columns)} for cause in _RESYNC.findings],
+                    "fix": fix_of(_RESYNC, "`"),
                 }
             ],
         },

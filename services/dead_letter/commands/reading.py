@@ -27,7 +27,7 @@ from services.dead_letter.core.documents import (
     line_document,
     stats_document,
 )
-from services.dead_letter.core.guidance import GUIDANCE
+from services.dead_letter.core.guidance import GUIDANCE, explained_in
 from shared.contracts.errors import MisconfiguredError
 
 _COLUMNS = ("ID", "STATE", "REASON", "TABLE", "KEY", "LAST FAILED", "ATTEMPTS", "REPLAYS", "DETAIL")
@@ -66,6 +66,8 @@ def show(command: ShowCommand, tools: CommandTools) -> None:
             print_document(document)
         else:
             say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
+            reason = stored.letter.reason
+            say(f"\n{reason.value}: {GUIDANCE[reason]} {explained_in(reason)} explains it.")
 
 
 def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
@@ -94,7 +96,7 @@ def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
         )
         say("")
         for reason in dict.fromkeys(one.reason for one in found):
-            say(f"{reason.value}: {GUIDANCE[reason]}")
+            say(f"{reason.value}: {GUIDANCE[reason]} {explained_in(reason)} explains it.")
 
 
 def stats(command: StatsCommand, tools: CommandTools) -> None:

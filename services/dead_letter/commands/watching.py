@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -13,11 +14,11 @@ from services.dead_letter.app.service_poller import EVERY
 from services.dead_letter.commands.output import console, moment, printable, say
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.attention import Attention, headline, needs_attention
-from services.dead_letter.core.dead_letters import DeadLetterStats
+from services.dead_letter.core.dead_letters import DeadLetterStats, State
 from services.dead_letter.core.statuses import ReaderStatus, WatchedService, tables_of
 from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.timestamps import Nanoseconds
+from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
 
 def watch(tools: CommandTools) -> None:
@@ -37,8 +38,19 @@ def watch(tools: CommandTools) -> None:
         with Live(console=console(), screen=True, auto_refresh=False) as live:
             while not stop.requested:
                 _items, lines = _shown(tools)
-                live.update(Text("\n".join(map(printable, lines))), refresh=True)
+                live.update(_fitting(lines, live.console), refresh=True)
                 stop.wait(EVERY)
+
+
+def _fitting(lines: Sequence[str], screen: Console) -> Text:
+    """Return the first lines that a terminal holds, and of those that it does not how many there are."""
+    rows = list(Text("\n".join(map(printable, lines))).wrap(screen, screen.width))
+    if len(rows) > screen.height:
+        left = len(rows) - screen.height + 1
+        more = Text(f"{left} more lines: enlarge the window, or print them once with `| cat`")
+        more.truncate(screen.width)
+        rows = [*rows[: screen.height - 1], more]
+    return Text("\n").join(rows)
 
 
 def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> DeadLetterStats | None:
@@ -53,7 +65,7 @@ def _stats(store: Callable[[], AbstractContextManager[DeadLetterStore]]) -> Dead
 def _shown(tools: CommandTools) -> tuple[Sequence[Attention], list[str]]:
     services, stats = [] if tools.poller is None else tools.poller.services(), _stats(tools.store)
     items, store = needs_attention(services, stats, tools.launcher), [] if stats else ["", "the store: not to be had"]
-    return items, [*_attention(items), "", *_services(services, tools.clock.now()), *store]
+    return items, [*_attention(items), "", *_services(services, tools.clock.now()), *_letters(stats), *store]
 
 
 def _attention(items: Sequence[Attention]) -> Iterator[str]:
@@ -72,7 +84,12 @@ def _attention(items: Sequence[Attention]) -> Iterator[str]:
 def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[str]:
     for one in services:
         if isinstance(one.status, ReaderStatus):
-            yield f"{one.name}: {one.state}, {_seconds(one.status.lag_seconds)} behind{_age(one, now)}"
+            partitions = [f"{count} {name.lower()}" for name, count in one.status.partitions.items() if count]
+            published = moment(one.status.low_watermark) or "unknown"
+            yield (
+                f"{one.name}: {one.state}, {_seconds(one.status.lag_seconds)} behind{_age(one, now)}; published up to "
+                f"{published}; partitions: {', '.join(partitions) or 'none'}"
+            )
     for name, tables in tables_of(services).items():
         consumer = next(one for one in services if one.name == name)
         rate = consumer.changes_per_second
@@ -83,6 +100,16 @@ def _services(services: Sequence[WatchedService], now: Nanoseconds) -> Iterator[
                 f"  {table.table}: {table.state}, {_seconds(to_topic)} to the topic, "
                 f"{_seconds(to_bigquery)} to BigQuery"
             )
+
+    for one in services:
+        yield f"service {one.name}: {one.condition}, {one.kind}, {one.address}{_age(one, now)}"
+
+
+def _letters(stats: DeadLetterStats | None) -> Iterator[str]:
+    if stats is not None:
+        counts = [f"{stats.by_state.get(state, 0)} {state.value}" for state in State]
+        oldest = "" if stats.oldest_open is None else f"; oldest open: {moment(format_timestamp(stats.oldest_open))}"
+        yield f"dead letters: {', '.join(counts)}{oldest}"
 
 
 def _age(service: WatchedService, now: Nanoseconds) -> str:

@@ -22,11 +22,13 @@ from services.dead_letter.core.statuses import (
     WatchedService,
 )
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import format_timestamp
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 
 FAR_BEHIND: Final = 300.0
 """Seconds of lag from which on a reader needs attention."""
 _STALLED: Final = 120.0
+_SILENT_SOURCE: Final = 600.0
+"""As the alert MillraceSourceSilent has it."""
 _MODULES: Final = {
     "spanner-reader": "services.spanner_reader",
     "bigtable-reader": "services.bigtable_reader",
@@ -93,6 +95,13 @@ class Launcher:
             return line
         return f"({command('.', f'{self.directory}/{of}.env')}; {line})"
 
+    def prose(self, text: str) -> str:
+        """Return what a service says with its commands as they are started here."""
+        if self.in_clone:
+            for name, module in _MODULES.items():
+                text = text.replace(f"python -m {module} ", f"./millrace {name} ")
+        return text
+
     def log_of(self, name: str) -> str | None:
         """Return a command line that shows the end of a service's log; None where it is not known."""
         return None if self.directory is None else command("tail", "-n", "20", f"{self.directory}/{name}.log")
@@ -116,6 +125,7 @@ def needs_attention(
         if isinstance(one.status, ReaderStatus):
             readers.setdefault(_launched(one), []).append(one.name)
     found = [item for service in services for item in _of_service(service, readers, launcher)]
+    found += _of_sources(services, launcher)
     found += _of_backlogs(services)
     if letters is not None:
         found += _of_dead_letters(letters, launcher)
@@ -243,6 +253,35 @@ def _of_consumer(
             yield _of_table(service, table, trouble, readers, launcher)
 
 
+def _of_sources(services: Sequence[WatchedService], launcher: Launcher) -> Iterator[Attention]:
+    """Yield the sources from which no heartbeat has come for long, whether a reader of them is polled or not."""
+    if any(isinstance(one.status, ReaderStatus) and one.status.state == "paused" for one in services):
+        return
+    for service in services:
+        if isinstance(service.status, ConsumerAnswer) and service.answered_at is not None and not service.silence:
+            for source, until in sorted(service.status.sources.items()):
+                seconds = _seconds_since(until, service.answered_at)
+                if seconds > _SILENT_SOURCE:
+                    reader = "bigtable-reader" if source.startswith("//bigtable") else "spanner-reader"
+                    yield Attention(
+                        urgent=True,
+                        what=f"no heartbeat of {source} for {seconds / 60:,.0f} minutes",
+                        where=service.name,
+                        why="its changes do not arrive: no reader of it runs, or its partitions stand still",
+                        since=until,
+                        todo="start its reader; if one runs, its status says how far it is. A source that is no longer "
+                        "read is forgotten when the consumer is restarted",
+                        command=launcher.command(reader, "status"),
+                    )
+
+
+def _seconds_since(time: str | None, now: Nanoseconds) -> float:
+    try:
+        return 0.0 if time is None else (now - parse_timestamp(time)) / 1e9
+    except ValueError:
+        return 0.0
+
+
 def _of_table(
     service: WatchedService,
     table: TableStatus,
@@ -343,7 +382,7 @@ def _resync(service: WatchedService, table: PendingResync, launcher: Launcher) -
         where=service.name,
         why=kinds,
         since=table.since,
-        todo=f"the reader says: {table.fix}" if table.fix else "take a snapshot of it",
+        todo=f"the reader says: {launcher.prose(table.fix)}" if table.fix else "take a snapshot of it",
         command=launcher.command(_launched(service), "snapshot", name=name, of=service.name),
     )
 

@@ -30,3 +30,8 @@ GUIDANCE: Final[Mapping[Reason, str]] = {
 }
 OF_OTHER_PROGRAMS: Final = frozenset(reason for reason, text in GUIDANCE.items() if text == _OTHERS)
 """Reasons of messages that are no change batches: no reader has published them."""
+
+
+def explained_in(reason: Reason) -> str:
+    """Return where the documents explain a reason."""
+    return f"docs/reference/dead-letters.md#{reason.value}"

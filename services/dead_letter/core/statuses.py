@@ -131,6 +131,8 @@ class ConsumerAnswer(_Status, tag="cdc_consumer"):
     labels: ConsumerLabels = msgspec.field(default_factory=ConsumerLabels)
     changes: ChangeCounts = msgspec.field(default_factory=ChangeCounts)
     lag_seconds: ConsumerLag = msgspec.field(default_factory=ConsumerLag)
+    sources: dict[str, str | None] = {}
+    """Up to when the readers of each source have published everything, by the heartbeats that arrived."""
 
 
 ServiceStatus = SpannerReaderStatus | BigtableReaderStatus | ConsumerAnswer

@@ -58,8 +58,11 @@ def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> Non
     assert shell.run("groups") == 0
     below = shell.out.partition("\n\n")[2].splitlines()
     assert sorted(below) == [
-        "undecodable: Find the program that published it by the attributes, stop it, and discard this.",
-        "value_does_not_fit: Correct the row at its source, or edit the dead letter; then replay.",
+        f"{reason}: {do} docs/reference/dead-letters.md#{reason} explains it."
+        for reason, do in (
+            ("undecodable", "Find the program that published it by the attributes, stop it, and discard this."),
+            ("value_does_not_fit", "Correct the row at its source, or edit the dead letter; then replay."),
+        )
     ]
 
 
@@ -148,6 +151,7 @@ def test_a_letter_is_shown_masked_and_nobody_notes_it(shell: Shell) -> None:
     assert [entry["action"] for entry in document["trail"]] == ["arrived"]
     assert shell.run("show", ONE.identity) == 0
     assert "Ada" not in shell.out
+    assert shell.out.endswith("docs/reference/dead-letters.md#value_does_not_fit explains it.\n")
     assert shell.actions(ONE) == [Action.ARRIVED]
 
 

@@ -15,6 +15,7 @@ from services.__main__ import SERVICES as SERVICES_LAUNCHED
 from services.dead_letter.core.attention import Launcher, command, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.guidance import GUIDANCE
+from services.dead_letter.core.selection import Selection
 from services.dead_letter.core.statuses import Silence, WatchedService
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.web.callers import Callers, read_tokens
@@ -148,7 +149,7 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
     page = text_of(Visit(api).get("/"))
 
     assert "Act now consumer : hangs since 7 min ago (2026-11-21 13:00:00 UTC) http://10.0.0.1:8080/readyz" in page
-    assert "Do: its process is there and does nothing: look at it with `ps -o pid,stat -p PID`" in page
+    assert "Do: its process is there and does nothing: look at it with ps -o pid,stat -p PID . T is" in page
     assert "Act now flights : refuses connections since 7 min ago" in page
     assert "Do: no process listens there: start it" in page
     assert "flights as 7 min ago , by its last answer ■ refuses connections 2.5 s" in page
@@ -174,8 +175,13 @@ def test_commands_are_those_of_the_launcher_in_a_clone_and_of_the_image_in_a_con
     clone, image = watching(pages), watching(pages, launcher=Launcher(in_clone=False))
     in_clone, in_image = (text_of(Visit(api).get("/")) for api in (clone, image))
     assert "./millrace spanner-reader snapshot airports Copy" in in_clone
+    assert "the reader says: ./millrace spanner-reader snapshot airports brings all rows as they are now" in in_clone
+    assert "python -m" not in in_clone
+    assert "UPDATE `airports` SET `city` = `city` WHERE TRUE" in in_clone, "SQL keeps its quotes"
+    assert "`" not in in_clone.replace("`city`", "").replace("`airports`", "")
     assert "Commands run in the root of the clone" in in_clone
     assert "python -m services.spanner_reader snapshot airports Copy" in in_image
+    assert "the reader says: python -m services.spanner_reader snapshot airports brings all rows" in in_image
     assert "Commands run in the container of that service" in in_image
     assert "millrace spanner-reader" not in in_image
 
@@ -594,6 +600,14 @@ def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
     copied = re.findall(r'data-copy="([^"]*)"', page)
     assert copied
     assert not [one for one in copied if "onerror" in one], "a name that cannot be shown is not handed out to be run"
+
+
+def test_a_dead_letter_and_its_group_name_the_code_and_where_it_is_explained() -> None:
+    api = with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
+    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).letters
+    for path in (f"/dead-letters/{line.id}", f"/dead-letters/groups/{line.group}"):
+        page = text_of(Visit(api).get(path))
+        assert "Code undecodable , explained in docs/reference/dead-letters.md#undecodable" in page
 
 
 def test_each_reason_has_its_guidance() -> None:

@@ -28,6 +28,8 @@ from shared.runtime.backlog import SubscriptionBacklog
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
 from tests.unit.dead_letter.letters import NOW
 
+SPANNER, BIGTABLE = "//spanner.googleapis.com/s", "//bigtable.googleapis.com/b"
+
 
 class _Clock:
     def now(self) -> Microseconds:
@@ -70,7 +72,8 @@ def consumer() -> Mapping[str, object]:
     world.look(Mirror("gone", MICROS))
     world.look(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
     notes = {"planes": WAITS, "crew": TableNote(unfit="another key"), "airports": TableNote(latest=LATEST)}
-    world.take(Counts(messages=3, changes=5, tables=notes))
+    heartbeats = {SPANNER: MICROS - 1_000_000, BIGTABLE: MICROS - 3600 * 1_000_000}
+    world.take(Counts(messages=3, changes=5, tables=notes, heartbeats=heartbeats))
     return world.status.document(ready=True, alive=True)
 
 
@@ -130,3 +133,25 @@ def test_the_console_knows_every_state_that_the_services_report() -> None:
         "gcloud pubsub subscriptions update --message-retention-duration=31d projects/p/subscriptions/consumer"
     )
     assert [item.what for item in items if "diagnose-a-table" in item.todo] == []
+
+
+def test_a_source_without_heartbeats_needs_attention_though_no_reader_of_it_is_polled() -> None:
+    def items(document: Mapping[str, object], *others: str) -> list[tuple[str, str | None]]:
+        at = Nanoseconds(MICROS * 1000)
+        services = [
+            polled(
+                WatchedService(name=name, address="http://x:1"),
+                StatusAnswer(ready=True, obstacles="", status=msgspec.json.encode(one)),
+                at,
+            )
+            for name, one in (("consumer", document), *((other, DOCUMENTS[other]()) for other in others))
+        ]
+        found = needs_attention(services, None, Launcher())
+        return [(item.what, item.command) for item in found if "heartbeat" in item.what]
+
+    document = consumer()
+    silent = (f"no heartbeat of {BIGTABLE} for 60 minutes", "./millrace bigtable-reader status")
+    assert items(document) == [silent]
+    assert items(document, "bigtable_reader") == [silent]
+    assert items(document, "spanner_reader") == [], "it is paused"
+    assert items({**document, "sources": {BIGTABLE: "not a time", SPANNER: None}}) == []

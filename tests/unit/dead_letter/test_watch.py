@@ -47,7 +47,13 @@ def test_what_needs_attention_comes_first_with_its_command_then_sources_and_tabl
     assert lines[1].startswith("! consumer: table flights is deferred, since 2026-11-21 13:00:00")
     assert "    $ ./millrace spanner-reader snapshot airports" in lines
     assert "- dead letters: 1 open dead letter, since 2026-11-21 13:00:00" in lines
-    assert "flights: reading, 2.5 s behind" in lines
+    assert (
+        "flights: reading, 2.5 s behind; published up to 2026-11-21 13:00:00; partitions: 3 running, 12 finished"
+        in lines
+    )
+    assert "service consumer: ready, consumer, http://10.0.0.1:8080" in lines
+    assert "service orders: refuses connections, unknown, http://10.0.0.4:8080" in lines
+    assert "dead letters: 1 open, 0 replayed, 0 superseded, 0 discarded; oldest open: 2026-11-21 13:00:00" in lines
     assert "  flights: deferred, 0.4 s to the topic, 1.9 s to BigQuery" in lines
     assert "3 urgent" in shell.err
 

@@ -1,11 +1,13 @@
 """How values are shown on pages: every character as what it is, times with their age, counts as bars."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 
+_QUOTED: Final = re.compile(r"(?<![^\s(\[])(`[^`\s]+ [^`]*`)")
 _SECOND: Final = 1_000_000_000
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -73,6 +75,15 @@ def bars(counts: Sequence[int], height: int) -> Sequence[int]:
     """Return the height of each count's bar: the largest has the full height, and one that is not 0 is seen."""
     most = max(counts, default=0)
     return [0 if not count else max(2, round(count / most * height)) for count in counts]
+
+
+def commands(text: str) -> Sequence[tuple[str, bool]]:
+    """Return the parts of a text, each with whether it is a command: more than a word between backticks.
+
+    One word is a name in SQL, which keeps them.
+    """
+    parts = _QUOTED.split(text)
+    return [(part[1:-1], True) if place % 2 else (part, False) for place, part in enumerate(parts)]
 
 
 def signed_lines(diff: str) -> Sequence[tuple[str, str]]:

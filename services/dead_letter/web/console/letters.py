@@ -9,7 +9,7 @@ from starlette.responses import Response
 from services.dead_letter.app.decisions import RESTORABLE, NothingFoundError, letter_of
 from services.dead_letter.core.dead_letters import Action, GroupId, State, StoredDeadLetter, TimeSpans
 from services.dead_letter.core.documents import group_document, letter_document, line_document
-from services.dead_letter.core.guidance import GUIDANCE
+from services.dead_letter.core.guidance import GUIDANCE, explained_in
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.console.pages import ConsolePages
 from services.dead_letter.web.tools import WebTools
@@ -71,6 +71,7 @@ def add_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
             open=by_state.get(State.OPEN, 0),
             restorable=sum(by_state.get(state, 0) for state in RESTORABLE[:2]),
             guidance=GUIDANCE[found[0].reason],
+            explained_in=explained_in(found[0].reason),
             done=_done(request),
         )
 
@@ -98,6 +99,7 @@ def shown(
         editable=stored.state is State.OPEN and stored.edited_as is None and not stored.without_payload,
         restorable=stored.state in RESTORABLE,
         guidance=GUIDANCE[stored.letter.reason],
+        explained_in=explained_in(stored.letter.reason),
         done=done,
     )
 

@@ -47,6 +47,7 @@ class ConsolePages:
             "ago": lambda text: formats.ago(text, clock.now()),
             "bars": formats.bars,
             "clock_time": formats.clock_time,
+            "commands": formats.commands,
             "duration": formats.duration,
             "number": formats.number,
             "rfc3339": lambda at: None if at is None else format_timestamp(at),
