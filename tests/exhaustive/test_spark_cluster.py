@@ -70,6 +70,7 @@ def test_poison_on_all_executors_passes_no_more_than_the_limit_with_a_restart_co
 def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: SparkCluster) -> None:
     consumer = world.start(module=ON_SPARK, LINGER="2s", **cluster.settings)
     warm(world, consumer)
+    before = counter(consumer, "leases_acquired")
     let_both_tasks_wait(world, consumer)
     cluster.workers[0].kill()
     world.fix()
@@ -80,6 +81,7 @@ def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: 
     assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
+    assert counted["taken"] - before == CHANGES + counted["left"], "no lease ran out but those of the lost worker"
     assert world.letters() == []
 
 
