@@ -7,6 +7,7 @@ type, however its source wrote it.
 import base64
 import math
 import re
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -23,6 +24,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,64}(?:\.[0-9]{1,64})?(?:[eE][+-]?[0-9
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?", re.ASCII)
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_SINGLE: Final = struct.Struct("<f")
 _TEXT_LIMIT: Final = 1024  # bytes; an attribute on the dead-letter topic holds no more
 _DECIMAL_DIGITS: Final = 131_072  # PostgreSQL's numeric before its point, the longest of any source
 _encode: Final = msgspec.json.Encoder().encode
@@ -82,8 +84,10 @@ def _canonical(googlesql: str, value: object) -> object:
             if not isinstance(value, bool):
                 raise TypeError("not a boolean")
             return value
-        case "FLOAT64" | "FLOAT32":
+        case "FLOAT64":
             return _float(value)
+        case "FLOAT32":
+            return _float(value, _SINGLE)
         case "NUMERIC":
             return _decimal(value)
         case "TIMESTAMP":
@@ -117,7 +121,7 @@ def _integer(value: object) -> int:
     return number
 
 
-def _float(value: object) -> object:
+def _float(value: object, rounding: struct.Struct | None = None) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError("not a number")
     if isinstance(value, str) and value not in _NO_NUMBERS and _NUMBER.fullmatch(value) is None:
@@ -127,6 +131,8 @@ def _float(value: object) -> object:
         return "NaN"
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
+    if rounding is not None:  # 1.1 and 1.100000023841858 are one value, whichever of them the source writes
+        (number,) = rounding.unpack(rounding.pack(number))
     return number + 0.0  # -0.0 and 0.0 are the same key
 
 

@@ -294,4 +294,8 @@ class FakeRows:
 
 
 def _number(key: KeyText | None, end: int) -> int:
-    return end if key is None else int(json.loads(key)[0])
+    """Return a key's value; as Spanner, refuse one of another type."""
+    try:
+        return end if key is None else int(json.loads(key)[0])
+    except ValueError as error:
+        raise NotReadableError("made-up", "Invalid value for column Id: expected INT64") from error

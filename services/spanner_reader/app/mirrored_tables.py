@@ -21,9 +21,12 @@ class MirroredTables:
     included: Callable[[str], bool]
 
     def snapshot_header(self, table: WatchedTable) -> Header:
-        """Return the header of a table's snapshot rows."""
+        """Return the header of a table's snapshot rows.
+
+        Its key is in the table's own order, by which rows are read, also where the reader has not learnt that yet.
+        """
         header = self.changes.header(table.name, table.column_types, table.value_capture_type)
-        return msgspec.structs.replace(header, origin="snapshot")
+        return msgspec.structs.replace(header, origin="snapshot", primary_key=tuple(table.primary_key))
 
     def row_maker(self, table: WatchedTable, read_at: Nanoseconds) -> tuple[WatchedTable, RowMaker]:
         """Return what makes changes of rows read at a time, and the table with its columns in the order of these."""

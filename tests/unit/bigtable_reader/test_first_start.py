@@ -70,3 +70,18 @@ def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by_then(
         assert answers == []
 
     run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("resume", ["new", "resume-or-new", "resume-or-fail"])
+def test_a_stream_whose_key_ranges_were_deleted_is_not_begun_again_for_that_would_skip_changes(resume: Resume) -> None:
+    async def scenario() -> None:
+        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable())
+        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        await begin(stream, store, Stop(), name="w", resume="new", asked=None, before=nothing, after=nothing)
+        assert await store.claim((await store.survey()).stream_ranges)
+        table.topology = None
+        with pytest.raises(MisconfiguredError, match="its row was deleted"):  # as each restart of the reader finds
+            await begin(stream, store, Stop(), name="w", resume=resume, asked=None, before=nothing, after=nothing)
+        assert table.topology is None
+
+    run_in_virtual_time(scenario())

@@ -23,11 +23,14 @@ from services.cdc_consumer.core.schema.tables import (
     DELETED_COLUMN,
     TableDefinition,
 )
+from services.cdc_consumer.core.types.types import FLOAT32_KEY
+from services.cdc_consumer.core.types.values import wire_values
 from services.cdc_consumer.ports import MirrorTable, OtherRows, RowCount, Spool
 from shared.contracts.change_batch import Column, Header, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import SEQUENCE_COLUMN
+from shared.contracts.row_id import canonical_key
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.cdc_writer import FakeAppending, FakeCdcWriter
 from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
@@ -269,6 +272,15 @@ def test_keys_are_as_the_source_writes_them() -> None:
         str(1 << 60), True, "", "1.5", "1970-01-01", "1970-01-01T00:00:00.000001Z", "AA==", "NaN", "-Infinity", "u",
     )  # fmt: skip
     assert second == ("-1", False, "é", "0", "0001-01-01", "1969-12-31T23:59:59.999999Z", "", 1.5, 0.0, "v")
+
+
+def test_a_key_of_32_bits_in_a_mirror_is_the_row_that_the_source_means_whatever_digits_it_writes() -> None:
+    header = a_header(columns=[("id", "FLOAT32")], key=("id",))
+    in_mirror, _misfits = wire_values(FLOAT32_KEY, pa.array([1.1], pa.float64()))
+    ((asked,),) = source_keys(pa.table({"ID": in_mirror}), header)
+
+    of_source = {canonical_key("planes", header.key_types(), {"id": text}) for text in (1.1, 1.100000023841858)}
+    assert of_source == {canonical_key("planes", header.key_types(), {"id": asked})}
 
 
 def test_keys_that_no_row_of_the_source_can_have_are_asked_of_nobody() -> None:

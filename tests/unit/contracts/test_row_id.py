@@ -27,6 +27,10 @@ GOLDEN = [
     ("t", [("ENUM", "-1")], b"t\x00[-1]", 15),
     ("t", [("FLOAT64", -0.0)], b"t\x00[0.0]", 13),
     ("t", [("FLOAT64", "NaN")], b't\x00["NaN"]', 10),
+    ("t", [("FLOAT32", 1.1)], b"t\x00[1.100000023841858]", 3),
+    ("t", [("FLOAT32", 1.100000023841858)], b"t\x00[1.100000023841858]", 3),
+    ("t", [("FLOAT32", -1e-46)], b"t\x00[0.0]", 13),
+    ("t", [("FLOAT32", "-Infinity")], b't\x00["-Infinity"]', 0),
     ("t", [("STRING", None)], b"t\x00[null]", 3),
 ]
 
@@ -62,6 +66,7 @@ def test_two_keys_share_their_bytes_only_if_they_are_the_same_key(a: str, b: str
         *[("INT64", value) for value in ("1.5", True, "9223372036854775808", "0x10")],
         *[("BOOL", "true"), ("NUMERIC", "NaN"), ("NUMERIC", "x"), ("TIMESTAMP", "yesterday"), ("DATE", "2024-1-1")],
         *[("NUMERIC", "1e999999999"), ("NUMERIC", "1_0"), ("NUMERIC", "١"), ("FLOAT64", 10**400), ("FLOAT64", "1_0")],
+        *[("FLOAT32", 1e39), ("FLOAT32", True)],
         *[("STRING", 1), ("BYTES", "%%%"), ("BYTES", "A"), ("PROTO", "A"), ("ENUM", "ON")],
     ],
 )

@@ -256,7 +256,9 @@ class BigtableSnapshotSource:
         ranges = parts_of(
             owned.part.range, cuts | {stream_range.range.start for stream_range in stream_ranges.stream_ranges}
         )
-        above = highest_reserved(stream_ranges, ALL_KEYS) if owned.part.again else 0
+        # Not the highest itself: an image with just that version would not be older than the end of the snapshot, and
+        # of a row that was lost without a record nothing else could tell.
+        above = highest_reserved(stream_ranges, ALL_KEYS) + 1 if owned.part.again else 0
         cut = await self._store.cut(owned.run, owned.part, [(keys, above) for keys in ranges])
         if cut is None:
             return False

@@ -44,7 +44,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, rename={"min_versi
     number: int
     range: KeyRange
     above: int = 0
-    """Its rows are to win over every image with a version up to this number, made before they were asked for."""
+    """Its rows get this number or a higher one: every image of before they were asked for has a lower version."""
     last: bytes | None = None
     """Everything up to this key is confirmed by Pub/Sub."""
     again: bool = False

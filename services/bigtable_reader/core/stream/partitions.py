@@ -114,13 +114,18 @@ class BigtablePartitionSurvey(msgspec.Struct, frozen=True):
     """What needs all rows to be read again; None: nothing does."""
 
 
-def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> None:
-    """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
+def _check_not_forgotten(stream: str, survey: BigtablePartitionSurvey) -> None:
+    """Raise MisconfiguredError, with the fix, where a stream was read and its key ranges are gone."""
     if survey.saved and not survey.stream_ranges:
         raise MisconfiguredError(
             "stream-row-missing",
             f"the partition table no longer knows {stream}: its row was deleted. {RESTART_WITH_ALL_ROWS}",
         )
+
+
+def check_known(table: str, stream: str, survey: BigtablePartitionSurvey) -> None:
+    """Raise MisconfiguredError, with the fix, where no reader has begun the stream, or it was forgotten since."""
+    _check_not_forgotten(stream, survey)
     if not survey.stream_ranges:
         raise MisconfiguredError(
             "stream-never-read",
@@ -134,7 +139,12 @@ Resume = Literal["new", "resume-or-new", "resume-or-fail"]
 
 
 def begins(resume: Resume, survey: BigtablePartitionSurvey, stream: str) -> bool:
-    """Return whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be."""
+    """Return whether a start is the first one of a stream; MisconfiguredError if it may not be what it would be.
+
+    Where the stream was read already, and its key ranges are gone, another beginning would skip changes: also after the
+    restart of a reader that has ended because of it.
+    """
+    _check_not_forgotten(stream, survey)
     known = bool(survey.stream_ranges)
     if known and resume == "new":
         raise MisconfiguredError(

@@ -178,13 +178,13 @@ class SpannerSnapshotSource:
         until = await self._readable_until(owned)
         watched = await self._inspect_table(owned)
         if watched is None:
-            self._log.warning("snapshot_of_no_table", table=owned.range.table, why="dropped, or no longer watched")
-            owned.over = True  # given up, not complete: rows that were not read are not missing in the source
-            await self._store.give_up(owned.range)
-            return True
+            return await self._give_up(owned, "dropped, or no longer watched")
+        table, maker = self._tables.row_maker(watched, owned.read_at)
+        places = (owned.range.after, owned.range.until, owned.read_to)
+        if not all(place is None or maker.may_be_place(place) for place in places):
+            return await self._give_up(owned, "dropped and made again with another key since it was requested")
         if owned.range.state is RangeState.REQUESTED and not await self._cut(owned, watched):
             return False
-        table, maker = self._tables.row_maker(watched, owned.read_at)
         if not owned.in_key_order:  # from its beginning, then
             await publisher.wait_until_confirmed(owned)
             owned.restart()
@@ -197,6 +197,13 @@ class SpannerSnapshotSource:
                 for start in range(0, len(rows), _ROWS_AT_ONCE):
                     await self._publish(owned, publisher, maker, rows[start : start + _ROWS_AT_ONCE], until)
         await publisher.wait_until_confirmed(owned)
+        return True
+
+    async def _give_up(self, owned: OwnedTableRange, why: str) -> bool:
+        """Give up what is left of a snapshot; its table is pending resync, and an automatic one may be requested."""
+        self._log.warning("snapshot_of_no_table", table=owned.range.table, why=why)
+        owned.over = True  # given up, not complete: rows that were not read are not missing in the source
+        await self._store.give_up(owned.range)
         return True
 
     async def recover(self, owned: OwnedTableRange, error: MisconfiguredError) -> None:

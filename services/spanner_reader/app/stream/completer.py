@@ -467,7 +467,9 @@ class Completer:
         """
         names = [column.name for column in table.column_types]
         types = self._completion.changes.header(table.name, table.column_types, table.value_capture_type).key_types()
-        left = {row_id: _key_text(types, each[0]) for row_id, each in wanting.items()}
+        kinds = dict(types)  # in the order of the records, which is not the table's where that was not known for them
+        key = [(name, kinds[name]) for name in table.primary_key]
+        left = {row_id: _key_text(key, each[0]) for row_id, each in wanting.items()}
         with self._completion.budget.share() as share:
             while left:
                 asked = dict(islice(left.items(), keys_of_one_read(left.values())))

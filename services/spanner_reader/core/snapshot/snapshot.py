@@ -36,6 +36,7 @@ _JUST_NOW: Final = timedelta(hours=1)
 MOD_TYPE: Final = "SNAPSHOT"
 
 _json: Final = msgspec.json.Encoder().encode
+_values: Final = msgspec.json.Decoder(list[Any]).decode
 _PLACE: Final = "{}"
 
 
@@ -251,6 +252,22 @@ class RowMaker:
     def key_text(self, row: Sequence[Any]) -> KeyText:
         """Return the place of a row in its table."""
         return KeyText(_json([row[place] for _name, place in self._key]).decode())
+
+    def may_be_place(self, place: KeyText) -> bool:
+        """Return whether a place is one of this table, or of its rows that begin so: its values are of the key's types.
+
+        One that was stored before the table was dropped and made again may not be.
+        """
+        values = _values(place)
+        if len(values) > len(self._types):
+            return False
+        types = self._types[: len(values)]
+        names = [name for name, _kind in types]
+        try:
+            canonical_key(self.header.table, types, dict(zip(names, values, strict=True)))
+        except PoisonRecordError:
+            return False
+        return True
 
     def row_id(self, key: Sequence[object]) -> bytes:
         """Return the canonical bytes of the row of a key; PoisonRecordError where it is none of the table's."""
