@@ -131,11 +131,9 @@ class FakePartitionStore:
             self._check()
             return False
         limits = [row.reserved_up_to for row in self.table.rows.values()]
-        min_version = max(limits, default=0)
+        min_version = max(self.table.now(), max(limits, default=0) + 1)
         try:
-            first = begin(
-                ranges, life=f"{next(self.table.numbers)}", start=start, min_version=max(min_version, self.table.now())
-            )
+            first = begin(ranges, life=f"{next(self.table.numbers)}", start=start, min_version=min_version)
         except ValueError as error:
             raise TransientError(str(error)) from error
         self.table.source = self._source

@@ -33,7 +33,7 @@ class StreamRangeRow:
         self, ranges: Sequence[KeyRange], start: Microseconds, now: Microseconds, resync: Resync | None
     ) -> bool:
         """Write the first key ranges, and what needs all rows to be read, unless there are any; return whether so."""
-        min_version = max(now, await self._rows.highest_version())  # above every version of an earlier life
+        min_version = max(now, await self._rows.highest_version() + 1)  # above every version of an earlier life
         life = uuid.uuid4().hex[:8]
         try:
             first = shape.begin(ranges, life=life, start=start, min_version=min_version)
