@@ -31,8 +31,8 @@ def _collector(registry: CollectorRegistry) -> None:
 
 
 SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
-    "spanner_reader": SpannerPrometheusMetrics,
-    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, MicrosecondClock()),
+    "spanner_reader": lambda registry: SpannerPrometheusMetrics(registry, ""),
+    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, "", MicrosecondClock()),
     "cdc_consumer": _consumer,
     "dead_letter": _collector,
 }
