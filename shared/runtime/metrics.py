@@ -137,11 +137,19 @@ LAST_FATAL_ERROR: Final = Gauge(
     ["service", "code"],
     registry=None,
 )
+TOPICS: Final = Gauge(
+    "millrace_topics_info",
+    "Always 1, by the topic of change batches and the dead-letter topic that a process publishes to or takes from.",
+    ["topic", "dead_letter_topic"],
+    registry=None,
+)
+"""By these, rules find out which services belong together."""
 
 
 def count_runtime(registry: CollectorRegistry) -> None:
-    """Show what every service has: name and version, its last end by an error, retries, what its process takes."""
+    """Show what every service has: name, version, topics, its last end by an error, retries, what its process takes."""
     registry.register(BUILD)
+    registry.register(TOPICS)
     registry.register(LAST_FATAL_ERROR)
     registry.register(RETRIED)
     ProcessCollector(registry=registry)
