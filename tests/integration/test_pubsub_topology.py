@@ -39,8 +39,8 @@ def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel)
 
 
-def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> None:
-    check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
+def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> str:
+    return check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
 
 
 def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
@@ -50,8 +50,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
 
     check_topic(channel, topology.topic)
     check_topic(channel, topology.dead_letter_topic)
-    named = {"topic": topology.topic, "dead_letter_topic": topology.dead_letter_topic}
-    assert check_subscription(channel, topology.subscription, **named) == topology.topic
+    assert check(channel, topology, topology.subscription) == topology.topic
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     made = client.get_subscription(request={"subscription": topology.subscription})
     assert made.ack_deadline_seconds == 60
