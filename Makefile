@@ -85,10 +85,11 @@ browser: install ## the console, as an operator uses it, in a headless Chromium
 	@tests/tools.sh "make browser" chromium
 	@$(PYTEST) tests/browser
 
-alerts: ## the case of each alert rule; needs promtool
+alerts: install ## the cases of each alert rule, and that they need each number of it; needs promtool
 	@tests/tools.sh "make alerts" promtool
 	@promtool check rules deploy/alerts/*.yaml
 	@promtool test rules deploy/alerts/cases/*.yaml
+	@$(PYTEST) tests/alerts
 
 deploy-checks: install build/deploy/.installed ## the Terraform module and the chart (tests/deploy); needs terraform and go
 	@$(PYTEST) tests/deploy

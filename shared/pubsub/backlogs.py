@@ -38,6 +38,9 @@ _RECENT: Final = timedelta(minutes=10)
 _TIMEOUT: Final = 10.0
 _TOO_MANY: Final = 429
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+_NO_SUCH_METRIC: Final = "Cannot find metric(s)"
+"""What a 404 says in a project that has had no sample of the metric yet: its subscriptions are new."""
 
 
 class MonitoredBacklogs:
@@ -90,7 +93,7 @@ class MonitoredBacklogs:
         return backlogs
 
     def _latest(self, project: str, metric: str, subscriptions: Sequence[str]) -> Mapping[str, int]:
-        """Return the newest sample of each subscription that has one."""
+        """Return the newest sample of each subscription that has one; a new one has none."""
         now = self._clock.now()
         names = ", ".join(f'"{short_name(name)}"' for name in subscriptions)
         asked = {
@@ -114,7 +117,10 @@ class MonitoredBacklogs:
         status, body = int(response.status_code), bytes(response.content)
         if status < 400:
             return body
-        said = f"{what}: HTTP {status}: {_message(body)}"
+        message = _message(body)
+        if status == _NOT_FOUND and message.startswith(_NO_SUCH_METRIC):
+            return b"{}"
+        said = f"{what}: HTTP {status}: {message}"
         if status == _TOO_MANY or status >= 500:
             raise TransientError(said)
         if status == _FORBIDDEN:

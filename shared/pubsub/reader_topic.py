@@ -19,7 +19,7 @@ from shared.runtime.backlog import BacklogMetrics
 from shared.runtime.doctor import LOGIN
 from shared.runtime.findings import Finding
 from shared.runtime.health import Health
-from shared.runtime.metrics import PublishingMetrics
+from shared.runtime.metrics import TOPICS, PublishingMetrics
 from shared.runtime.stop import Stop
 
 _LAST_CHANCE: Final = timedelta(seconds=5)
@@ -54,6 +54,7 @@ class ReaderTopic:
     ) -> AsyncIterator[tuple[BatchPublisher, AsyncDeadLetterPublisher]]:
         """Open the connections of a service; the caller closes the publisher."""
         settings = self._settings
+        TOPICS.labels(self._topic, self._dead_letter_topic).set(1)
         async with open_async_channels(settings.pubsub_emulator_host, settings.publish_requests) as channels:
             dead_letters = AsyncDeadLetterPublisher(channels[0], self._dead_letter_topic, stop, kept=metrics.kept)
             publisher = BatchPublisher(

@@ -194,8 +194,11 @@ def check_subscription(
     topic: str | None = None,
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
     stop: Stop | None = None,
-) -> None:
-    """Refuse a subscription that the consumer cannot rely on, every mistake in one error; its dead-letter topic too."""
+) -> str:
+    """Refuse a subscription that the consumer cannot rely on, every mistake in one error; its dead-letter topic too.
+
+    Return its topic.
+    """
     pubsub = _Pubsub(channel, stop or Stop())
     found = pubsub.subscription(subscription)
     if found is None:
@@ -211,6 +214,7 @@ def check_subscription(
             f"subscription {subscription} (of topic {found.topic}) cannot be used:\n  " + "\n  ".join(mistakes),
         )
     check_topic(channel, dead_letter_topic, keep_messages_for, stop)
+    return str(found.topic)
 
 
 def check_dead_letter_subscription(
@@ -219,10 +223,10 @@ def check_dead_letter_subscription(
     keep_messages_for: timedelta = KEEP_MESSAGES_FOR,
     stop: Stop | None = None,
     topic_of_changes: str | None = None,
-) -> None:
+) -> str:
     """Refuse a subscription of the dead-letter topic that would lose dead letters, every mistake in one error.
 
-    One of the topic of change batches, too: all of them would become dead letters.
+    One of the topic of change batches, too: all of them would become dead letters. Return its topic.
     """
     found = _Pubsub(channel, stop or Stop()).subscription(subscription)
     if found is None:
@@ -251,6 +255,7 @@ def check_dead_letter_subscription(
             "dead-letter-subscription-unusable",
             f"subscription {subscription} cannot be used for dead letters:\n  {text}",
         )
+    return str(found.topic)
 
 
 def mistakes_of(

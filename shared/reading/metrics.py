@@ -1,5 +1,6 @@
 """What both readers count and show, for Prometheus."""
 
+import math
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -15,9 +16,13 @@ _SECOND: Final = 1_000_000_000
 
 
 class ReaderMetrics:
-    """Counts what is published, and shows how far all partitions have come. A reader adds what its source has."""
+    """Counts what is published, and shows how far all partitions have come. A reader adds what its source has.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    What is not known yet is NaN, of which no alert fires: 0 would be an answer.
+    """
+
+    def __init__(self, registry: CollectorRegistry, source: str) -> None:
+        """``source``: the change stream's full name, as messages have it."""
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._records = counter("millrace_reader_records", "Change stream records that this reader has read.", ["kind"])
@@ -35,7 +40,10 @@ class ReaderMetrics:
         )
         self._lag = ReaderLag(registry)
         self._retention = gauge("millrace_reader_retention_seconds", "How long the change stream retains its records.")
-        self._paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.")
+        paused = gauge("millrace_reader_paused", "1 while the stream is paused, else 0.", ["source"])
+        self._paused = paused.labels(source)
+        for unknown in (self._low_watermark, self._retention, self._paused):
+            unknown.set(math.nan)
         self._leases_lost = counter(
             "millrace_reader_leases_lost", "Partition leases that were lost to another reader or not renewed in time."
         )

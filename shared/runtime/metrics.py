@@ -1,5 +1,6 @@
 """Metrics that every service has, and those of all that publish. Labels have a bound: closed lists, never keys."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,8 @@ _OF_HTTP: Final = {
 class ReaderLag:
     """How far all readers are behind their source: as known last, and more by each second since.
 
-    So it grows while the source does not answer and nothing can be known.
+    So it grows while the source does not answer and nothing can be known. It is NaN before it is known first: 0
+    would say that a reader that has just started is in time.
     """
 
     def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +49,7 @@ class ReaderLag:
         gauge = Gauge(
             "millrace_reader_lag_seconds", "The source's present time minus the low watermark.", registry=registry
         )
-        gauge.set_function(lambda: self.seconds or 0.0)
+        gauge.set_function(lambda: math.nan if self.seconds is None else self.seconds)
 
     def set(self, seconds: float) -> None:
         """Say how far behind they are now."""
@@ -135,11 +137,19 @@ LAST_FATAL_ERROR: Final = Gauge(
     ["service", "code"],
     registry=None,
 )
+TOPICS: Final = Gauge(
+    "millrace_topics_info",
+    "Always 1, by the topic of change batches and the dead-letter topic that a process publishes to or takes from.",
+    ["topic", "dead_letter_topic"],
+    registry=None,
+)
+"""By these, rules find out which services belong together."""
 
 
 def count_runtime(registry: CollectorRegistry) -> None:
-    """Show what every service has: name and version, its last end by an error, retries, what its process takes."""
+    """Show what every service has: name, version, topics, its last end by an error, retries, what its process takes."""
     registry.register(BUILD)
+    registry.register(TOPICS)
     registry.register(LAST_FATAL_ERROR)
     registry.register(RETRIED)
     ProcessCollector(registry=registry)

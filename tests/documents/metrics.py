@@ -31,14 +31,15 @@ def _collector(registry: CollectorRegistry) -> None:
 
 
 SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
-    "spanner_reader": SpannerPrometheusMetrics,
-    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, MicrosecondClock()),
+    "spanner_reader": lambda registry: SpannerPrometheusMetrics(registry, ""),
+    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, "", MicrosecondClock()),
     "cdc_consumer": _consumer,
     "dead_letter": _collector,
 }
 
 LABELS: Final[Mapping[str, str]] = {
     "code": "gRPC's status codes and `OTHER`; of the last error, a code of the error messages, or `failed`",
+    "dead_letter_topic": "the full name of a dead-letter topic, one of a process",
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "result": "`sent`, or why a dead letter was not sent again: a closed list",
@@ -51,6 +52,7 @@ LABELS: Final[Mapping[str, str]] = {
     "store": "`source_stream`, `subscription`, `dead_letter_subscription`",
     "subscription": f"the full name of a subscription; {MOST_SUBSCRIPTIONS} at most of each of the two topics",
     "table": f"a table; {MOST_TABLES} at most, and `(others)` where all others are counted, too",
+    "topic": "the full name of a topic, one of a process; empty where the dead-letter service has no `TOPIC`",
     "version": "the version that runs",
     "what": "`new`, `again`, `seen`",
 }
@@ -63,6 +65,7 @@ _HEAD: Final = """# Metrics
 <!-- Made from the classes that count by `make docs`; a test fails where they differ. Change those, not this file. -->
 
 Each service serves its metrics on `PORT` at `/metrics`, as Prometheus reads them. Counters begin at 0 with the process.
+What a reader does not know yet, such as its lag before its source has answered, is `NaN`.
 The consumer's metrics include what Spark's workers count. [Monitor](../how-to/monitor.md) has alerts.
 
 | Question | Metric |

@@ -7,8 +7,9 @@ sixtieth: a minute is a second. What a rule compares, and which series it reads,
 import json
 import re
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -71,9 +72,13 @@ class PrometheusServer:
 
     def value(self, query: str) -> float | None:
         """Return the first value of a query."""
-        answer = json.loads(self._get(f"/api/v1/query?query={quote(query)}") or "{}")
-        found = answer.get("data", {}).get("result", [])
-        return float(found[0]["value"][1]) if found else None
+        return next(iter(self.values(query)), None)
+
+    def values(self, query: str) -> Sequence[float]:
+        """Return all values of a query; none while the server does not answer. AssertionError where it has an error."""
+        answer = json.loads(self._get(f"/api/v1/query?query={quote(query)}") or '{"data": {"result": []}}')
+        assert "error" not in answer, f"{query}: {answer['error']}"
+        return [float(one["value"][1]) for one in answer["data"]["result"]]
 
     def seconds_until(self, alert: str) -> float:
         """Wait until an alert fires; return how long that took."""
@@ -95,5 +100,7 @@ class PrometheusServer:
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
                 return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode() if path.startswith("/api/") else None
         except OSError:
             return None

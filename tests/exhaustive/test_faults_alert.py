@@ -1,16 +1,30 @@
-"""Faults on a small platform fire their alerts: services, emulators and a Prometheus server, all real.
+"""Faults on a small platform fire their alerts, and the dashboard's queries have answers.
+
+Services, emulators and a Prometheus server are real.
 
 Only `make test-all` runs it, because it needs Prometheus. Times in the rules are scaled (`prometheus_server`).
 """
 
+import itertools
+import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
 import pytest
 
+from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes
-from deploy.local.platform.services import TIMEOUT, Service, child_environment, start_consumer
+from deploy.local.platform.services import (
+    TIMEOUT,
+    Service,
+    child_environment,
+    start_consumer,
+    start_dead_letter,
+)
 from deploy.local.platform.source import SpannerInstance, Write
 from shared.pubsub.names import short_name
 from tests.e2e.rig import Message, Rig
@@ -34,6 +48,7 @@ class Observed:
     monitoring: MonitoringServer
     spanner: Wire
     readers: int = 0
+    dead_letters: Service | None = None
 
     def reader(self) -> Service:
         """Start a reader that publishes heartbeats and reads backlogs each second, and wait until it is scraped."""
@@ -58,6 +73,14 @@ class Observed:
         self.prometheus.scrape("consumer", consumer.address)
         return consumer
 
+    def dead_letter_service(self) -> Service:
+        """Start the dead-letter service if none runs, and wait until it is scraped."""
+        if self.dead_letters is None:
+            self.dead_letters = start_dead_letter(self.rig.processes, self.rig.standing.flow)
+            self.rig.wait_until_ready(self.dead_letters)
+            self.prometheus.scrape("dead_letter", self.dead_letters.address)
+        return self.dead_letters
+
     def wait_until_well(self) -> None:
         """Wait until a heartbeat has come all the way, and no alert of this module fires."""
         heartbeat = "time() - max(millrace_consumer_source_watermark_timestamp_seconds) < 8"
@@ -66,11 +89,20 @@ class Observed:
 
 
 ALERTS = {
+    "MillraceReaderBehind",
     "MillraceReaderDown",
+    "MillraceReaderNearsRetention",
     "MillraceConsumerDown",
+    "MillraceNothingIsAcked",
     "MillraceSourceSilent",
     "MillraceSubscriptionNearsRetention",
 }
+DASHBOARD: Final = json.loads((ROOT / "deploy" / "grafana" / "millrace.json").read_text())
+MAY_BE_EMPTY: Final = {
+    "Age of the apply watermark: {{table}}": "the consumer asks each five minutes, of mirrors listed before",
+    "Versions and starts: {{service}} ended within a day: {{code}}": "no service has to have ended with an error",
+}
+"""Queries of the dashboard, by panel and legend, that need not have an answer, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +151,7 @@ def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consume
     observed.prometheus.wait_until_silent("MillraceSubscriptionNearsRetention")
 
 
-def test_partitions_that_stand_still_alert_at_the_consumer_though_their_reader_runs(
+def test_a_source_that_does_not_answer_alerts_at_the_consumer_though_its_reader_runs(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
     observed.wait_until_well()
@@ -127,6 +159,24 @@ def test_partitions_that_stand_still_alert_at_the_consumer_though_their_reader_r
     report(request, observed.prometheus.seconds_until("MillraceSourceSilent"))
     assert "MillraceReaderDown" not in observed.prometheus.firing()
     observed.spanner.fix()
+    observed.wait_until_well()
+
+
+def test_a_partition_that_its_owner_does_not_read_alerts_at_the_reader_and_at_the_consumer(
+    observed: Observed, request: pytest.FixtureRequest
+) -> None:
+    observed.wait_until_well()
+    partitions = observed.rig.partitions
+    stuck, _at = partitions.execute(
+        "UPDATE millrace_partitions SET owner = 'stuck', fencing = fencing + 1, "
+        "lease_until = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 HOUR) "
+        "WHERE token = (SELECT MIN(token) FROM millrace_partitions WHERE owner IS NOT NULL AND state != 'FINISHED')"
+    )
+    assert stuck == 1
+    report(request, observed.prometheus.seconds_until("MillraceReaderBehind"))
+    observed.prometheus.seconds_until("MillraceSourceSilent")
+    assert "MillraceReaderDown" not in observed.prometheus.firing()
+    partitions.execute("UPDATE millrace_partitions SET owner = NULL, lease_until = NULL WHERE owner = 'stuck'")
     observed.wait_until_well()
 
 
@@ -153,6 +203,7 @@ def test_a_consumer_that_is_killed_alerts_and_the_readers_go_on_showing_its_back
     report(request, observed.prometheus.seconds_until("MillraceConsumerDown"))
     assert "MillraceReaderDown" not in observed.prometheus.firing()
     assert observed.prometheus.value("max(millrace_subscription_backlog_messages)") == 77
+    observed.prometheus.seconds_until("MillraceNothingIsAcked")
     observed.consumer()
     observed.wait_until_well()
 
@@ -183,6 +234,41 @@ def test_a_consumer_whose_dead_letter_limit_trips_alerts(observed: Observed, req
     report(request, observed.prometheus.seconds_until("MillraceConsumerDown"))
     assert limited.process.wait(TIMEOUT) not in (0, None)
     assert "cannot be applied (" in limited.process.log.read_text()
+
+
+def test_each_query_of_the_dashboard_has_an_answer(observed: Observed) -> None:
+    """Of a pipeline that runs, which has had a dead letter and a source that did not answer for a while."""
+    prometheus, rig = observed.prometheus, observed.rig
+    observed.monitoring.states(short_name(rig.pipeline.topology.subscription), age=60, messages=1)
+    observed.consumer()
+    observed.dead_letter_service()
+    if not observed.readers:
+        observed.reader()
+    topology = rig.pipeline.topology
+    of_pipeline = f'{{topic="{topology.topic}", dead_letter_topic="{topology.dead_letter_topic}"}}'
+    rig.wait(lambda: len(prometheus.values(f"group by (job) (millrace_topics_info{of_pipeline})")) == 3, "all topics")
+    queries = {
+        f"{panel['title']}: {target['legendFormat']}": target["expr"]
+        for panel in DASHBOARD["panels"]
+        for target in panel["targets"]
+    }
+    assert queries.keys() >= MAY_BE_EMPTY.keys()
+
+    observed.spanner.cut()
+    rig.wait(lambda: prometheus.value("sum(millrace_retries_total)"), "calls that are made again")
+    observed.spanner.fix()
+    rig.publish([Message(b"no change batch", {}, "forged/dashboard")])
+    empty, numbers = set(queries), itertools.count()
+
+    def answered() -> bool:
+        rig.commit(Write("insert", "Tags", {"Tag": f"dashboard {next(numbers)}"}))
+        empty.difference_update([one for one in empty if any(map(math.isfinite, prometheus.values(queries[one])))])
+        return empty <= MAY_BE_EMPTY.keys()
+
+    try:
+        rig.wait(answered, "answers", timedelta(seconds=90), timedelta(seconds=1))
+    except Exception as error:
+        raise AssertionError(f"without an answer: {sorted(empty - MAY_BE_EMPTY.keys())}") from error
 
 
 def test_times_are_scaled_and_nothing_else() -> None:

@@ -14,7 +14,13 @@ _FILTER: Final = re.compile(
     r'metric\.type = "pubsub\.googleapis\.com/subscription/(\w+)" '
     r"AND resource\.labels\.subscription_id = one_of\((.*)\)"
 )
-_STATUS: Final = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+_STATUS: Final = {
+    400: "INVALID_ARGUMENT",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
 
 
 class MonitoringServer:
@@ -25,6 +31,8 @@ class MonitoringServer:
         self.error = 0
         """The HTTP status of every answer; 0: it answers."""
         self.samples: dict[str, dict[str, int]] = {"oldest_unacked_message_age": {}, "num_undelivered_messages": {}}
+        self.unknown: set[str] = set()
+        """Metrics that the project has had no sample of yet: for Cloud Monitoring they do not exist."""
         self.asked = 0
         self.projects: set[str] = set()
 
@@ -43,6 +51,9 @@ class MonitoringServer:
         wanted = _FILTER.fullmatch(query["filter"][0])
         if of_project is None or wanted is None or wanted[1] not in self.samples:
             return 400, _failure(400, f"a filter must name one metric: {query['filter'][0]}")
+        if wanted[1] in self.unknown:
+            metric = f"pubsub.googleapis.com/subscription/{wanted[1]}"
+            return 404, _failure(404, f'Cannot find metric(s) that match type = "{metric}". If it is new ...')
         project = of_project[1]
         self.projects.add(project)
         start, end = (datetime.fromisoformat(query[f"interval.{at}Time"][0]) for at in ("start", "end"))

@@ -105,6 +105,7 @@ def test_retention_left_is_that_of_the_subscription_that_loses_messages_first(
         (429, TransientError, "HTTP 429"),
         (503, TransientError, "said by the test"),
         (400, MisconfiguredError, "HTTP 400"),
+        (404, MisconfiguredError, "HTTP 404"),
     ],
 )
 def test_an_answer_that_is_an_error_says_whether_the_next_one_may_be_none(
@@ -117,6 +118,21 @@ def test_an_answer_that_is_an_error_says_whether_the_next_one_may_be_none(
 
     monitoring.error = 0
     assert len(asyncio.run(backlogs.read())) == 2
+
+
+@pytest.mark.parametrize("unknown", [set(), {"oldest_unacked_message_age", "num_undelivered_messages"}])
+def test_new_subscriptions_have_no_samples_which_is_no_failure_and_their_retentions_are_shown(
+    backlogs: MonitoredBacklogs, topology: PubsubTopology, monitoring: MonitoringServer, unknown: set[str]
+) -> None:
+    monitoring.unknown = unknown
+
+    found = asyncio.run(backlogs.read())
+
+    assert {(one.name, one.retention, one.oldest, one.messages) for one in found} == {
+        (topology.subscription, DAYS, None, None),
+        (topology.dead_letter_subscription, DAYS, None, None),
+    }
+    assert inspect_backlogs(backlogs).level is Level.OK
 
 
 def test_a_server_that_does_not_answer_is_a_failure_of_the_moment(

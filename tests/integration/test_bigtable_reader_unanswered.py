@@ -28,7 +28,7 @@ def test_what_bigtable_does_not_answer_at_the_start_is_cancelled() -> None:
             "DEAD_LETTER_TOPIC": "dead",
             "BIGTABLE_EMULATOR_HOST": address,
         }
-        metrics = BigtablePrometheusMetrics(CollectorRegistry(), MicrosecondClock())
+        metrics = BigtablePrometheusMetrics(CollectorRegistry(), "s", MicrosecondClock())
         subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
         await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
 

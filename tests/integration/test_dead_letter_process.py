@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,10 @@ def test_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letters) ->
     letters.processes.wait_until(
         lambda: json.loads(letters.get("/status") or "{}").get("kept") == kept or None, "the count of them", TIMEOUT
     )
-    assert 'millrace_dead_letter_received_total{reason="value_does_not_fit"} 4.0' in (letters.get("/metrics") or "")
+    metrics = letters.get("/metrics") or ""
+    assert 'millrace_dead_letter_received_total{reason="value_does_not_fit"} 4.0' in metrics
+    topic = letters.topology.dead_letter_topic  # no setting names it: it is the subscription's
+    assert re.search(rf'^millrace_topics_info{{dead_letter_topic="{topic}",topic=".*"}} 1', metrics, re.MULTILINE)
     assert letters.get("/healthz") == "alive\n"
     collector.ask_to_end()
     assert collector.wait(timedelta(seconds=10)) == 0

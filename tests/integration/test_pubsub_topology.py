@@ -39,8 +39,8 @@ def topology(channel: grpc.Channel) -> PubsubTopology:
     return a_topology(channel)
 
 
-def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> None:
-    check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
+def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> str:
+    return check_subscription(channel, subscription, topic=topology.topic, dead_letter_topic=topology.dead_letter_topic)
 
 
 def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
@@ -50,7 +50,7 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
 
     check_topic(channel, topology.topic)
     check_topic(channel, topology.dead_letter_topic)
-    check(channel, topology, topology.subscription)
+    assert check(channel, topology, topology.subscription) == topology.topic
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     made = client.get_subscription(request={"subscription": topology.subscription})
     assert made.ack_deadline_seconds == 60
@@ -234,7 +234,9 @@ def test_set_up_does_not_pass_over_what_was_made_otherwise(channel: grpc.Channel
 def test_the_subscription_of_dead_letters_that_set_up_makes_is_right(
     channel: grpc.Channel, topology: PubsubTopology
 ) -> None:
-    check_dead_letter_subscription(channel, topology.dead_letter_subscription, topic_of_changes=topology.topic)
+    name = topology.dead_letter_subscription
+    found = check_dead_letter_subscription(channel, name, topic_of_changes=topology.topic)
+    assert found == topology.dead_letter_topic
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_what_spanner_does_not_answer_at_the_start_is_cancelled() -> None:
             "SPANNER_EMULATOR_HOST": address,
         }
         subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
-        metrics = SpannerPrometheusMetrics(CollectorRegistry())
+        metrics = SpannerPrometheusMetrics(CollectorRegistry(), "s")
         await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
 
     stopped_before_a_silent_server(scenario)

@@ -73,15 +73,14 @@ def test_a_runbook_describes_no_alert_that_is_gone(file: Path) -> None:
     assert list(sections(DOCS / "runbooks" / page_of(file))) == alerts
 
 
-@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
-def test_each_alert_has_a_case_that_is_silent_first_and_then_fires(file: Path) -> None:
-    cases = yaml.safe_load((ALERTS / "cases" / file.name).read_text())
-    assert cases["rule_files"] == [f"../{file.name}"]
-    alerts = [rule["alert"] for where, rule in RULES if where == file]
-    assert [case["name"] for case in cases["tests"]] == alerts
-    for case in cases["tests"]:
+def test_each_alert_has_a_case_that_is_silent_first_and_then_fires() -> None:
+    files = [yaml.safe_load(file.read_text()) for file in sorted((ALERTS / "cases").glob("*.yaml"))]
+    cases = [(file, case) for file in files for case in file["tests"]]
+    assert {case["name"] for _, case in cases} == {rule["alert"] for _, rule in RULES}
+    for file, case in cases:
+        (of_rule,) = {where.name for where, rule in RULES if rule["alert"] == case["name"]}
+        assert f"../{of_rule}" in file["rule_files"]
         assert {test["alertname"] for test in case["alert_rule_test"]} == {case["name"]}
         fires = [bool(test["exp_alerts"]) for test in case["alert_rule_test"]]
         assert not fires[0], case["name"]
-        assert fires[1:], case["name"]
-        assert all(fires[1:]), case["name"]
+        assert any(fires), case["name"]

@@ -82,7 +82,7 @@ def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
 
 def test_a_reader_shows_tables_up_to_a_limit_and_adds_up_the_others() -> None:
     registry = CollectorRegistry()
-    metrics = SpannerPrometheusMetrics(registry)
+    metrics = SpannerPrometheusMetrics(registry, "s")
 
     def value(name: str, table: str) -> float | None:
         return registry.get_sample_value(f"millrace_reader_{name}", {"table": table})

@@ -1,5 +1,6 @@
 """What a run shows while it goes: changes committed, published and applied, and the lag, from the services' metrics."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ class Progress:
         """Return of each database its name, what of a snapshot is read, committed, published, and how far behind."""
         figures = []
         for one in (each for side in self._sides for each in side.figures()):
-            behind = "-" if one.behind is None else f"{one.behind:.1f} s"
+            behind = "-" if one.behind is None or math.isnan(one.behind) else f"{one.behind:.1f} s"
             snapshot = f"{min(one.snapshot, one.before):,} of {one.before:,}" if one.before else ""
             figures.append((one.name, snapshot, f"{one.committed:,}", f"{one.published:,}", behind))
         return figures

@@ -54,7 +54,7 @@ class Figures:
     committed: int
     published: int
     behind: float | None
-    """Seconds that its reader is behind; None: not known."""
+    """Seconds that its reader is behind; None or NaN: not known."""
     before: int = 0
     """Rows that were there before the change stream."""
     snapshot: int = 0

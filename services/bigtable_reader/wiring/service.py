@@ -81,7 +81,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = BigtablePrometheusMetrics(registry, MicrosecondClock())
+    metrics = BigtablePrometheusMetrics(registry, settings.source, MicrosecondClock())
     with (
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),

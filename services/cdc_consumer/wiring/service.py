@@ -68,6 +68,7 @@ from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_subscription
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
+from shared.runtime.metrics import TOPICS
 from shared.runtime.retries import retrying
 from shared.runtime.service import started, stopped
 from shared.runtime.settings import read_settings
@@ -281,14 +282,16 @@ def check_start(settings: Settings, datasets: Iterable[str], health: Health, sto
     An unavailable BigQuery is waited for, alive: a restart would not bring it back.
     """
     subscription = subscription_path(settings.project, settings.subscription)
+    dead_letter_topic = topic_path(settings.project, settings.dead_letter_topic)
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
-        check_subscription(
+        topic = check_subscription(
             channel,
             subscription,
-            dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
+            dead_letter_topic=dead_letter_topic,
             keep_messages_for=settings.keep_messages_for,
             stop=stop,
         )
+        TOPICS.labels(topic, dead_letter_topic).set(1)
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
         for attempt in retrying(stop):
             with attempt:

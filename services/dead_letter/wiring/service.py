@@ -24,6 +24,7 @@ from shared.pubsub.names import subscription_path, topic_path
 from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
+from shared.runtime.metrics import TOPICS
 from shared.runtime.retries import retrying
 from shared.runtime.service import started, stopped
 from shared.runtime.settings import read_settings
@@ -84,14 +85,16 @@ def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop)
 
 def check_start(settings: Settings, stop: Stop) -> None:
     """Refuse a subscription that would lose dead letters, or that is none of theirs."""
+    topic = None if settings.topic is None else topic_path(settings.project, settings.topic)
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
-        check_dead_letter_subscription(
+        dead_letter_topic = check_dead_letter_subscription(
             channel,
             subscription_path(settings.project, settings.dead_letter_subscription),
             settings.keep_messages_for,
             stop,
-            None if settings.topic is None else topic_path(settings.project, settings.topic),
+            topic,
         )
+    TOPICS.labels(topic or "", dead_letter_topic).set(1)
 
 
 @contextmanager

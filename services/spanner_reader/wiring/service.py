@@ -80,7 +80,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = SpannerPrometheusMetrics(registry)
+    metrics = SpannerPrometheusMetrics(registry, settings.source)
     with (
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),

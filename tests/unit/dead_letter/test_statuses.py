@@ -47,7 +47,7 @@ def a_backlog(subscription: str, *, days: int) -> SubscriptionBacklog:
 
 
 def spanner_reader() -> Mapping[str, object]:
-    metrics, pause = SpannerPrometheusMetrics(CollectorRegistry()), Pause(NOW, NOW)
+    metrics, pause = SpannerPrometheusMetrics(CollectorRegistry(), SPANNER), Pause(NOW, NOW)
     cause = SpannerResyncCause("airports", SpannerResyncKind.COLUMN_DEFAULTED, NOW, NOW, ("city",))
     metrics.need_resync([SpannerResyncRequest("airports", (cause,))], "`")
     metrics.paused(Pauses(NOW, stream=pause, tables={"planes": pause}))
@@ -57,7 +57,7 @@ def spanner_reader() -> Mapping[str, object]:
 
 
 def bigtable_reader() -> Mapping[str, object]:
-    metrics, now = BigtablePrometheusMetrics(CollectorRegistry(), _Clock()), _Clock().now()
+    metrics, now = BigtablePrometheusMetrics(CollectorRegistry(), BIGTABLE, _Clock()), _Clock().now()
     cause = BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=now, run=0)
     request = BigtableResyncRequest("traffic", (cause,))
     survey = BigtablePartitionSurvey((), {}, frozenset(), now, None, request)

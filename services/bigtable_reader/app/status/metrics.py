@@ -31,8 +31,8 @@ _SECOND: Final = 1_000_000
 class BigtablePrometheusMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all key ranges of the key space have come."""
 
-    def __init__(self, registry: CollectorRegistry, clock: VersionClock) -> None:
-        super().__init__(registry)
+    def __init__(self, registry: CollectorRegistry, source: str, clock: VersionClock) -> None:
+        super().__init__(registry, source)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._clock = clock

@@ -18,8 +18,8 @@ from shared.runtime.metrics import TableLabels
 class SpannerPrometheusMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all partitions have come."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry)
+    def __init__(self, registry: CollectorRegistry, source: str) -> None:
+        super().__init__(registry, source)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self._changes = counter("millrace_reader_changes", "Changes that this reader has read.")
