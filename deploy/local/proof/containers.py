@@ -177,6 +177,7 @@ def save_images(environment: Mapping[str, str], directory: Path, say: Say) -> in
     project = Project(environment, directory)
     built = _build(project, {image: service for image, service in _BUILT_AS.items() if service in _RUNNING}, say)
     waits = f"FROM {project.image(DEAD_LETTER)}\n" + 'ENTRYPOINT ["/usr/bin/tini", "--", "sleep", "infinity"]\n'
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "Dockerfile").write_text(waits)
     project.docker("build", "--quiet", "--tag", project.image("pause"), str(directory))
     every = [project.image(name) for name in (*built, "pause")]
