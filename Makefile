@@ -102,6 +102,14 @@ build/deploy/.packages: .venv/.installed requirements/deploy.txt
 		--requirement requirements/deploy.txt
 	@touch $@
 
+cluster: install build/cluster/.installed ## `make containers` in pods: the chart on a node of Kubernetes on this machine (tests/cluster); needs root, containerd and a container engine
+	@deploy/local/with_engine.sh $(BIN)/python -m deploy.local images
+	@tests/cluster/isolated.sh $(BIN)/pytest --capture=no tests/cluster
+build/cluster/.installed: build/deploy/.installed tests/cluster/tools.sh
+	@tests/cluster/tools.sh
+	@mkdir -p $(@D)
+	@touch $@
+
 sbom: install build/deploy/.packages ## what is in each image: CycloneDX files in build/sbom
 	@$(BIN)/python -m deploy.release.sbom
 
@@ -130,4 +138,4 @@ site: docs ## the documentation as a web site, in build/site; a warning is an er
 lock: install ## write requirements/*.txt anew from pyproject.toml
 	@deploy/lock.sh
 
-.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts deploy-checks sbom audit release tools bench docs site lock
+.PHONY: help install needs run up down containers archive quick test test-all lint format types imports unit contract integration e2e pipeline clients browser alerts deploy-checks cluster sbom audit release tools bench docs site lock

@@ -12,6 +12,12 @@ declare -A from=(
     [npm]="comes with node, or apt-get install npm"
     [chromium]="apt-get install chromium"
     [terraform]="1.5 or newer: https://developer.hashicorp.com/terraform/install"
+    [containerd]="1.6 or newer: apt-get install containerd"
+    [ctr]="comes with containerd"
+    [ip]="apt-get install iproute2"
+    [iptables]="apt-get install iptables"
+    [runc]="1.1 or newer: apt-get install runc"
+    [unshare]="apt-get install util-linux"
     [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
     [prometheus]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
 )

@@ -44,7 +44,7 @@ from deploy.local.platform.services import (
 from deploy.local.platform.source import SpannerInstance
 from deploy.local.platform.stack import Say
 from deploy.local.platform.target import BigQueryDataset
-from deploy.local.proof.containers import ContainerSettings, run_containers
+from deploy.local.proof.containers import ContainerSettings, run_containers, save_images
 from deploy.local.proof.run import RunSettings, run
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -53,9 +53,10 @@ from shared.runtime.stop import Stop, stop_on_signals
 
 _RUN: Final = ROOT / ".run" / "run"
 _CONTAINERS: Final = ROOT / ".run" / "containers"
+_IMAGES: Final = ROOT / ".run" / "images"
 _UP: Final = ROOT / ".run" / "up"
 _INTERRUPTED: Final = 130
-_WHOLE: Final = ("run", "containers", "up")
+_WHOLE: Final = ("run", "containers", "images", "up")
 
 
 def main() -> int:
@@ -86,6 +87,9 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             settings = read_settings(ContainerSettings, os.environ)
             with _emptied(_CONTAINERS) as directory:
                 return run_containers(settings, os.environ, directory, console, _say(console), stop)
+        case "images":
+            with _emptied(_IMAGES) as directory:
+                return save_images(os.environ, directory, _say(console))
         case "create":
             return _create(_plain(console))
         case "up":
@@ -288,6 +292,7 @@ def _arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="the whole pipeline, from start to proof (SOURCES, BEFORE, ROWS, SECONDS, RATE)")
     commands.add_parser("containers", help="the same in containers, by docker-compose.yaml")
+    commands.add_parser("images", help="build the services' images into a file, for `make cluster`")
     commands.add_parser("create", help="make the demo's tables, topics and dataset where the environment names them")
     commands.add_parser("up", help="the same, left running")
     commands.add_parser("down", help="end what `up` started")

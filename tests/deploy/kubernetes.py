@@ -98,6 +98,7 @@ def api_server(processes: Processes, directory: Path) -> Iterator[Cluster]:
                 "service-account-key-file": directory / "accounts.pem",
                 "token-auth-file": directory / "tokens.csv",
                 "authorization-mode": "RBAC",
+                "kubelet-preferred-address-types": "InternalIP",
             },
         }.items():
             command = [str(TOOLS / "bin" / name), *(f"--{option}={value}" for option, value in options.items())]

@@ -94,13 +94,10 @@ class _Planned:
 
 
 @contextmanager
-def running_stack(
+def running_platform(
     processes: Processes, say: Say, sources: Sources = "both", before: int = 0, **spanner_flags: str
-) -> Iterator[Stack]:
-    """Start the platform with the demo's tables, and end it in the opposite order.
-
-    There are so many flights, and what belongs to them, ``before`` the change streams are.
-    """
+) -> Iterator[Platform]:
+    """Start the emulators and stand-ins, make the demo's tables in them, and end them in the opposite order."""
     with ExitStack() as stack:
         with_spanner, with_bigtable = sources != "bigtable", sources != "spanner"
         named = [*(["Spanner"] if with_spanner else []), *(["Bigtable"] if with_bigtable else []), "Pub/Sub"]
@@ -117,7 +114,18 @@ def running_stack(
         tables = processes.directory / "tables.toml"
         tables.write_text(tables_file())
         addresses = Addresses(pubsub=pubsub, spanner=spanner, bigtable=bigtable, bigquery_rest=rest, bigquery_grpc=grpc)
-        made = stack.enter_context(platform_at(addresses, tables, create=True, before=before))
+        yield stack.enter_context(platform_at(addresses, tables, create=True, before=before))
+
+
+@contextmanager
+def running_stack(
+    processes: Processes, say: Say, sources: Sources = "both", before: int = 0, **spanner_flags: str
+) -> Iterator[Stack]:
+    """Start the platform with the demo's tables, and end it in the opposite order.
+
+    There are so many flights, and what belongs to them, ``before`` the change streams are.
+    """
+    with running_platform(processes, say, sources, before, **spanner_flags) as made:
         # before the next row, so that the streams carry every row from here on
         planned = [
             _Planned(reader_name(one), one, database.now(), _of_snapshot(database, demo))

@@ -1,7 +1,7 @@
 """`make containers`: each service its own container, brought up by docker-compose.yaml and proven from outside.
 
 The proof is that of `make run`; beside it one container of each kind is killed while rows are changed, and has to be
-brought back by the engine. In the end nothing is left.
+brought back by the engine. In the end nothing is left. `make cluster` does the same with pods.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -60,7 +60,7 @@ _START: Final = timedelta(minutes=10)
 _STOP: Final = timedelta(minutes=3)
 _COMMAND: Final = timedelta(minutes=10)
 _POLL: Final = timedelta(seconds=1)
-_KILL_ALL: Final = "kill -9 -1"
+KILL_ALL: Final = ("sh", "-c", "kill -9 -1")
 """Everything that may be signalled, which is all but the init; that ends with what it has started."""
 _MB: Final = 1_000_000
 
@@ -109,13 +109,13 @@ def run_containers(
     project = Project({**environment, "BEFORE": str(settings.before)}, logs)
     say(project.engine)
     with _taken_down(project, say):
-        built = _build(project, say)
+        built = _build(project, _with_emulators(project, say), say)
         wrong = [problem for image in IMAGES for problem in check_image(project, image)]
         if not wrong:
             say("each image holds what it runs and nothing else, no build tools, and does not run as root")
         started = _up(project, stop, say)
         with _stack(project) as stack:
-            killer = _Killer(project, settings, stop, say)
+            killer = Killer(_Engine(project), settings, stop, say)
             report = prove(settings, stack, killer.command, _launcher(project), console, say, stop, killer.happen)
         say("equal; stopping the services" if report.equal else "NOT equal")
         wrong += _stopped(project, say)
@@ -140,9 +140,8 @@ def _taken_down(project: Project, say: Say) -> Iterator[None]:
         project.down()
 
 
-def _build(project: Project, say: Say) -> Mapping[str, tuple[float, int]]:
-    """Get or build every image; return of each of ours how many seconds that took, and its bytes."""
-    images = dict(_BUILT_AS)
+def _with_emulators(project: Project, say: Say) -> Mapping[str, str]:
+    """Get Google's emulators; return the images that have to be built, each with a service that is made of it."""
     try:
         project.compose("pull", "--quiet", *EMULATORS, timeout=_PULL)
     except ProcessDiedError as error:
@@ -153,7 +152,12 @@ def _build(project: Project, say: Say) -> Mapping[str, tuple[float, int]]:
                 "emulator-images-missing", f"Google's emulator images cannot be pulled ({error}), and {also.message}"
             ) from error
         say(f"Google's emulator images cannot be pulled here; the emulators are those of {sdk}")
-        images["emulators_of_sdk"] = EMULATORS[0]
+        return {**_BUILT_AS, "emulators_of_sdk": EMULATORS[0]}
+    return _BUILT_AS
+
+
+def _build(project: Project, images: Mapping[str, str], say: Say) -> Mapping[str, tuple[float, int]]:
+    """Build the images; return of each how many seconds that took, and its bytes."""
     built = {}
     for image, service in images.items():
         began = time.monotonic()
@@ -163,6 +167,23 @@ def _build(project: Project, say: Say) -> Mapping[str, tuple[float, int]]:
         built[image] = (seconds, size)
         say(f"built {image}: {size / _MB:,.0f} MB in {seconds:.0f} s")
     return built
+
+
+def save_images(environment: Mapping[str, str], directory: Path, say: Say) -> int:
+    """Build the services' images and write them into a file, for nodes of Kubernetes that reach no registry.
+
+    Beside them a node needs one that only waits: it keeps the network of a pod.
+    """
+    project = Project(environment, directory)
+    built = _build(project, {image: service for image, service in _BUILT_AS.items() if service in _RUNNING}, say)
+    waits = f"FROM {project.image(DEAD_LETTER)}\n" + 'ENTRYPOINT ["/usr/bin/tini", "--", "sleep", "infinity"]\n'
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "Dockerfile").write_text(waits)
+    project.docker("build", "--quiet", "--tag", project.image("pause"), str(directory))
+    every = [project.image(name) for name in (*built, "pause")]
+    project.docker("save", "--output", str(directory / "images.tar"), *every, timeout=_BUILD)
+    (directory / "tag").write_text(project.name)
+    return 0
 
 
 def _up(project: Project, stop: Stop, say: Say) -> Mapping[str, float]:
@@ -211,22 +232,52 @@ def _launcher(project: Project) -> Launcher:
     return launch
 
 
-class _Killer:
-    """Kills one container of each kind, spread over the time in which rows are changed."""
+class Restarting(Protocol):
+    """What runs the services, and starts one again that has ended."""
 
-    def __init__(self, project: Project, settings: RunSettings, stop: Stop, say: Say) -> None:
+    def inside(self, service: str, *command: str) -> tuple[int, str]:
+        """Run a command beside the service; return its exit code and its output."""
+
+    def start(self, service: str) -> object:
+        """Return what is another one after each start of the service."""
+
+    def is_ready(self, service: str) -> bool:
+        """Return whether it works."""
+
+    def kill(self, service: str) -> None:
+        """Kill it without a warning."""
+
+
+class _Engine:
+    """The container engine."""
+
+    def __init__(self, project: Project) -> None:
         self._project = project
+        self.inside, self.is_ready = project.inside, project.is_ready
+
+    def start(self, service: str) -> object:
+        return self._project.state(service)["RestartCount"]
+
+    def kill(self, service: str) -> None:
+        self._project.inside(service, *KILL_ALL)
+
+
+class Killer:
+    """Kills one service of each kind, spread over the time in which rows are changed."""
+
+    def __init__(self, runs: Restarting, settings: RunSettings, stop: Stop, say: Say) -> None:
+        self._runs = runs
         self._pause = timedelta(seconds=settings.seconds / (2 * len(_KILLED)))
         self._stop = stop
         self._say = say
-        self._starts: dict[str, int] = {}
+        self._starts: dict[str, object] = {}
         self._whole = threading.Lock()
-        """Locked while a command about dead letters runs, or while there is no container to run it in."""
+        """Locked while a command about dead letters runs, or while there is no service to run it in."""
 
     def command(self, *arguments: str) -> tuple[int, str]:
         """Run the command about dead letters in the container of the service."""
         with self._whole:
-            return self._project.inside(DEAD_LETTER, "python", "-m", "services.dead_letter", *arguments)
+            return self._runs.inside(DEAD_LETTER, "python", "-m", "services.dead_letter", *arguments)
 
     def happen(self) -> None:
         """Kill them while rows are changed, and wait until all are healthy again."""
@@ -239,7 +290,7 @@ class _Killer:
             dead_letters.result()
         for service in _KILLED:
             self._wait(service)
-        self._say("all that was killed was started by the engine, and is healthy again")
+        self._say("all that was killed was started again, and is healthy")
 
     def _kill_dead_letter(self) -> None:
         with self._whole:
@@ -248,15 +299,14 @@ class _Killer:
 
     def _kill(self, service: str) -> None:
         self._say(f"killing {service}")
-        self._starts[service] = self._project.state(service)["RestartCount"]
-        self._project.inside(service, "sh", "-c", _KILL_ALL)
+        self._starts[service] = self._runs.start(service)
+        self._runs.kill(service)
 
     def _wait(self, service: str) -> None:
         def again() -> bool:
-            started = self._project.state(service)["RestartCount"] > self._starts[service]
-            return started and self._project.is_ready(service)
+            return self._runs.start(service) != self._starts[service] and self._runs.is_ready(service)
 
-        _wait(again, f"{service} to be started by the engine and to be healthy again", self._stop)
+        _wait(again, f"{service} to be started again and to be healthy", self._stop)
 
 
 def _wait(condition: Callable[[], bool], what: str, stop: Stop) -> None:
