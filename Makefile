@@ -113,7 +113,7 @@ build/cluster/.installed: build/deploy/.installed tests/cluster/tools.sh
 sbom: install build/deploy/.packages ## what is in each image: CycloneDX files in build/sbom
 	@$(BIN)/python -m deploy.release.sbom
 
-audit: install build/deploy/.packages ## known vulnerabilities of the locked packages, from osv.dev
+audit: install build/deploy/.packages ## known vulnerabilities of the locked Python packages, from osv.dev
 	@deploy/release/audit.sh
 
 release: install build/deploy/.installed ## chart, SBOMs and checksums in build/release, if version, changelog and tag agree (IMAGES)

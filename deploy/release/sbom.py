@@ -23,6 +23,36 @@ IMAGES: Final = ("bigtable_reader", "cdc_consumer", "dead_letter", "emulators", 
 
 Component = dict[str, Any]
 _PYTHON: Final = (3, 11)
+GROUPS: Final = {
+    "com.fasterxml.jackson.module": "jackson-module-scala_2.13",
+    "com.github.luben": "zstd-jni",
+    "com.google.code.findbugs": "jsr305",
+    "com.google.crypto.tink": "tink",
+    "com.twitter": "chill-java chill_2.13",
+    "javax.jdo": "jdo-api",
+    "javax.transaction": "jta transaction-api",
+    "net.sourceforge.f2j": "arpack_combined_all",
+    "org.apache.derby": "derby derbyshared derbytools",
+    "org.apache.hadoop": "hadoop-client-runtime",
+    "org.apache.ivy": "ivy",
+    "org.apache.thrift": "libfb303 libthrift",
+    "org.json4s": "json4s-ast_2.13 json4s-core_2.13 json4s-jackson-core_2.13 json4s-jackson_2.13 json4s-scalap_2.13",
+    "org.objenesis": "objenesis",
+    "org.roaringbitmap": "RoaringBitmap",
+    "org.rocksdb": "rocksdbjni",
+    "org.scala-lang": "scala-compiler scala-library scala-reflect",
+    "org.scala-lang.modules": "scala-parallel-collections_2.13 scala-parser-combinators_2.13 scala-xml_2.13",
+    "org.scalanlp": "breeze-macros_2.13 breeze_2.13",
+    "org.tukaani": "xz",
+    "org.typelevel": "algebra_2.13 cats-kernel_2.13 spire-macros_2.13 spire-platform_2.13 spire-util_2.13 spire_2.13",
+    "org.xerial.snappy": "snappy-java",
+    "oro": "oro",
+    "stax": "stax-api",
+}
+"""The groups of Spark's JARs that have no pom.properties of their own.
+
+Those of Spark 4.3.0 were compared with Maven Central, which has the same bytes under these names.
+"""
 _VALIDATE: Final = """
 import sys
 from pathlib import Path
@@ -90,22 +120,32 @@ def image_sbom(image: str, installed: dict[str, Any], jars: Sequence[Component])
 
 
 def jar_component(jar: Path) -> Component:
-    """Return what a JAR is: of Maven's coordinates those that its own pom.properties has, or the name of the file."""
-    found = re.fullmatch(r"(.+?)-(\d.*)", jar.stem)
-    assert found is not None, jar
-    component = {"type": "library", "bom-ref": f"jar:{jar.name}", "name": found[1], "version": found[2]}
+    """Return what a JAR is and which libraries are packed inside it, by the pom.properties that it has.
+
+    Where none of them is its own, its coordinates are the name of the file and a group that is known here.
+    SystemExit if the group is not.
+    """
+    own: Component = {}
+    packed: list[Component] = []
     with zipfile.ZipFile(jar) as archive:
-        for name in archive.namelist():
+        for name in sorted(archive.namelist()):
             if not re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom\.properties", name):
                 continue
             pom = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", archive.read(name).decode(), re.MULTILINE))
-            artifact, version = pom.get("artifactId"), pom.get("version")
-            if f"{jar.stem}-".startswith(f"{artifact}-{version}-"):
-                group = pom["groupId"]
-                component |= {"group": group, "name": artifact, "version": version}
-                component["purl"] = f"pkg:maven/{group}/{artifact}@{version}"
+            library = _maven(pom["groupId"], pom["artifactId"], pom["version"], "pom.properties")
+            if f"{jar.stem}-".startswith(f"{library['name']}-{library['version']}-"):
+                own = library
+            else:
+                packed.append(library | {"bom-ref": f"jar:{jar.name}/{library['purl']}"})
+    if not own:
+        found = re.fullmatch(r"(.+?)-(\d.*)", jar.stem)
+        group = next((group for group, names in GROUPS.items() if found and found[1] in names.split()), None)
+        if found is None or group is None:
+            sys.exit(f"FAILED: {jar.name} does not say its Maven group: add it to GROUPS in deploy/release/sbom.py")
+        own = _maven(group, found[1], found[2], "name of the file")
     digest = hashlib.sha256(jar.read_bytes()).hexdigest()
-    return component | {"hashes": [{"alg": "SHA-256", "content": digest}]}
+    component = own | {"bom-ref": f"jar:{jar.name}", "hashes": [{"alg": "SHA-256", "content": digest}]}
+    return component | ({"components": packed} if packed else {})
 
 
 def write_sboms(directory: Path) -> Sequence[Path]:
@@ -124,6 +164,18 @@ def write_sboms(directory: Path) -> Sequence[Path]:
         file.write_text(json.dumps(image_sbom(image, installed, jars), indent=2) + "\n")
     subprocess.run([TOOLS / "python", "-c", _VALIDATE, *files], check=True)
     return files
+
+
+def _maven(group: str, artifact: str, version: str, source: str) -> Component:
+    """Return a library by its Maven coordinates, and where they come from."""
+    return {
+        "type": "library",
+        "group": group,
+        "name": artifact,
+        "version": version,
+        "purl": f"pkg:maven/{group}/{artifact}@{version}",
+        "properties": [{"name": "millrace:coordinates", "value": source}],
+    }
 
 
 def _key(name: str) -> str:

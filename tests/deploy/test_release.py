@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import re
 import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from deploy.release.files import SERVICES, pushed_digests, version, write_chart
-from deploy.release.sbom import IMAGES, ROOT, TOOLS, write_sboms
+from deploy.release.sbom import GROUPS, IMAGES, ROOT, TOOLS, jar_component, write_sboms
 
 OF_OTHERS: Final = ("sys_platform == 'win32'", "python_full_version >= '3.12'")
 DIGESTS: Final = {name: f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" for name in SERVICES}
@@ -81,11 +82,32 @@ def test_an_image_with_spark_has_its_jars(image: str, sboms: Mapping[str, Mappin
         f"jar:{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars
     }
     assert [one for one in found if f"{one['name']}-{one['version']}" not in one["bom-ref"]] == []
+    assert [one for one in found if one["purl"] != f"pkg:maven/{one['group']}/{one['name']}@{one['version']}"] == []
 
 
-def test_a_jar_has_the_coordinates_that_it_says(sboms: Mapping[str, Mapping[str, Any]]) -> None:
-    purls = {one.get("purl") for one in of_kind(sboms["cdc_consumer"], "jar")}
-    assert f"pkg:maven/org.apache.spark/spark-sql_2.13@{importlib.metadata.version('pyspark')}" in purls
+def test_the_coordinates_of_a_jar_are_its_own_or_those_that_are_known(sboms: Mapping[str, Mapping[str, Any]]) -> None:
+    jars = of_kind(sboms["cdc_consumer"], "jar")
+    sources = {one["purl"].partition("@")[0]: one["properties"][0]["value"] for one in jars}
+    known = {f"pkg:maven/{group}/{name}" for group, names in GROUPS.items() for name in names.split()}
+
+    assert {purl for purl, source in sources.items() if source == "name of the file"} == known
+    assert sources["pkg:maven/org.apache.spark/spark-sql_2.13"] == "pom.properties"
+
+
+def test_a_jar_without_coordinates_whose_group_is_not_known_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "other-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+
+    with pytest.raises(SystemExit, match=r"other-1\.0\.jar does not say its Maven group"):
+        jar_component(tmp_path / "other-1.0.jar")
+
+
+def test_the_libraries_that_are_packed_in_a_jar_are_part_of_it(sboms: Mapping[str, Mapping[str, Any]]) -> None:
+    packed = {one["name"]: one.get("components", ()) for one in of_kind(sboms["cdc_consumer"], "jar")}
+
+    assert "jetty-server" in {each["name"] for each in packed["spark-core_2.13"]}
+    assert "jackson-databind" in {each["name"] for each in packed["hadoop-client-runtime"]}
+    assert packed["libthrift"] == ()
 
 
 def test_the_chart_of_a_release_names_each_image_by_its_digest(tmp_path: Path) -> None:
