@@ -223,6 +223,18 @@ def test_what_a_place_does_not_tell_in_its_type_is_null_and_its_neighbours_are_n
     assert found[count]["_metadata_spanner_is_system_transaction"] is None
 
 
+@pytest.mark.parametrize("place", ["null", '{"number_of_records_in_transaction":9223372036854775808}'])
+def test_a_place_that_tells_nothing_usable_ends_no_process(place: str) -> None:
+    found = rows(
+        '[defaults]\nmode = "history"',
+        structs.replace(upsert(1), place=place),
+        structs.replace(upsert(2), place='{"server_transaction_id":"t"}'),
+    )
+
+    names = ("_metadata_spanner_number_of_records_in_transaction", "_metadata_spanner_server_transaction_id")
+    assert [[row[name] for name in names] for row in found] == [[None, None], [None, "t"]]
+
+
 def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> None:
     found = decode_messages(messages_of(batch_of([upsert({"id": "x"}), upsert(1)])), AN_HOUR_LATER, plan(BOTH))
 
