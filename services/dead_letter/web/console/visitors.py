@@ -96,12 +96,19 @@ class Visitors:
 def check_form(visitor: Visitor, headers: Mapping[str, str], fields: Mapping[str, str]) -> None:
     """Refuse a form that a page from elsewhere has sent: RefusedError 403."""
     site = headers.get("sec-fetch-site")
-    origin = urlsplit(headers.get("origin", ""))
-    ours = site == "same-origin" if site is not None else bool(origin.netloc) and origin.netloc == headers.get("host")
+    ours = site == "same-origin" if site is not None else _is_of(headers.get("origin", ""), headers.get("host"))
     if not ours:
         raise RefusedError(403, "this form comes from another page: open the console itself, and try again")
     if not hmac.compare_digest(fields.get(FORM_FIELD, "").encode(), visitor.form_value.encode()):
         raise RefusedError(403, "this form is of an earlier visit: go back, reload the page, and try again")
+
+
+def _is_of(origin: str, host: str | None) -> bool:
+    try:
+        there = urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return False
+    return bool(there) and there == host
 
 
 def _written(token: Token) -> str:
