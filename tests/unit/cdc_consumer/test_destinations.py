@@ -148,6 +148,18 @@ def test_a_soft_deleted_row_keeps_its_values_where_the_stream_has_them() -> None
     assert [row["_millrace_old_values"] for row in history] == [None, '{"note": "last", "tags": ["t"]}']
 
 
+@pytest.mark.parametrize("last", [{"tags": ["t", None]}, {"gone": "x"}, {"note": 5}])
+def test_a_soft_delete_whose_last_values_do_not_fit_is_applied_without_them(last: Mapping[str, Any]) -> None:
+    header = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>"})
+    gone, unfit = with_old(delete(1), note="last"), with_old(delete(2), **last)
+    for text in (SOFT, SOFT.replace("soft", 'mode = "both"\nsoft')):
+        mirror = decoded(text, gone, unfit, header=header)["orders"].rows.to_pylist()
+        assert [(row["id"], row["note"], row["tags"], row["_millrace_deleted"]) for row in mirror] == [
+            (1, "last", None, True),
+            (2, None, None, True),
+        ]
+
+
 def test_with_soft_delete_a_delete_with_a_row_of_its_own_is_still_poison() -> None:
     wrong = (
         batch_of([delete(1)])
