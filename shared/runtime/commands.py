@@ -104,6 +104,11 @@ class CommandLine(Generic[T]):
         MisconfiguredError says what is wrong with them, and names the nearest command or option.
         """
         name = arguments[0]
+        if unread := next((each for each in arguments if not _is_text(each)), None):
+            raise MisconfiguredError(
+                "argument-not-utf-8",
+                f"{unread!r} is not UTF-8, as all arguments have to be: set the terminal and LANG to UTF-8 (C.UTF-8)",
+            )
         if not name.startswith("-") and name not in self.commands:
             near = difflib.get_close_matches(name, self.commands, n=1)
             meant = f": did you mean {near[0]}?" if near else ""
@@ -135,6 +140,14 @@ class CommandLine(Generic[T]):
             text = inspect.getdoc(command) or ""
             application.command(name, help=text.replace("{program}", self.program))(command)
         return application
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:  # bytes that Python could not decode
+        return False
+    return True
 
 
 def _wrong(error: Any) -> str:

@@ -84,6 +84,25 @@ def test_a_request_refused_without_a_row_named_is_halved_down_to_the_row_that_pr
     assert sorted(taken) == [n for n in range(40) if n != 17]
 
 
+@pytest.mark.parametrize("index", [-1, 40])
+def test_where_bigquery_blames_a_row_that_was_not_sent_the_bad_one_is_found_all_the_same(
+    server: AppendServer, streams: AppendStreams, index: int
+) -> None:
+    taken: set[int] = set()
+
+    def script(request: Any) -> Any:
+        if 17 in ids_of(request):
+            return bad_rows(index)
+        taken.update(ids_of(request))
+        return accepted()
+
+    server.script = script
+    errors = streams.append(PLANES, rows_of(*range(40))).refused()
+
+    assert errors == [RowError(17, Reason.REFUSED_BY_BIGQUERY, "refused")]
+    assert taken == {*range(40)} - {17}
+
+
 @pytest.mark.parametrize("rows", [1, 5, 500])
 def test_a_table_that_refuses_every_half_is_in_trouble_and_no_row_is_to_blame(
     server: AppendServer, streams: AppendStreams, rows: int

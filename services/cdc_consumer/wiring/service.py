@@ -150,6 +150,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     )
 
     metrics.show_refused(told.refused)
+    health.not_ready_while(told.not_pulled)
 
     def read_watermarks() -> Mapping[str, datetime]:
         found = mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors())

@@ -36,6 +36,7 @@ from tests.unit.cdc_consumer.wire import (
         ("FLOAT64", '"1.5"', "neither a JSON number of 64 bits"),
         ("FLOAT64", '"nan"', "neither a JSON number of 64 bits"),
         ("FLOAT64", "true", "neither a JSON number of 64 bits"),
+        ("TIME", "[" * 700 + "]" * 700, "nested too deeply"),  # a type that is not known
         ("NUMERIC", '"0.0000000001"', "not a decimal number of 38 digits"),
         ("NUMERIC", "1.5", "not a JSON string"),
         ("STRING", "5", "not a JSON string"),

@@ -148,6 +148,18 @@ def test_a_soft_deleted_row_keeps_its_values_where_the_stream_has_them() -> None
     assert [row["_millrace_old_values"] for row in history] == [None, '{"note": "last", "tags": ["t"]}']
 
 
+@pytest.mark.parametrize("last", [{"tags": ["t", None]}, {"gone": "x"}, {"note": 5}])
+def test_a_soft_delete_whose_last_values_do_not_fit_is_applied_without_them(last: Mapping[str, Any]) -> None:
+    header = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>"})
+    gone, unfit = with_old(delete(1), note="last"), with_old(delete(2), **last)
+    for text in (SOFT, SOFT.replace("soft", 'mode = "both"\nsoft')):
+        mirror = decoded(text, gone, unfit, header=header)["orders"].rows.to_pylist()
+        assert [(row["id"], row["note"], row["tags"], row["_millrace_deleted"]) for row in mirror] == [
+            (1, "last", None, True),
+            (2, None, None, True),
+        ]
+
+
 def test_with_soft_delete_a_delete_with_a_row_of_its_own_is_still_poison() -> None:
     wrong = (
         batch_of([delete(1)])
@@ -221,6 +233,18 @@ def test_what_a_place_does_not_tell_in_its_type_is_null_and_its_neighbours_are_n
     ]  # fmt: skip
     assert found[count]["_metadata_spanner_number_of_records_in_transaction"] is None
     assert found[count]["_metadata_spanner_is_system_transaction"] is None
+
+
+@pytest.mark.parametrize("place", ["null", '{"number_of_records_in_transaction":9223372036854775808}'])
+def test_a_place_that_tells_nothing_usable_ends_no_process(place: str) -> None:
+    found = rows(
+        '[defaults]\nmode = "history"',
+        structs.replace(upsert(1), place=place),
+        structs.replace(upsert(2), place='{"server_transaction_id":"t"}'),
+    )
+
+    names = ("_metadata_spanner_number_of_records_in_transaction", "_metadata_spanner_server_transaction_id")
+    assert [[row[name] for name in names] for row in found] == [[None, None], [None, "t"]]
 
 
 def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> None:

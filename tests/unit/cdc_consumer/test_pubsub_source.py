@@ -247,6 +247,18 @@ def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_report
     assert len(pubsub.given_back) == counts.given_back == counts.taken
 
 
+def test_that_pubsub_is_unavailable_is_reported_and_that_it_is_back(pubsub: Pubsub) -> None:
+    reports: queue.Queue[Report] = queue.Queue()
+    with listening(reports.put) as driver:
+        reader = PubsubStreamReader(SourceOptions(subscription=NAME, idle_wait=timedelta(seconds=1), driver=driver))
+        pubsub.pulls = [grpc.StatusCode.UNAVAILABLE] * 100
+        assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
+        assert f"pull from {NAME}: UNAVAILABLE" in (reports.get(timeout=10).not_pulled or "")
+        pubsub.pulls = [["a"]]
+        assert reader.latestOffset(BEGIN, LIMIT) == FIRST
+        assert reports.get(timeout=10).not_pulled == ""
+
+
 def test_what_was_read_is_reported_as_taken(pubsub: Pubsub) -> None:
     reports: queue.Queue[Report] = queue.Queue()
     with listening(reports.put) as driver:

@@ -1,7 +1,9 @@
 """What the consumer says of its tables, and what `status` makes of it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -322,3 +324,13 @@ def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_
     world.clock.pass_time(timedelta(seconds=11))
     labels = world.document()["labels"]
     assert (labels["error"], labels["error_code"]) == ("grant a role [made-up]", "made-up")
+
+
+@pytest.mark.parametrize("back", [{"not_pulled": ""}, {"counts": Counts(taken=1)}])
+def test_while_the_subscription_cannot_be_pulled_from_it_does_not_run(back: Mapping[str, Any]) -> None:
+    world = World()
+    world.take(not_pulled="UNAVAILABLE")
+    world.take()
+    assert (world.document()["state"], world.status.not_pulled()) == ("cannot pull messages", "UNAVAILABLE")
+    world.take(**back)
+    assert (world.document()["state"], world.status.not_pulled()) == ("running", "")

@@ -1,5 +1,8 @@
 """The console's pages and forms over HTTP: what each shows, who may act, and what a hostile value comes to."""
 
+import base64
+import hashlib
+import hmac
 import re
 import threading
 from collections.abc import Mapping
@@ -414,7 +417,7 @@ def test_a_browser_that_says_no_site_is_told_by_its_origin(ada: Visit) -> None:
         body = urlencode(request).encode()
         return api.ask("POST", "/dead-letters/discard", body=body, token=None, headers=headers).status
 
-    assert [asked(one) for one in (None, "null", "https://evil.example")] == [403, 403, 403]
+    assert [asked(one) for one in (None, "null", "https://evil.example", "http://[")] == [403, 403, 403, 403]
     assert asked("http://127.0.0.1:8083") == 303
 
 
@@ -428,6 +431,16 @@ def test_a_cookie_that_was_made_up_signs_nobody_in(api: Api, seal: str) -> None:
     visit = Visit(api, {"millrace_signed_in": seal})
     assert "Sign in" in text_of(visit.get("/"))
     assert b"Signed in as" not in visit.get("/").body
+
+
+def test_who_has_a_token_cannot_make_a_cookie_of_another_name(api: Api) -> None:
+    name, until = base64.urlsafe_b64encode(b"bob").decode(), 99_999_999_999
+    digest = hashlib.sha256(TOKEN.encode()).digest()
+    seal = hmac.new(digest, f"console {name} {until}".encode(), hashlib.sha256).hexdigest()
+    visit = Visit(api, {"millrace_signed_in": f"{name}.{until}.{seal}"})
+    assert b"Signed in as" not in visit.get("/").body
+    assert visit.submit("/dead-letters/discard", letter=ONE.identity, why="as bob").status == 401
+    assert api.actions(ONE.identity) == [("arrived", "collector")]
 
 
 def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None:

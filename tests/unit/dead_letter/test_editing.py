@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from services.cdc_consumer.core.stream.poison import poison_change
 from services.dead_letter.core.editing import edited, row_text, with_columns
 from services.dead_letter.core.plan import is_newer
+from services.spanner_reader.core.stream.completion import published_again
 from shared.contracts.change_batch import decode_batch, encode_batch
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections, parse_sequence
 from shared.contracts.dead_letter import DeadLetter
@@ -142,3 +143,14 @@ def test_an_edit_is_of_the_same_row_with_the_row_that_was_asked_for_and_wins(
     assert not is_newer(copy.sequence, str(ChangeSequenceNumber((*full[:3], full[3] + 1))))
     assert (copy.attributes, copy.ordering_key) == (letter.attributes, letter.ordering_key)
     assert now.cut(0) == copy.data
+
+
+def test_an_edit_loses_to_the_change_that_its_reader_has_published_again_in_its_place() -> None:
+    first = a_letter(a_change(1, sequence=5, name="a"))
+    again = published_again(a_change(1, sequence=5, name="b"), 1)
+    edit = edited(first, '{"name":"c"}').copy
+    edit_of_edit = edited(edit, '{"name":"d"}').copy
+
+    assert is_newer(again.sequence, edit_of_edit.sequence)
+    assert is_newer(edited(a_letter(again), '{"name":"e"}').copy.sequence, again.sequence)
+    assert is_newer(published_again(again, 2).sequence, again.sequence)

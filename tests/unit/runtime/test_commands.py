@@ -72,6 +72,16 @@ def test_a_mistyped_command_is_answered_with_those_that_there_are(
     assert second.startswith(f"the commands are {', '.join(COMMANDS[main])}; ")
 
 
+@pytest.mark.parametrize("arguments", [("discard", "--all", "--why", "f\udcfcr"), ("list", "--table", "f\udcfcr")])
+def test_an_argument_that_is_no_utf_8_is_refused_with_the_fix(
+    arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DATABASE", f"sqlite:///{tmp_path}/dead_letters.sqlite3")
+    assert ended(dead_letter, *arguments) == MISCONFIGURED
+    said = capsys.readouterr().err
+    assert said.startswith("error: 'f\\udcfcr' is not UTF-8, as all arguments have to be: set the terminal")
+
+
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
 def test_what_a_command_lacks_is_said_line_by_line(

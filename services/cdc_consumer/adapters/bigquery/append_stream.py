@@ -32,7 +32,7 @@ from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.columns import conform
 from services.cdc_consumer.core.stream.counts import Appends
 from services.cdc_consumer.ports import RowError, TableTroubleError
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock
@@ -301,18 +301,14 @@ class StreamAppend:
 
     def _refuse(self, request: AppendRequest, response: Any) -> None:
         """Deal with a response that is not an acceptance: none of the request's rows was appended."""
-        if not response.row_errors:
+        bad = {error.index: error.message for error in response.row_errors if 0 <= error.index < len(request.rows)}
+        if not bad:  # no row is named, or none that was sent
             error = self._judge(request, response.error)
             if error is not None:
                 raise error
             return
         if request.indices[0] == _CONTROL:
             raise self._table_trouble(response.error)
-        bad = {error.index: error.message for error in response.row_errors if error.index < len(request.rows)}
-        if not bad:
-            raise MisconfiguredError(
-                "append-answer-not-understood", f"table {self._table}: BigQuery blames rows that were not sent"
-            )
         self._refused += [
             RowError(request.indices[index], Reason.REFUSED_BY_BIGQUERY, message) for index, message in bad.items()
         ]

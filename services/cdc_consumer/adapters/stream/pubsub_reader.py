@@ -90,6 +90,7 @@ class MessagePlanner:
         self.drain = False
         """Whether the subscription is to be drained, and not to be waited for."""
         self._drained = False
+        self._pulls_fail = False
         self._plans = 0
 
     def latest_offset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
@@ -149,15 +150,19 @@ class MessagePlanner:
 
     def _wait_for_messages(self) -> Any | None:
         began, response, retries = time.monotonic(), None, RETRIED.made()
+        not_pulled = "" if self._pulls_fail else None
         try:
             for attempt in retrying(Stop(), self._options.idle_wait):
                 with attempt:
                     response = self._pull()
             self._drained = self.drain and response is None
         except TransientError as error:  # Pub/Sub is unavailable and keeps the backlog; the query lives on
-            structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=str(error))
-        if made := RETRIED.since(retries):  # in a process of the source's own, whose metrics are not scraped
-            send_report(self._options.driver, Report(retries=made))
+            not_pulled = str(error)
+            structlog.get_logger().warning("pull_failed", subscription=self._options.subscription, error=not_pulled)
+        self._pulls_fail = bool(not_pulled)
+        made = RETRIED.since(retries)  # in a process of the source's own, whose metrics are not scraped
+        if made or not_pulled is not None:
+            send_report(self._options.driver, Report(retries=made, not_pulled=not_pulled))
         if response is None and time.monotonic() - began < _PAUSE.total_seconds():
             _pause()  # an empty answer at once is allowed to Pub/Sub: no reason to ask a hundred times a second
         return response

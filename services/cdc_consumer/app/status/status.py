@@ -19,6 +19,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.clock import Clock
 
 RUNNING: Final = "running"
+NOT_PULLED: Final = "cannot pull messages"
 DEFERRED: Final = "deferred"
 REFUSED: Final = "refused"
 NEEDS_RESYNC: Final = "needs re-sync"
@@ -119,6 +120,7 @@ class ConsumerStatus:
         self._heartbeats: Mapping[str, int] = {}
         self._labels = _Labels()
         self._not_swept: dict[str, str] = {}
+        self._not_pulled = ""
         self._started = clock.now()
 
     def take(self, report: Report) -> None:
@@ -129,6 +131,8 @@ class ConsumerStatus:
                 self._seen = {process: at for process, at in self._seen.items() if self._still_seen(at, now)}
                 self._seen[report.process] = now
             self._oldest_messages.take(report)
+            if report.not_pulled is not None or counts.taken:  # a source that was started again says nothing of before
+                self._not_pulled = report.not_pulled or ""
             for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
                 self._counted[name] += getattr(counts, name)
             self._dead_letters.update(counts.dead_letters)
@@ -180,7 +184,7 @@ class ConsumerStatus:
             ]
             return {
                 "service": "cdc_consumer",
-                "state": ("running" if ready else "starting") if alive else "makes no progress",
+                "state": self._state(ready) if alive else "makes no progress",
                 "since": format_timestamp(self._started),
                 "tables": tables,
                 "labels": {
@@ -199,6 +203,13 @@ class ConsumerStatus:
                 "sources": {source: _time(until) for source, until in sorted(self._heartbeats.items())},
                 "processes": self._processes(now),
             }
+
+    def not_pulled(self) -> str:
+        """Return why the subscription cannot be pulled from; empty: it can, as far as is known."""
+        return self._not_pulled
+
+    def _state(self, ready: bool) -> str:
+        return NOT_PULLED if self._not_pulled else "running" if ready else "starting"
 
     def mirrors(self) -> Sequence[Mirror]:
         """Return the mirrors as they were last listed."""

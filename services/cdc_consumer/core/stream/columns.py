@@ -639,7 +639,7 @@ def _superseded(changes: _Changes, places: Places, now: Nanoseconds) -> Supersed
 def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.BooleanArray | None]:
     """Return the row objects; with soft delete, a delete's are the last values of its row where the stream has them.
 
-    And which those are; None if none is.
+    And which those are; None if none is. A delete with values that do not fit is applied without them.
     """
     rows = list(chain.from_iterable(batch.rows for batch in group.batches))
     if not group.destinations.soft_delete:
@@ -647,11 +647,20 @@ def _rows_of(group: _Group, op: pa.StringArray) -> tuple[list[msgspec.Raw], pa.B
     old = list(chain.from_iterable(batch.old for batch in group.batches))
     deletes = np.flatnonzero(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False)).tolist()
     taken = [index for index in deletes if bytes(rows[index]) == _NULL and bytes(old[index]) != _NULL]
+    unfit = _unfit(group.destinations, [old[index] for index in taken])
+    taken = [index for place, index in enumerate(taken) if place not in unfit]
     if not taken:
         return rows, None
     for index in taken:
         rows[index] = old[index]
     return rows, pa.array(_mask(len(rows), taken))
+
+
+def _unfit(wanted: Destinations, rows: Sequence[msgspec.Raw]) -> Collection[int]:
+    """Return which row objects cannot be rows of the table."""
+    parsed, refusals = parse_objects("row", rows, wanted.rest, wanted.ignored), _Refusals()
+    _typed(wanted, wanted.rest, parsed, refusals)
+    return parsed.refused.keys() | refusals.found.keys()
 
 
 def _mask(count: int, indices: Collection[int]) -> npt.NDArray[np.bool_]:

@@ -196,6 +196,8 @@ class Report:
     """What it has appended since its last report that had any."""
     retries: Mapping[str, int] = field(default_factory=dict)
     """Calls that it has made again since its last report that had any, by code."""
+    not_pulled: str | None = None
+    """Why the subscription cannot be pulled from; empty: it can again; None: nothing new."""
     connections: int | None = None
     """How many connections to BigQuery it has open; None: it does not say."""
     oldest_held: int | None = None

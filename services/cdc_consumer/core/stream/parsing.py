@@ -197,9 +197,10 @@ def _exact_object(
 def _exact_value(column: TableColumn, value: object) -> object:
     try:
         return _exact(column.type, value)
-    except _MisfitError as error:
+    except (_MisfitError, RecursionError) as error:
         what = f"column {column.name} of type {column.type.googlesql}"
-        raise PoisonRecordError(Reason.VALUE_DOES_NOT_FIT, f"{what}: {error}") from None
+        why = error if isinstance(error, _MisfitError) else "nested too deeply"
+        raise PoisonRecordError(Reason.VALUE_DOES_NOT_FIT, f"{what}: {why}") from None
 
 
 def _exact(kind: ColumnType, value: object) -> object:

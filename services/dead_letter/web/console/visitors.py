@@ -5,7 +5,6 @@ it is worth nothing, on every replica at once. The API takes no cookie.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -76,7 +75,7 @@ class Visitors:
         if token is None:
             raise RefusedError(401, "this token is not one of API_TOKEN or API_TOKEN_FILE")
         until = self._clock.now() // _SECOND + LASTS
-        name = base64.urlsafe_b64encode(token.name.encode()).decode()
+        name = _written(token)
         return f"{name}.{until}.{_seal(token, name, until)}"
 
     def _signed_in(self, cookie: str) -> str | None:
@@ -87,23 +86,34 @@ class Visitors:
         until = int(text)
         if until <= self._clock.now() // _SECOND:
             return None
-        if any(hmac.compare_digest(_seal(token, name, until), seal) for token in self._callers.tokens()):
-            try:
-                return base64.urlsafe_b64decode(name).decode()
-            except (binascii.Error, ValueError):
-                return None
+        for token in self._callers.tokens():
+            # the name too: who has a token can make its seal under any
+            if hmac.compare_digest(_seal(token, name, until), seal) and _written(token) == name:
+                return token.name
         return None
 
 
 def check_form(visitor: Visitor, headers: Mapping[str, str], fields: Mapping[str, str]) -> None:
     """Refuse a form that a page from elsewhere has sent: RefusedError 403."""
     site = headers.get("sec-fetch-site")
-    origin = urlsplit(headers.get("origin", ""))
-    ours = site == "same-origin" if site is not None else bool(origin.netloc) and origin.netloc == headers.get("host")
+    ours = site == "same-origin" if site is not None else _is_of(headers.get("origin", ""), headers.get("host"))
     if not ours:
         raise RefusedError(403, "this form comes from another page: open the console itself, and try again")
     if not hmac.compare_digest(fields.get(FORM_FIELD, "").encode(), visitor.form_value.encode()):
         raise RefusedError(403, "this form is of an earlier visit: go back, reload the page, and try again")
+
+
+def _is_of(origin: str, host: str | None) -> bool:
+    try:
+        there = urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return False
+    return bool(there) and there == host
+
+
+def _written(token: Token) -> str:
+    """Return the name of a token as a cookie holds it."""
+    return base64.urlsafe_b64encode(token.name.encode()).decode()
 
 
 def _seal(token: Token, name: str, until: int) -> str:

@@ -25,6 +25,8 @@ LONGEST_BATCH: Final = timedelta(seconds=10)
 """How much commit time a batch covers: what happens to a table without a change record is seldom within so little."""
 _LONGEST: Final = nanoseconds(LONGEST_BATCH)
 _MICROSECOND: Final = 1_000
+_EDITS_BITS: Final = 32
+"""Of a revision, those by which the edits of a dead letter count."""
 
 Values = Mapping[str, object]
 """The values of a row outside its key: JSON as it came (``msgspec.Raw``), or wire values as they were read."""
@@ -296,9 +298,12 @@ def completed_change(version: Version, header: Header) -> Change:
 
 
 def published_again(change: Change, revision: int) -> Change:
-    """Return a change with a revision, so that it wins over the one published before."""
-    sections = parse_sequence(change.sequence).sections
-    return msgspec.structs.replace(change, sequence=str(ChangeSequenceNumber((*sections[:3], revision))))
+    """Return a change with a revision, so that it wins over the one published before.
+
+    And over each edit of that one as a dead letter, of which every next has a revision that is higher by one.
+    """
+    sections = (*parse_sequence(change.sequence).sections[:3], revision << _EDITS_BITS)
+    return msgspec.structs.replace(change, sequence=str(ChangeSequenceNumber(sections)))
 
 
 def row_as_it_is_now(entry: QueuedChange, values: Values, at: Nanoseconds, header: Header) -> Change:
