@@ -114,3 +114,14 @@ def _family(processes: Processes, script: str) -> Process:
     process = processes.start("family", ["sh", "-c", script])
     wait_until(lambda: len(guard.session_members(process.session)) >= 4, "guard, command and both children")
     return process
+
+
+def test_a_process_keeps_its_pid_while_another_of_its_name_runs(new_processes: Processes) -> None:
+    first, second = (new_processes.start("reader", ["sleep", "300"]) for _ in range(2))
+
+    assert second.pid != first.pid
+    assert first.pid in guard_members(first)
+
+
+def guard_members(process: Process) -> set[int]:
+    return {member.pid for member in guard.session_members(process.session)}

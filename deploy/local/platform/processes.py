@@ -4,6 +4,7 @@ Ending is the same whether it is requested or this process is killed: a guard (s
 ends its whole session when our end of a pipe is closed.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ GRACE: Final = timedelta(seconds=12)
 """How long a process may take to end: the ten seconds that a service has to finish what is in flight, and some."""
 TAIL: Final = 15
 _PAUSE: Final = timedelta(milliseconds=20)
+_numbers: Final = itertools.count()
 
 
 class ProcessDiedError(Exception):
@@ -45,7 +47,7 @@ class Process:
         self.name = name
         self.command = (arguments, environment)
         self.log = directory / f"{name}.log"
-        self._pid_file = directory / f"{name}.pid"
+        self._pid_file = directory / f"{name}.{next(_numbers)}.pid"  # another of this name may run
         self._pid_file.unlink(missing_ok=True)
         self._ending = threading.Lock()
         self.expected_to_end = False
