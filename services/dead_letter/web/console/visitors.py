@@ -87,7 +87,7 @@ class Visitors:
         if until <= self._clock.now() // _SECOND:
             return None
         for token in self._callers.tokens():
-            # the name too: who has a token can make its seal under any
+            # the name too: a person with a token can make its seal for any name
             if hmac.compare_digest(_seal(token, name, until), seal) and _written(token) == name:
                 return token.name
         return None
