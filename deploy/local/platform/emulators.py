@@ -48,6 +48,9 @@ def spanner_emulator(processes: Processes, **flags: str) -> Iterator[str]:
     partitions every one to two seconds instead of every 20 to 40. It is started without its REST gateway, which
     leaves it behind, port and all, when it is ended.
     """
+    # It runs one transaction at a time, and throws dice for which of two it aborts. The transaction of a client that
+    # was killed lives on until it loses, which at the default of 20 % can take more than a minute of retries.
+    flags = {"abort_current_transaction_probability": "50", **flags}
     binary = find_sdk(processes.environment) / needs.SPANNER_BINARY
     arguments = [str(binary), "--host_port", f"{HOST}:0", *(f"--{name}={value}" for name, value in flags.items())]
     process = processes.start("spanner_emulator", arguments)
