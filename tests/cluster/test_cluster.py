@@ -206,7 +206,7 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
             *readers, consumer, dead_letter = endpoints.values()
             stack = stack_of(made, readers, consumer, dead_letter)
             killer = Killer(pods, settings, stop, say)
-            launch = LocalLauncher(processes.environment)
+            launch = LocalLauncher(processes.environment, processes.stop)
             report = prove(settings, stack, killer.command, launch, console, say, stop, killer.happen)
             report.print(console)
             started_again = {service: restarts(pods.pod(service) or {"status": {}}) for service in SERVICES}

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.services import AnyPipeline
+from shared.runtime.stop import Stop
 
 
 class Launcher(Protocol):
@@ -20,21 +21,27 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class LocalLauncher:
-    """Runs the commands on this machine."""
+    """Runs the commands on this machine; a stop ends the one that runs."""
 
     environment: Mapping[str, str]
+    stop: Stop
 
     def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
         """Return how the command ended, and its output."""
         told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            [sys.executable, "-m", "services", *words],
-            env={**self.environment, **told, **source_rows(pipeline)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with (
+            subprocess.Popen(
+                [sys.executable, "-m", "services", *words],
+                env={**self.environment, **told, **source_rows(pipeline)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as command,
+            self.stop.calling(command.terminate),
+        ):
+            output, complaint = command.communicate()
+        return subprocess.CompletedProcess(command.args, command.returncode, output, complaint)
 
 
 def source_rows(pipeline: AnyPipeline) -> Mapping[str, str]:

@@ -51,7 +51,7 @@ def run(settings: RunSettings, processes: Processes, console: Console, say: Say)
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
     with running_stack(processes, say, settings.sources, settings.before) as stack:
         told = stack.flow.dead_letter_environment(dead_letters_in(processes.directory))
-        launch = LocalLauncher(processes.environment)
+        launch = LocalLauncher(processes.environment, processes.stop)
         report = prove(settings, stack, DeadLettersCommand(told), launch, console, say, processes.stop)
         processes.check()
     report.print(console)
@@ -91,14 +91,14 @@ def prove(
         story.begin()
         say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
         dead_letters = _change(sides, story, meanwhile, settings, stop, say)
-        if stop.requested:
-            raise StopRequestedError("asked to stop")
+        _check_goes_on(stop)
         say(f"writes have stopped; waiting until BigQuery equals {names}")
         progress.waits_for = "the last changes to be applied, and every row to be compared"
         counted = timedelta(0) if meanwhile else settings.patience / 2
         compared = _until_equal(stack, sides, settings.patience, counted, stop)
         progress.waits_for = "reconcile"
         reconciled = reconcile_all(launch, stack.pipelines)
+        _check_goes_on(stop)
         written, swept = stack.dataset.rows_written(), None
         if stack.databases:
             progress.waits_for = "sweep"
@@ -161,6 +161,7 @@ def _until_equal(
     """Compare as soon as everything is counted as applied, and again what differs until equal or the timeout.
 
     The counters are believed as long as ``counted``; after that the tables are compared whatever they show.
+    StopRequestedError when asked to stop.
     """
     compared: list[Sequence[Compared]] = [()] * len(sides)
 
@@ -168,13 +169,20 @@ def _until_equal(
         if to_be_applied(stack, sides) and time.monotonic() < deadline:
             return False
         for number, side in enumerate(sides):
+            _check_goes_on(stop)
             if not compared[number] or not all(database.equal for database in compared[number]):
                 compared[number] = side.compare()
         return all(database.equal for databases in compared for database in databases)
 
     deadline = time.monotonic() + counted.total_seconds()
     _wait(equal, timeout, stop)
+    _check_goes_on(stop)
     return [databases or side.compare() for databases, side in zip(compared, sides, strict=True)]
+
+
+def _check_goes_on(stop: Stop) -> None:
+    if stop.requested:
+        raise StopRequestedError("asked to stop")
 
 
 def _wait(condition: Callable[[], bool], timeout: timedelta, stop: Stop) -> bool:

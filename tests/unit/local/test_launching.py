@@ -1,0 +1,33 @@
+"""Commands that a run starts: a stop of the run ends the one that runs."""
+
+import os
+import signal
+
+from deploy.local.platform.services import Pipeline
+from deploy.local.proof.launching import LocalLauncher
+from shared.runtime.stop import Stop
+
+PIPELINE = Pipeline(
+    project="p",
+    name="flights",
+    pubsub="127.0.0.1:1",
+    bigquery_rest="127.0.0.1:1",
+    bigquery_grpc="127.0.0.1:1",
+    spanner="127.0.0.1:1",
+    database="flights",
+    change_stream="everything",
+    instance="local",
+)
+
+
+def test_a_stop_ends_the_command_that_runs() -> None:
+    stop = Stop()
+    stop.request()
+    ran = LocalLauncher(os.environ, stop)(PIPELINE, "reconcile", "--all")
+    assert ran.returncode == -signal.SIGTERM
+
+
+def test_a_command_that_nobody_stops_says_how_it_ended() -> None:
+    ran = LocalLauncher(os.environ, Stop())(PIPELINE, "--help")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("usage: millrace")
