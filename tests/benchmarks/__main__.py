@@ -19,6 +19,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import stop_on_signals
 from tests.benchmarks.bigtable import measure_bigtable
 from tests.benchmarks.bigtable_snapshot import measure_bigtable_snapshot
+from tests.benchmarks.cluster import measure_cluster
 from tests.benchmarks.completion import measure_completion
 from tests.benchmarks.drain import measure_drain
 from tests.benchmarks.flatness import measure_backlog, measure_flatness
@@ -80,6 +81,8 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_start(platform, sizes)
             case "drain":
                 measured += measure_drain(platform, sizes)
+            case "cluster":
+                measured += measure_cluster(platform, sizes)
             case "java":
                 measured += measure_java(platform, sizes)
             case "flatness":

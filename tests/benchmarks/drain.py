@@ -100,7 +100,7 @@ def measure_drain(platform: Platform, sizes: Sizes) -> list[Measured]:
                 at_least=ACCEPTED_TARGET if uniform else None,
                 note=f"{kind} keys, null write server, {_sizes(backlogs.of(kind))}",
             ),
-            *_cpu_of(f"drain.accepted{suffix}.cpu", accepted[kind]),
+            *cpu_of(f"drain.accepted{suffix}.cpu", accepted[kind]),
             Measured(
                 name=f"drain.applied{suffix}",
                 unit="changes/s",
@@ -109,7 +109,7 @@ def measure_drain(platform: Platform, sizes: Sizes) -> list[Measured]:
                 at_least=APPLIED_TARGET if uniform else None,
                 note=f"{kind} keys, stand-in, until all is queried; every value compared",
             ),
-            *_cpu_of(f"drain.applied{suffix}.cpu", applied[kind]),
+            *cpu_of(f"drain.applied{suffix}.cpu", applied[kind]),
             Measured(
                 name=f"amplification.{kind}",
                 unit="rows/change",
@@ -241,7 +241,7 @@ def _spent(before: Mapping[str, CpuTimes], after: Mapping[str, CpuTimes], backlo
     return {name: seconds * 1e6 / backlog.changes for name, seconds in by_name.items()}
 
 
-def _cpu_of(name: str, drained: Drained) -> list[Measured]:
+def cpu_of(name: str, drained: Drained) -> list[Measured]:
     """Return who used how much CPU for a change, the emulator and the stand-in among them."""
     return [
         Measured(

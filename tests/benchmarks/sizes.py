@@ -8,6 +8,7 @@ from shared.runtime.settings import setting
 PARTS: Final = (
     "start",
     "drain",
+    "cluster",
     "java",
     "flatness",
     "backlog",

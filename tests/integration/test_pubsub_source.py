@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from deploy.local.platform.processes import Processes, wait_until
-from services.cdc_consumer.core.stream.messages import MESSAGE_DDL, MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
@@ -73,10 +73,10 @@ def wait_for_acks(journal: Path, count: int, before: timedelta = TIMEOUT) -> Non
 
 
 def test_arrow_and_spark_mean_the_same_message_rows(session: SparkSession) -> None:
-    declared = StructType.fromDDL(MESSAGE_DDL)
+    declared = StructType.fromDDL(KEPT_DDL)
     assert isinstance(declared, StructType)
 
-    assert to_arrow_schema(declared, timezone="UTC").equals(MESSAGE_SCHEMA)
+    assert to_arrow_schema(declared, timezone="UTC").equals(KEPT_SCHEMA)
 
 
 def test_over_many_micro_batches_published_is_leased_is_acked(

@@ -38,13 +38,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.worker_util import setup_memory_limits
 
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
-from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA, MESSAGE_DDL, MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.service import service
 from shared.runtime.service import run_as
 from shared.runtime.stop import Stop
 
-_SCHEMAS: Final = {MESSAGE_DDL: MESSAGE_SCHEMA, KEPT_DDL: KEPT_SCHEMA}
 _POLLING_DELAY: Final = 0.1  # seconds: `spark.sql.streaming.pollingDelay` of the consumer's session
 _KILL_TIMEOUT: Final = 2.0  # seconds that a task which is to end has: `spark.task.reaper` and friends kill it then
 _CRASHED: Final = "Python worker exited unexpectedly (crashed)"
@@ -167,8 +166,8 @@ class Query:
         self._thread.join()
 
     def _run(self) -> None:
-        declared = self._source.schema()
-        schema = from_arrow_schema(_SCHEMAS[str(declared)])
+        assert self._source.schema() == KEPT_DDL
+        schema = from_arrow_schema(KEPT_SCHEMA)
         try:
             reader = self._source.streamReader(schema)
             try:

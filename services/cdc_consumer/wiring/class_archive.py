@@ -36,7 +36,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     spark_settings,
     starting_java,
 )
-from services.cdc_consumer.core.stream.messages import MESSAGE_DDL, MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.stop import Stop
 
@@ -52,7 +52,7 @@ class _Rows(DataSource):
         return "rows"
 
     def schema(self) -> str:
-        return MESSAGE_DDL
+        return KEPT_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         return as_spark_asks(_RowsReader())
@@ -76,7 +76,8 @@ class _RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         row = {"ack_id": "a", "message_id": "m", "ordering_key": "k", "data": b"d", "attributes": [("a", "v")]}
-        yield pa.RecordBatch.from_pylist([row | {"publish_time": 0, "delivery_attempt": 1}], schema=MESSAGE_SCHEMA)
+        rest = {"publish_time": 0, "delivery_attempt": 1, "data_at": ""}
+        yield pa.RecordBatch.from_pylist([row | rest], schema=KEPT_SCHEMA)
 
 
 class _Nothing(DataSource):

@@ -44,6 +44,7 @@ _STAGES = (
     ("pulling.py", "ack_ids", "receive: to Arrow"),
     ("pulling.py", "", "receive: pull"),
     ("data_files.py", "keep", "receive: keep the data"),
+    ("data_files.py", "compress", "receive: keep the data"),
     ("data_files.py", "", "sink: read the data"),
     ("pubsub_reader.py", "", "receive: the rest"),
     ("sink_task.py", "", "sink: rows from the JVM"),

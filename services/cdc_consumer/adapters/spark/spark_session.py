@@ -87,9 +87,10 @@ _JAVA_NEEDED: Final = 17
 _POLL_PROCESSES: Final = 0.2  # seconds
 _POLL_JAVA: Final = timedelta(milliseconds=50)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_EXECUTORS_JAVA: Final = "spark.executor.defaultJavaOptions"  # what a user gives as extraJavaOptions wins
 _SUBMITTED: Final = "submitted"
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit gives it to the Python that it starts
-_OF_ANY_START: Final = ("spark.master", "spark.driver.memory", JAVA_OPTIONS)
+_OF_ANY_START: Final = ("spark.master", "spark.driver.memory", JAVA_OPTIONS, _EXECUTORS_JAVA)
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 _MISCONFIGURED: Final = re.compile(
@@ -219,7 +220,8 @@ def class_archive() -> Path:
 def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str]:
     """Return the configuration of the session."""
     # The second compiler costs more than it wins: code is generated again in each micro-batch (`make bench`).
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLevel=1"]
+    one_compiler = "-XX:TieredStopAtLevel=1"
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", one_compiler]
     if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
     settings = {
@@ -227,6 +229,10 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         "spark.app.name": "millrace-cdc-consumer",
         "spark.driver.memory": driver_memory,
         JAVA_OPTIONS: " ".join(options),
+        _EXECUTORS_JAVA: one_compiler,
+        # Data comes compressed, or is in files (`data_files`).
+        "spark.shuffle.compress": "false",
+        "spark.shuffle.spill.compress": "false",
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -24,10 +24,11 @@ from pyspark.sql.datasource import InputPartition
 from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailable, ReadLimit
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions
-from services.cdc_consumer.adapters.stream.data_files import DataFile
+from services.cdc_consumer.adapters.stream.data_files import DataFile, compress
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report
+from services.cdc_consumer.core.stream.messages import Kept
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases, ack_deadline_of
@@ -268,9 +269,9 @@ def _clients(process: int, options: SourceOptions, ack_deadline: timedelta) -> _
 
 
 @contextmanager
-def _keeping_data(directory: str | None) -> Iterator[Callable[[Sequence[bytes]], Sequence[str]] | None]:
+def _keeping_data(directory: str | None) -> Iterator[Callable[[Sequence[bytes]], Kept]]:
     if directory is None:
-        yield None
+        yield compress
         return
     with DataFile(Path(directory)) as file:
         yield file.keep

@@ -3,9 +3,10 @@
     spark.dataSource.register(PubsubDataSource)
     messages = spark.readStream.format("pubsub").options(**encode_options(SourceOptions(...))).load()
 
-Rows are MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and the sink acknowledges it once it is done: Pub/Sub
-knows what is done and what is not, the checkpoint only counts micro-batches. So delivery is at least once, and one
-evaluation per micro-batch is all a query may have: a second one pulls other messages.
+Rows are KEPT_SCHEMA, of which the sink makes MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and the sink
+acknowledges it once it is done: Pub/Sub knows what is done and what is not, the checkpoint only counts micro-batches.
+So delivery is at least once, and one evaluation per micro-batch is all a query may have: a second one pulls other
+messages.
 
 The option ``settings`` holds the JSON of `SourceOptions` (`encode_options`).
 
@@ -28,7 +29,7 @@ from services.cdc_consumer.adapters.spark.data_source_api import (
 )
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options
-from services.cdc_consumer.core.stream.messages import KEPT_DDL, MESSAGE_DDL
+from services.cdc_consumer.core.stream.messages import KEPT_DDL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ class PubsubDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the schema of the message rows."""
-        return KEPT_DDL if decode_options(SourceOptions, self.options).data_directory else MESSAGE_DDL
+        return KEPT_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
