@@ -4,7 +4,8 @@ import tracemalloc
 
 import pyarrow as pa
 
-from services.cdc_consumer.core.reconcile.row_keys import buckets_of
+from services.cdc_consumer.core.reconcile.row_keys import buckets_of, wire_keys
+from services.cdc_consumer.core.types.types import DATE, ENUM, INT64, STRING
 
 
 def test_a_key_is_in_one_bucket_wherever_it_stands() -> None:
@@ -25,3 +26,10 @@ def test_memory_is_bounded_whatever_all_keys_together_take() -> None:
     tracemalloc.stop()
 
     assert most < 4 * texts.nbytes
+
+
+def test_a_key_is_written_as_its_source_writes_it() -> None:
+    kinds = {"number": INT64, "colour": ENUM, "day": DATE, "name": STRING}
+    rows = pa.table({"number": [5], "colour": [7], "day": [20_000], "name": ["a"]})
+
+    assert wire_keys(rows, kinds) == [("5", "7", "2024-10-04", "a")]

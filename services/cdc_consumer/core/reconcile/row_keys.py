@@ -17,6 +17,7 @@ from services.cdc_consumer.core.types.arrays import one_array
 from services.cdc_consumer.core.types.types import (
     BYTES_KEY,
     DATE,
+    ENUM,
     FLOAT32_KEY,
     FLOAT64_KEY,
     INT64,
@@ -100,7 +101,7 @@ def _written(kind: ColumnType, value: object) -> object:
     match value:
         case None:
             return None
-        case int() if kind == INT64:
+        case int() if kind in (INT64, ENUM):
             return str(value)
         case int() if kind == DATE:
             return date.fromordinal(_EPOCH_DAY + value).isoformat()
