@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import time
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -35,6 +38,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.cluster.node import GATEWAY, NAME, node
 from tests.deploy.kubernetes import Cluster, api_server
+from tests.deploy.terraform_module import TOOLS
 
 CHART: Final = str(ROOT / "deploy/helm/millrace")
 IMAGES: Final = ROOT / ".run" / "images"
@@ -42,6 +46,7 @@ NAMESPACE: Final = "millrace"
 SERVICES: Final = (*READERS, CONSUMER, DEAD_LETTER)
 CRASHED: Final = {"bigtable_reader_hourly_weather", DEAD_LETTER}
 """What runs in their container is killed; the others lose their pod."""
+PAGE: Final = (ROOT / "docs/how-to/deploy-on-google-cloud.md").read_text()
 OURS: Final = ("CHECKPOINT_LOCATION", "DATABASE", "TABLES_FILE")
 """Settings that the chart or the image has."""
 READY: Final = timedelta(minutes=10)
@@ -176,6 +181,47 @@ def volume(name: str, path: Path) -> dict[str, Any]:
     }
 
 
+def commands_of_the_page(verb: str, reader: str = "") -> Sequence[Sequence[str]]:
+    """Return the page's kubectl commands of a kind, with the name of a reader that is there."""
+    found = re.findall(rf"^ +kubectl (--namespace millrace {verb} .*)$", PAGE, re.MULTILINE)
+    return [shlex.split(one.replace("-shop ", f"-{reader} ")) for one in found]
+
+
+def check_as_the_page_says(cluster: Cluster, made: Platform, logs: Path) -> Sequence[str]:
+    """Run `doctor` and `status` in the pods, and what they say of Bigtable; return the commands that fail."""
+    (_, spanner), (_, bigtable) = made.databases[0], made.wide_tables[0]
+    name = spanner.name_of_source.replace("_", "-")
+    commands = [*commands_of_the_page("exec", name)]
+    assert len(commands) == 5
+    pod = f"deployment/millrace-bigtable-reader-{bigtable.name_of_source.replace('_', '-')}"
+    module = ("python", "-m", "services.bigtable_reader")
+    commands += [("--namespace", NAMESPACE, "exec", pod, "--", *module, command) for command in ("doctor", "status")]
+    failed = []
+    with (logs / "checks.txt").open("w") as said:
+        for words in commands:
+            ran = cluster.run("kubectl", *words)
+            said.write(f"$ kubectl {' '.join(words)}\n{ran.stdout}{ran.stderr}exit code {ran.returncode}\n\n")
+            if ran.returncode:
+                failed.append(f"kubectl {' '.join(words)}: {ran.stdout}{ran.stderr}")
+    return failed
+
+
+def console_page(cluster: Cluster) -> str:
+    """Return the console's first page, through the chart's Service, as the page opens it."""
+    (words,) = commands_of_the_page("port-forward")
+    address = f"http://{HOST}:{words[-1]}/"
+    command = [str(TOOLS / "bin" / "kubectl"), f"--kubeconfig={cluster.config}", *words]
+    forwarding = cluster.processes.start("port_forward", command)
+    try:
+        cluster.processes.wait_until(
+            lambda: "Forwarding from" in forwarding.output(), "the port to be forwarded", GRACE
+        )
+        with urllib.request.urlopen(address, timeout=GRACE.total_seconds()) as answer:
+            return str(answer.read().decode())
+    finally:
+        forwarding.end()
+
+
 @pytest.mark.timeout(3600)  # some forty minutes on a busy machine: as long as `make containers` without its builds
 def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() -> None:
     began = time.monotonic()
@@ -209,6 +255,8 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
             launch = LocalLauncher(processes.environment, processes.stop)
             report = prove(settings, stack, killer.command, launch, console, say, stop, killer.happen)
             report.print(console)
+            failed = check_as_the_page_says(cluster, made, logs)
+            page = console_page(cluster)
             started_again = {service: restarts(pods.pod(service) or {"status": {}}) for service in SERVICES}
         finally:
             keep_logs(cluster, directory, logs)
@@ -219,6 +267,8 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
         say(f"the pods have ended after {ended.total_seconds():.0f} s")
 
     assert report.equal
+    assert failed == []
+    assert "Millrace" in page
     assert {service for service, times in started_again.items() if times} == CRASHED
     assert ended < GRACE
 
