@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
@@ -12,11 +12,10 @@ from services.spanner_reader.app.stream.reader import SpannerReader
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, PartitionToken, StreamRecord
-from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MessagesLostError, MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Script
+from tests.fakes.spanner_reader import FakePublisher, Script
 from tests.unit.spanner_reader.scripts import World, a_record, at, children
 
 START, FIRST = at("09:00:00"), at("09:00:01")
@@ -101,61 +100,6 @@ def test_a_handover_waits_for_what_is_under_way_and_goes_on_behind_it() -> None:
                 await until(lambda: held_by(world) == {"one": 1, "two": 1})
                 await until(lambda: {T1, T2} <= world.script.open_queries)
         assert len(world.topic.changes) == 3  # nothing is published twice
-
-    asyncio.run(scenario())
-
-
-class SlowToRenew(FakePartitionStore):
-    """A store whose renewals, once the gate is shut, are on their way until it opens or something is released."""
-
-    def __init__(self, world: World, owner: str, lease: timedelta) -> None:
-        super().__init__(world.table, owner, lease)
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.renewing = asyncio.Event()
-
-    async def advance(
-        self, progress: Sequence[SpannerProgress], *, release: bool = False
-    ) -> Collection[PartitionToken]:
-        if not release and not self.gate.is_set():
-            self.renewing.set()
-            await self.gate.wait()
-        answer = await super().advance(progress, release=release)
-        if release:
-            self.gate.set()
-        return answer
-
-
-def test_a_renewal_that_is_on_its_way_does_not_take_back_what_is_given_back() -> None:
-    async def scenario() -> None:
-        lease = timedelta(seconds=1.5)
-        world = a_wide_world(T1, T2)
-        await world.add_root(START)
-        slow = SlowToRenew(world, "one", lease)
-        async with running(world.reader(owner="one", lease=lease, store=slow)):
-            await until(lambda: held_by(world) == {"one": 2})
-            slow.gate.clear()
-            await slow.renewing.wait()
-            async with running(world.reader(owner="two", lease=lease)):
-                await asyncio.sleep(0.2)  # by now it wants to give one back, and may not yet
-                assert held_by(world) == {"one": 2}
-                slow.gate.set()
-                await until(lambda: held_by(world) == {"one": 1, "two": 1})
-
-    asyncio.run(scenario())
-
-
-def test_a_renewal_that_is_on_its_way_at_a_stop_does_not_take_back_what_is_given_back() -> None:
-    async def scenario() -> None:
-        lease = timedelta(seconds=1.5)
-        world = a_wide_world(T1, T2)
-        await world.add_root(START)
-        slow = SlowToRenew(world, "one", lease)
-        async with running(world.reader(owner="one", lease=lease, store=slow)):
-            await until(lambda: held_by(world) == {"one": 2})
-            slow.gate.clear()
-            await slow.renewing.wait()
-        assert held_by(world) == {}
 
     asyncio.run(scenario())
 
