@@ -1,13 +1,11 @@
 """The service as a process with its HTTP API: letters are collected, looked at and replayed, with a stop in between."""
 
 import json
-import socket
-import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from http.client import IncompleteRead
@@ -23,7 +21,6 @@ from deploy.local.platform.services import Flow, Service, start_dead_letter, wai
 from shared.contracts.dead_letter import DeadLetter
 from shared.pubsub.channels import open_channel
 from shared.pubsub.dead_letters import DeadLetterPublisher
-from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
 from tests.builders import a_change
 from tests.integration.pubsub_topics import pull
@@ -158,25 +155,6 @@ def test_a_token_is_exchanged_without_a_restart(running: Running) -> None:
     assert running.answer("replays", {"letters": {"everything": True}, "execute": True}, token=BOB)["sent"] == 1
 
 
-def test_a_stop_in_the_midst_of_a_replay_ends_it_with_an_answer_and_the_next_goes_on(running: Running) -> None:
-    running.collect(fresh(40))
-    answers: list[Mapping[str, Any]] = []
-    asking = threading.Thread(target=lambda: answers.append(running.replay(rate=2)))
-    asking.start()
-    running.wait_until(lambda: running.answer("stats")["by_state"].get("replayed", 0) >= 1, "the first to be sent")
-    running.service.process.ask_to_end()
-    assert running.service.process.wait(timedelta(seconds=20)) == 0
-    asking.join()
-
-    (stopped,) = answers
-    assert stopped["stopped"]
-    assert 1 <= stopped["sent"] < 40
-    running.start()
-    assert running.replay()["sent"] == 40 - stopped["sent"]
-    replayed = [message.attributes["replay_of"] for message in running.published()]
-    assert (len(replayed), len(set(replayed))) == (40, 40)
-
-
 @pytest.mark.parametrize("sign", ["kill", "ask_to_end"])
 def test_an_export_that_is_cut_short_looks_cut_short(running: Running, sign: str) -> None:
     running.collect([replace(one, data=one.data + b" " * 100_000, identity="") for one in fresh(400)])
@@ -191,16 +169,3 @@ def test_an_export_that_is_cut_short_looks_cut_short(running: Running, sign: str
         assert (running.service.process.wait(timedelta(seconds=20)) == 0) is (sign == "ask_to_end")
         with pytest.raises((IncompleteRead, ConnectionError)):
             answer.read()
-
-
-def test_a_port_that_is_taken_and_an_open_address_without_a_token_are_refused_at_the_start(running: Running) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        running.service.process.end()
-        for settings, told in (
-            ({"API_PORT": port}, f"API_PORT={port}"),
-            ({"API_PORT": "0", "API_HOST": "0.0.0.0", "API_TOKEN_FILE": ""}, "set API_TOKEN"),  # noqa: S104
-        ):
-            refused = start_dead_letter(running.processes, running.flow, **settings)
-            assert refused.process.wait(TIMEOUT) == MISCONFIGURED
-            assert told in refused.process.log.read_text()
