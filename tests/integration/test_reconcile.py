@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-from deploy.local.platform.emulators import ROOT
-from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import Row, SpannerDatabase, Write
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
@@ -26,7 +23,6 @@ from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.readers import STARTS, ready
 from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
@@ -182,55 +178,6 @@ def test_reconcile_reports_exactly_the_planted_differences_and_repairs_them_thro
 
     assert (code, [one["repaired"] for one in told["tables"]]) == (0, [1, 3, 1])
     assert pipe.reconcile("Arrays", "ByBytes", "ByNumbers")[0] == 0
-
-
-@pytest.mark.timeout(600)  # a reader, a consumer and a writer beside each other
-def test_while_changes_flow_exactly_the_planted_differences_are_reported_and_repaired(
-    pipe: Pipe, database: Callable[..., SpannerDatabase], new_processes: Processes
-) -> None:
-    """Rows that change all the time are equal or said to be changing, never different."""
-    settings = {
-        **environment(pipe.source, pipe.stream, pipe.topology, pipe.pubsub),
-        "PYTHONPATH": str(ROOT),
-        "PARTITION_DATABASE": database().name,
-        "HEARTBEAT_INTERVAL": "1s",
-        "PORT": "0",
-        "LOG_LEVEL": "DEBUG",
-    }
-    reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], settings)
-    new_processes.wait_until(lambda: ready(reader), "the reader's start", STARTS)
-    stop = threading.Event()
-
-    def delete_or_write() -> None:
-        number = 0
-        while not stop.wait(0.05):
-            number += 1
-            key: Row = {"Id": bytes([20 + number % 70])}
-            if number % 5 == 0:
-                pipe.source.commit([Write("delete", "ByBytes", key)])
-            else:
-                pipe.source.commit([Write("insert_or_update", "ByBytes", {**key, "Name": f"{number}"})])
-
-    writer = threading.Thread(target=delete_or_write)
-    with pipe.consuming():
-        writer.start()
-        try:
-            plant(pipe)
-            code, told = pipe.reconcile("ByBytes", settle="10s")
-            assert code == 1
-            assert named(told, "ByBytes") == {'["BQ=="]': "missing", '["Bw=="]': "different", '["/w=="]': "extra"}
-
-            code, told = pipe.reconcile("ByBytes", "--repair", settle="10s")
-            assert (named(told, "ByBytes"), told["tables"][0]["repaired"]) == ({}, 3)
-            assert code in (0, 3)
-        finally:
-            stop.set()
-            writer.join()
-        code, told = pipe.reconcile("ByBytes", settle="10s")
-        while code == 3:  # what was under way when the writer ended is still being applied
-            code, told = pipe.reconcile("ByBytes", settle="10s")
-        assert (code, told["tables"][0]["verdict"]) == (0, "equal")
-    assert reader.exit_code is None
 
 
 def test_a_source_that_is_another_database_is_refused_and_nothing_is_published(
