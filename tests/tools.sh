@@ -18,16 +18,21 @@ declare -A from=(
     [iptables]="apt-get install iptables"
     [runc]="1.1 or newer: apt-get install runc"
     [unshare]="apt-get install util-linux"
+    [python3.12]="Google's managed Spark has it: https://www.python.org/downloads, or pyenv install 3.12"
     [promtool]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
     [prometheus]="2.42 or newer: apt-get install prometheus, or https://prometheus.io/download"
 )
 who=${1:-make test-all}
 tools=("${@:2}")
-[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus terraform)
+[ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus python3.12 terraform)
+
+works() { # pyenv has a command for each version that any of its Pythons has, and some only say where it would be
+    command -v "$1" >/dev/null && { [ "$1" != python3.12 ] || python3.12 -c "" 2>/dev/null; }
+}
 
 missing=()
 for tool in "${tools[@]}"; do
-    command -v "$tool" >/dev/null || missing+=("$tool (${from[$tool]})")
+    works "$tool" || missing+=("$tool (${from[$tool]})")
 done
 if [ ${#missing[@]} -gt 0 ]; then
     echo "$who needs tools that are not on PATH:" >&2
