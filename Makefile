@@ -102,8 +102,9 @@ build/deploy/.packages: .venv/.installed requirements/deploy.txt
 		--requirement requirements/deploy.txt
 	@touch $@
 
-cluster: install build/cluster/.installed ## `make containers` in pods: the chart on a node of Kubernetes on this machine (tests/cluster); needs root, containerd and a container engine
+cluster: install ## `make containers` in pods: the chart on a node of Kubernetes on this machine (tests/cluster); needs root, containerd and a container engine
 	@deploy/local/with_engine.sh $(BIN)/python -m deploy.local images
+	@$(MAKE) --no-print-directory build/cluster/.installed # after what says that there is no engine: it takes a while
 	@tests/cluster/isolated.sh $(BIN)/pytest --capture=no tests/cluster
 build/cluster/.installed: build/deploy/.installed tests/cluster/tools.sh
 	@tests/cluster/tools.sh
