@@ -27,6 +27,7 @@ resource "google_bigtable_app_profile" "reader" {
     cluster_id                 = var.bigtable.cluster
     allow_transactional_writes = true
   }
+  ignore_warnings = true # Bigtable deletes no profile without it
 
   depends_on = [google_project_service.these]
 }

@@ -191,7 +191,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "tokens_read": "The file of API tokens was read again",
     "topic_changed": "The topic of the readers was changed",
     "topic_loses_messages": "The topic loses messages, because no subscription keeps them",
-    "topology_created": "The topics and subscriptions were created",
+    "topology_created": "The topics and subscriptions are there",
     "transactions_can_be_excluded": "Transactions can keep their changes out of the change stream",
     "unknown_setting_found": "A variable is nearly the name of a setting",
     "updates_completed_by_reads": "Updates do not have whole rows, so the reader reads the rest of each row",

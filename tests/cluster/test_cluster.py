@@ -6,7 +6,9 @@ import re
 import shlex
 import shutil
 import time
+import urllib.parse
 import urllib.request
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -207,19 +209,30 @@ def check_as_the_page_says(cluster: Cluster, made: Platform, logs: Path) -> Sequ
 
 
 def console_page(cluster: Cluster) -> str:
-    """Return the console's first page, through the chart's Service, as the page opens it."""
+    """Return the console's first page, signed in, through the chart's Service, as the page opens it."""
     (words,) = commands_of_the_page("port-forward")
-    address = f"http://{HOST}:{words[-1]}/"
+    address = f"http://{HOST}:{words[-1]}/sign-in"
+    secret = ("get", "secret", "millrace-dead-letter-api", "--output=jsonpath={.data.token}")
+    token = b64decode(cluster.done("kubectl", "--namespace", NAMESPACE, *secret)).decode()
     command = [str(TOOLS / "bin" / "kubectl"), f"--kubeconfig={cluster.config}", *words]
     forwarding = cluster.processes.start("port_forward", command)
     try:
         cluster.processes.wait_until(
             lambda: "Forwarding from" in forwarding.output(), "the port to be forwarded", GRACE
         )
-        with urllib.request.urlopen(address, timeout=GRACE.total_seconds()) as answer:
-            return str(answer.read().decode())
+        return signed_in(address, token)
     finally:
         forwarding.end()
+
+
+def signed_in(address: str, token: str) -> str:
+    """Return the page that follows the form which asks for the token."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(address, timeout=GRACE.total_seconds()) as form:
+        hidden = re.findall(r'type="hidden" name="([^"]+)" value="([^"]+)"', form.read().decode())
+    data = urllib.parse.urlencode([*hidden, ("token", token)]).encode()
+    with browser.open(address, data, timeout=GRACE.total_seconds()) as page:
+        return str(page.read().decode())
 
 
 @pytest.mark.timeout(3600)  # some forty minutes on a busy machine: as long as `make containers` without its builds
@@ -268,7 +281,7 @@ def test_bigquery_equals_its_sources_although_a_pod_of_each_kind_was_killed() ->
 
     assert report.equal
     assert failed == []
-    assert "Millrace" in page
+    assert "Sign out" in page
     assert {service for service, times in started_again.items() if times} == CRASHED
     assert ended < GRACE
 

@@ -229,12 +229,31 @@ def test_what_selects_pods_selects_some(example: str) -> None:
         assert [one for one in labels if selector.items() <= one.items()]
 
 
+def test_a_large_number_in_the_values_reaches_the_service_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("consumer: {settings: {MICRO_BATCH_BYTES: 1073741824}}")
+    variables = [
+        variable
+        for pod in pods("spanner", "--values", str(file))
+        for container in pod["spec"]["containers"]
+        for variable in container.get("env", [])
+    ]
+
+    assert {"name": "MICRO_BATCH_BYTES", "value": "1073741824"} in variables
+
+
 @pytest.mark.parametrize("example", NAMES)
 def test_a_service_account_is_one_that_terraform_lets_act(example: str) -> None:
     accounts = {one["metadata"]["name"] for one in of_kind(example, "ServiceAccount")}
     used = {pod["spec"]["serviceAccountName"] for pod in pods(example) if "serviceAccountName" in pod["spec"]}
     member = '[${var.kubernetes_namespace}/${replace(each.value, "_", "-")}]'
 
+    acting = {
+        one["metadata"]["name"]
+        for one in of_kind(example, "ServiceAccount")
+        if "iam.gke.io/gcp-service-account" in one["metadata"].get("annotations", {})
+    }
+    assert used <= acting
     assert used <= accounts == {service.replace("_", "-") for service in SETTINGS}
     assert member in (MODULE / "identities.tf").read_text()
 

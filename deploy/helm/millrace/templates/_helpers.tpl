@@ -46,7 +46,8 @@ readinessProbe:
 
 {{- define "millrace.settings" -}}
 {{- range $name, $value := .settings }}
-- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- /* Helm has numbers as floats: toString would make 1.073741824e+09 of a gibibyte. */}}
+- {name: {{ $name }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}
 {{- end }}
 {{- if .root.Values.tablesFile }}
 - {name: TABLES_FILE, value: /etc/millrace/tables.toml}
