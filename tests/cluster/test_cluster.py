@@ -231,7 +231,8 @@ def signed_in(address: str, token: str) -> str:
     with browser.open(address, timeout=GRACE.total_seconds()) as form:
         hidden = re.findall(r'type="hidden" name="([^"]+)" value="([^"]+)"', form.read().decode())
     data = urllib.parse.urlencode([*hidden, ("token", token)]).encode()
-    with browser.open(address, data, timeout=GRACE.total_seconds()) as page:
+    filled_in = urllib.request.Request(address, data, {"Origin": address.removesuffix("/sign-in")})
+    with browser.open(filled_in, timeout=GRACE.total_seconds()) as page:
         return str(page.read().decode())
 
 
