@@ -234,9 +234,10 @@ def test_a_large_number_in_the_values_reaches_the_service_as_it_is(tmp_path: Pat
     file.write_text("consumer: {settings: {MICRO_BATCH_BYTES: 1073741824}}")
     variables = [
         variable
-        for pod in pods("spanner", "--values", str(file))
-        for container in pod["spec"]["containers"]
-        for variable in container.get("env", [])
+        for one in rendered("spanner", "--values", str(file))
+        if one["kind"] == "StatefulSet"
+        for container in one["spec"]["template"]["spec"]["containers"]
+        for variable in container["env"]
     ]
 
     assert {"name": "MICRO_BATCH_BYTES", "value": "1073741824"} in variables
@@ -409,7 +410,9 @@ def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
 def test_what_the_page_tells_kubectl_to_reach_is_there() -> None:
     page = (ROOT / "docs/how-to/deploy-on-google-cloud.md").read_text()
     told = {(kind, name) for kind, name in re.findall(r"\b(deployment|statefulset|service)/([a-z-]+)", page)}
-    there = {(one["kind"].lower(), one["metadata"]["name"]) for one in rendered("spanner")}
+    there = {
+        (one["kind"].lower(), one["metadata"]["name"]) for name in ("spanner", "bigtable") for one in rendered(name)
+    }
 
     assert {kind for kind, _name in told} == {"deployment", "statefulset", "service"}
     assert told <= there
