@@ -120,7 +120,8 @@ def run_all(command: str, environ: Mapping[str, str], *, as_json: bool) -> int:
     configured = {name: one for name, one in SERVICES.items() if environ.get(one.variable, "").strip()}
     if not configured:
         variables = ", ".join(f"{one.variable} ({name})" for name, one in SERVICES.items())
-        return refuse(f"no service is configured in this environment: set one of {variables}")
+        where = "under `make up`, .run/up/NAME.env has the settings of a service"
+        return refuse(f"no service is configured in this environment: set one of {variables}; {where}")
     codes, documents = [], {}
     for name, one in configured.items():
         words = [one.status if command == "status" else command, *(["--json"] if as_json else [])]
@@ -184,4 +185,10 @@ def refuse(why: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    try:
+        code = main(sys.argv[1:], os.environ)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        code = 1
+    sys.exit(code)

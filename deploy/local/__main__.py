@@ -108,7 +108,7 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             return show_status(environment, state.readers, state.consumer)
         case "letters":
             dead_letters = _up(platform).dead_letter_environment(platform.dead_letters)
-            return DeadLettersCommand({**environment, **dead_letters}).show(*arguments.arguments)
+            return DeadLettersCommand({**environment, **dead_letters}).show(*(arguments.arguments or ["--help"]))
         case "query":
             return _query(platform, arguments, console, stop)
         case "add":
@@ -186,8 +186,9 @@ def rows_of(dataset: BigQueryDataset, statement: str) -> Sequence[Mapping[str, o
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], console: Console) -> None:
-    """Print rows as a table, or a column a line where a line does not hold the names of all columns."""
-    if rows and sum(len(name) + 3 for name in rows[0]) < console.width:
+    """Print rows as a table, or a column a line where a line does not hold all columns."""
+    widths = [max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]] if rows else []
+    if rows and 1 + sum(width + 3 for width in widths) <= console.width:
         table = Table()
         for name in rows[0]:
             table.add_column(name, overflow="fold", min_width=len(name))

@@ -104,6 +104,7 @@ def prove(
             progress.waits_for = "sweep"
             patience = max(settings.patience, _COMMANDS_TIMEOUT)
             swept = prove_sweep(launch, stack.databases[0], stack.dataset, patience, stop)
+            _check_goes_on(stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
     return Report(found, written, dead_letters, reconciled, swept)
 

@@ -108,7 +108,7 @@ def _set(
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
-        say(f"{changed} dead letters are {state.value} now")
+        say(f"{changed} dead letter{' is' if changed == 1 else 's are'} {state.value} now")
     if changed < seen:
         from_what = " or ".join(one.value for one in only_from)
         raise NotDoneError(
