@@ -7,7 +7,7 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 code=0
 # The service `pypi`, pip-audit's default, counts a package that the index does not describe as one without vulnerabilities.
-for file in requirements/development.txt requirements/deploy.txt requirements/spark-*.txt; do
+for file in requirements/development.txt requirements/deploy.txt requirements/spark-*.txt requirements/java-*.txt; do
     build/deploy/bin/pip-audit --strict --vulnerability-service osv --require-hashes --disable-pip --progress-spinner off \
         --requirement "$file" 2>"$said" && continue
     if grep -qE 'ConnectionError|ProxyError|Timeout' "$said"; then
