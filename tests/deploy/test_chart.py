@@ -418,6 +418,43 @@ def test_what_the_page_tells_kubectl_to_reach_is_there() -> None:
     assert told <= there
 
 
+def test_readers_are_scaled_by_cpu_and_lag_and_consumers_by_the_oldest_message() -> None:
+    triggers = {
+        one["spec"]["scaleTargetRef"]["name"]: {each["type"]: each["metadata"] for each in one["spec"]["triggers"]}
+        for one in of_kind("bigtable", "ScaledObject")
+    }
+    consumer, reader = triggers["millrace-cdc-consumer"], triggers["millrace-bigtable-reader-weather"]
+
+    assert consumer.keys() == {"gcp-pubsub"}
+    assert consumer["gcp-pubsub"]["mode"] == "OldestUnackedMessageAge"
+    assert consumer["gcp-pubsub"]["subscriptionName"].endswith("/millrace-bigquery")
+    assert reader.keys() == {"cpu", "prometheus"}
+    assert reader["prometheus"]["query"].startswith("max(millrace_reader_lag_seconds{")
+
+
+@pytest.mark.parametrize("example", ["spanner", "bigtable"])
+def test_all_that_may_have_copies_keeps_all_but_one_of_them(example: str) -> None:
+    budgets = of_kind(example, "PodDisruptionBudget")
+    may = {one["metadata"]["name"] for one in of_kind(example, "Deployment", "StatefulSet")} - {DEAD_LETTER}
+
+    assert {one["metadata"]["name"] for one in budgets} == may
+    assert {one["spec"]["maxUnavailable"] for one in budgets} == {1}
+
+
+@pytest.mark.parametrize("example", ["spanner", "bigtable"])
+def test_metrics_and_the_console_are_all_that_is_reached_and_what_leaves_goes_to_named_ports(example: str) -> None:
+    policies = of_kind(example, "NetworkPolicy")
+    ports = {
+        direction: {
+            port["port"] for one in policies for rule in one["spec"].get(direction, []) for port in rule["ports"]
+        }
+        for direction in ("ingress", "egress")
+    }
+
+    assert ports["ingress"] == ({8080, 8090} if example == "bigtable" else {8080})
+    assert ports["egress"] == {53, 443, 80, 988, 8080}  # names, Google, identity, the console's view of the services
+
+
 def test_keda_scales_what_there_is() -> None:
     there = {(one["kind"], one["metadata"]["name"]) for one in rendered("bigtable")}
     scaled = of_kind("bigtable", "ScaledObject")

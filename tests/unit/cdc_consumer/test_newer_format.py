@@ -13,6 +13,7 @@ from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.commands.status import exit_code, lines
 from services.cdc_consumer.core.reconcile.source_table import mirrored, source_rows
 from services.cdc_consumer.core.stream.counts import Report
+from shared.contracts import change_batch
 from shared.contracts.change_batch import FORMAT, NewerFormatError, encode_batch
 from shared.contracts.errors import MisconfiguredError
 from tests.builders import a_change, a_header, a_message
@@ -56,6 +57,33 @@ def test_each_delivery_is_as_far_from_the_next_as_pubsub_allows(world: World, de
         assert set(world.leases.deferred_for.values()) == {timedelta(seconds=600)}
         assert (world.leases.acked, world.dead_letters.kept, world.crash_counts.over) == ([], {}, {})
         assert counts.deferred_until == (NOW + 600 * 10**9) // 1_000, "a drain ends with exit code 3"
+
+
+def test_what_waited_is_applied_after_the_upgrade_and_waits_again_after_the_way_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row image is of format 2, and what makes a consumer of before then of this one is the format that it reads."""
+    row_image = structs.replace(a_header(), content="images", format=2)
+
+    def published(sequence: int) -> Mapping[str, object]:
+        return a_message(a_change(1, sequence), header=row_image)
+
+    with monkeypatch.context() as before:
+        before.setattr(change_batch, "FORMAT", 1)
+        counts = world.apply(published(3), a_message(a_change(2, 1)))
+        assert (counts.acked, counts.deferred, world.names()) == (1, 1, {2: "name 1"})
+
+    counts = world.apply(published(3), published(2))
+    assert (counts.acked, counts.deferred, world.names()) == (2, 0, {1: "name 3", 2: "name 1"})
+
+    with monkeypatch.context() as back:
+        back.setattr(change_batch, "FORMAT", 1)
+        counts = world.apply(published(4), a_message(a_change(2, 5)))
+        assert (counts.acked, counts.deferred, world.names()) == (1, 1, {1: "name 3", 2: "name 5"})
+
+    world.apply(published(4))
+    assert world.names() == {1: "name 4", 2: "name 5"}
+    assert world.dead_letters.kept == {}
 
 
 def test_status_names_message_time_and_attributes_until_it_comes_again(world: World) -> None:
