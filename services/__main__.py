@@ -188,7 +188,7 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[1:], os.environ)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it, such as `head`, has had enough
+    except BrokenPipeError:  # what reads it, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
         code = 1
     sys.exit(code)

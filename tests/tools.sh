@@ -26,7 +26,7 @@ who=${1:-make test-all}
 tools=("${@:2}")
 [ ${#tools[@]} -gt 0 ] || tools=(chromium go java javac mvn node npm promtool prometheus python3.12 terraform)
 
-works() { # pyenv has a command for each version that any of its Pythons has, and some only say where it would be
+works() { # pyenv puts a command on PATH for each Python that it has, also for those that are not switched on: these only fail
     command -v "$1" >/dev/null && { [ "$1" != python3.12 ] || python3.12 -c "" 2>/dev/null; }
 }
 

@@ -1,6 +1,7 @@
 """`millrace`, the launcher: which command of which service a command line becomes."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -118,3 +119,15 @@ def test_the_script_of_a_checkout_says_what_to_do_without_an_environment(tmp_pat
     ran = subprocess.run([script], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "run `make install` first" in ran.stderr
+
+
+def test_a_reader_that_has_ended_is_no_error_of_python() -> None:
+    ends, begins = os.pipe()
+    os.close(ends)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "services", "--help"], cwd=ROOT, stdout=begins, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(begins)
+    assert (ran.returncode, ran.stderr) == (1, b"")

@@ -12,11 +12,12 @@ import pyarrow as pa
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.stream.message_data import compress, with_data
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
-from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
+from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.leases import PubsubLeases
@@ -79,10 +80,9 @@ class LeasingConsumer:
         limits = PullLimits(
             messages=enough, bytes=1 << 26, linger=timedelta(milliseconds=300), longest=timedelta(seconds=2)
         )
-        batches = [to_record_batch(response) for response in self.puller.collect(limits)]
-        counts = apply(
-            pa.Table.from_batches(batches, MESSAGE_SCHEMA), self.ports, self.memory, self.stop, SystemClock()
-        )
+        batches = [to_record_batch(response, compress) for response in self.puller.collect(limits)]
+        messages = with_data(pa.Table.from_batches(batches, KEPT_SCHEMA), None)
+        counts = apply(messages, self.ports, self.memory, self.stop, SystemClock())
         self.total = self.total.plus(counts)
         return counts
 

@@ -20,7 +20,7 @@ from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
 from services.cdc_consumer.adapters.spark.options import SinkOptions
-from services.cdc_consumer.adapters.stream.data_files import with_data
+from services.cdc_consumer.adapters.stream.message_data import with_data
 from services.cdc_consumer.adapters.stream.reports import (
     DriverPoisonLimit,
     check_driver_answers,

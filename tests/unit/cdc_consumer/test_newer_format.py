@@ -62,7 +62,7 @@ def test_each_delivery_is_as_far_from_the_next_as_pubsub_allows(world: World, de
 def test_what_waited_is_applied_after_the_upgrade_and_waits_again_after_the_way_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row image is of format 2, and what makes a consumer of before then of this one is the format that it reads."""
+    """A row image has format 2. The older consumer is this one, which then reads format 1 at most."""
     row_image = structs.replace(a_header(), content="images", format=2)
 
     def published(sequence: int) -> Mapping[str, object]:

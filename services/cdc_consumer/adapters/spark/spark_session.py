@@ -230,7 +230,7 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         "spark.driver.memory": driver_memory,
         JAVA_OPTIONS: " ".join(options),
         _EXECUTORS_JAVA: one_compiler,
-        # Data comes compressed, or is in files (`data_files`).
+        # Messages' data is compressed already, or is in files (`message_data`).
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.log.level": "ERROR",

@@ -18,7 +18,7 @@ import grpc
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA, Kept
+from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, Kept
 from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
@@ -198,23 +198,21 @@ def ack_ids(response: Any) -> list[str]:
     return [received.ack_id for received in response.received_messages]
 
 
-def to_record_batch(response: Any, keep: Callable[[Sequence[bytes]], Kept] | None = None) -> pa.RecordBatch:
-    """Return an answer's messages as message rows: `KEPT_SCHEMA`, or `MESSAGE_SCHEMA` where nobody is to ``keep``."""
+def to_record_batch(response: Any, keep: Callable[[Sequence[bytes]], Kept]) -> pa.RecordBatch:
+    """Return an answer's messages as message rows (`KEPT_SCHEMA`), of whose data ``keep`` returns what travels."""
     received = response.received_messages
     messages = [one.message for one in received]
     times = [message.publish_time for message in messages]
-    data: list[bytes] = [message.data for message in messages]
-    carried, *places = keep(data) if keep is not None else (data,)
+    data, data_at = keep([message.data for message in messages])
     columns: list[Sequence[Any]] = [
         [one.ack_id for one in received],
         [message.message_id for message in messages],
         [message.ordering_key or message.attributes.get(BUCKET, "") for message in messages],
-        carried,
+        data,
         [list(message.attributes.items()) for message in messages],
         [time.seconds * 1_000_000 + time.nanos // 1_000 for time in times],
         [one.delivery_attempt for one in received],
-        *places,
+        data_at,
     ]
-    schema = KEPT_SCHEMA if places else MESSAGE_SCHEMA
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, KEPT_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=KEPT_SCHEMA)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cdc_consumer.adapters.stream.data_files import DataFile, compress, forget_data, with_data
+from services.cdc_consumer.adapters.stream.message_data import DataFile, compress, forget_data, with_data
 from services.cdc_consumer.adapters.stream.pulling import to_record_batch
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
 from shared.pubsub.stubs import PullResponse
@@ -41,11 +41,13 @@ def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: P
     assert whole["ack_id"].to_pylist() == ["lease 0", "lease 0", "lease 0", "lease 1"]
 
 
-def test_rows_that_carry_their_data_are_left_alone(tmp_path: Path) -> None:
-    rows = pa.Table.from_batches([to_record_batch(an_answer(b"here"))])
+@pytest.mark.parametrize("in_files", [True, False])
+def test_source_and_sink_that_do_not_agree_where_data_is_are_an_error(tmp_path: Path, *, in_files: bool) -> None:
+    compressed = pa.Table.from_batches([to_record_batch(an_answer(b"here"), compress)])
+    rows, directory = (kept(tmp_path, (b"here",)), None) if in_files else (compressed, tmp_path)
 
-    assert with_data(rows, tmp_path) is rows
-    assert with_data(rows, None) is rows
+    with pytest.raises(ValueError, match="do not agree whether their data is in files"):
+        with_data(rows, directory)
 
 
 def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path) -> None:
@@ -55,8 +57,6 @@ def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path
     os.truncate(path, 7)
     with pytest.raises(ValueError, match="2 bytes of a message's data where 6 were kept"):
         with_data(rows, tmp_path)
-    with pytest.raises(ValueError, match="invalid literal for int"):
-        with_data(rows, None)
     path.unlink()
     with pytest.raises(FileNotFoundError):
         with_data(rows, tmp_path)

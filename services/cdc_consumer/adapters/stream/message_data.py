@@ -1,11 +1,11 @@
 """How messages' data comes from source to sink: in files beside Spark on one machine, compressed on several.
 
-Data that travels as a column goes from one worker process to another through two sockets and a shuffle, and each of its
-bytes is copied by Java a dozen times. That costs as much as all that is done with it.
+Data that travels as a column goes from one Python process to another through two sockets, Java and a shuffle. That
+costs as much as all that is done with it.
 
-A file is written once, to the page cache, and read once. Its content is needed for one micro-batch, for what is not
-acknowledged comes again from Pub/Sub. The next micro-batch writes over it, because new pages of the page cache cost
-more than what is written to them. Where source and sink may be on different machines, Java has fewer bytes to copy.
+On one machine a file is written once, to the page cache, and read once. Its content is needed for one micro-batch, for
+what is not acknowledged comes again from Pub/Sub. The next micro-batch writes over it, because new pages of the page
+cache cost more than what is written to them. On several machines Java gets fewer bytes.
 """
 
 import os
@@ -26,7 +26,7 @@ from services.cdc_consumer.core.stream.messages import DATA_AT, MESSAGE_SCHEMA, 
 _SUFFIX: Final = ".data"
 _FREE: Final = ".free"
 """The suffix of a file that may be written over."""
-_CODEC: Final = pa.Codec("zstd", 1)  # a quarter of the CPU of what Java saves; changes become a sixth as large
+_CODEC: Final = pa.Codec("zstd", 1)  # decision 0021 has what it costs, and what Java costs without it
 _WORTH_COMPRESSING: Final = 1024  # bytes
 
 
@@ -78,12 +78,12 @@ def compress(data: Sequence[bytes]) -> Kept:
 
 
 def with_data(messages: pa.Table, directory: Path | None) -> pa.Table:
-    """Return message rows (`MESSAGE_SCHEMA`) with their data: from files in the directory, or as `compress` left it.
+    """Return rows of `KEPT_SCHEMA` as `MESSAGE_SCHEMA`, their data read from files in the directory, or expanded.
 
     OSError, or ValueError, where it is no longer there, or not whole.
     """
-    if DATA_AT not in messages.schema.names:
-        return messages
+    if len(messages) and (directory is None) == bool(messages["data"].null_count):
+        raise ValueError("the source and the sink of messages do not agree whether their data is in files")
     data = _expanded(messages) if directory is None else _read_all(messages[DATA_AT].to_pylist(), directory)
     column = MESSAGE_SCHEMA.get_field_index("data")
     return messages.drop_columns([DATA_AT]).set_column(column, MESSAGE_SCHEMA.field(column), data)
