@@ -2,17 +2,20 @@
 
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from services.cdc_consumer.adapters.spark.options import SinkOptions
+from services.cdc_consumer.adapters.stream.message_data import compress
 from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
+from services.cdc_consumer.core.stream.messages import DATA_AT
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring import sink_task
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter
@@ -50,9 +53,16 @@ def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
 
 
 def defer_a_flood(options: SinkOptions) -> None:
-    messages = messages_table(a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
     with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
-        BigQueryCdcWriter(options).write(iter(messages.to_batches()))
+        write(options, a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
+
+
+def write(options: SinkOptions, *messages: Mapping[str, object]) -> None:
+    """Write messages as a task does that got them through Spark."""
+    table = messages_table(*messages)
+    data, data_at = compress(table["data"].to_pylist())
+    carried = table.set_column(table.schema.get_field_index("data"), "data", pa.array(data, pa.binary()))
+    BigQueryCdcWriter(options).write(iter(carried.append_column(DATA_AT, pa.array(data_at)).to_batches()))
 
 
 def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(
@@ -87,17 +97,17 @@ def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arriv
 def test_the_poison_of_all_worker_processes_is_counted_together(
     pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(number: int, options: SinkOptions) -> None:
+    def write_as(number: int, options: SinkOptions) -> None:
         monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own
         garbage = dict(a_message(data=b"garbage %d" % number)) | {"ordering_key": ""}
-        BigQueryCdcWriter(options).write(iter(messages_table(garbage).to_batches()))
+        write(options, garbage)
 
     pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1"])
     with listening(lambda _report: None, limit=2) as driver:
         options = replace(OPTIONS, driver=driver)
         for number in range(2):
-            write(number, options)
+            write_as(number, options)
         with pytest.raises(MisconfiguredError, match="3 of the last 3 messages"):
-            write(2, options)
+            write_as(2, options)
     published = [request for name, request in pubsub.calls if name == "Publish"]
     assert [len(request.messages) for request in published] == [1, 1]
