@@ -208,16 +208,15 @@ class NewerFormatError(MisconfiguredError):
         return type(self), (self.format, self.source, self.table)
 
 
-def decode_batch(data: bytes) -> ChangeBatch:
-    """Return the change batch in a message.
+def decode_batch(data: bytes | memoryview) -> ChangeBatch:
+    """Return the change batch in a message; its JSON text is not copied.
 
     NewerFormatError if its format is newer than ours: nothing is wrong with it, the consumer is to be upgraded
     first. PoisonRecordError if it is garbage (UNDECODABLE), a batch followed by more (TRAILING_BYTES), or a batch
     whose lists differ in length (UNEQUAL_LISTS).
     """
     try:
-        if not data.isascii():
-            data.decode()  # what stays JSON text is not parsed below, and has to be UTF-8 all the same
+        str(data, "utf-8")  # what stays JSON text is not parsed below, and has to be UTF-8 all the same
         document = _document.decode(data)
         header = _header.decode(document.header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -289,7 +288,7 @@ def _check(batch: ChangeBatch) -> None:
         raise PoisonRecordError(Reason.UNDECODABLE, f"header: key columns without a type: {', '.join(sorted(missing))}")
 
 
-def _refuse_newer(data: bytes) -> None:
+def _refuse_newer(data: bytes | memoryview) -> None:
     """Raise NewerFormatError if what we cannot read says that it is of a newer format."""
     try:
         found = _peek.decode(data).header

@@ -55,6 +55,13 @@ def test_a_delete_carries_its_key_and_ours_and_nothing_else() -> None:
     ]  # fmt: skip
 
 
+def test_messages_are_decoded_from_any_part_of_any_piece_of_a_table() -> None:
+    messages = messages_of(*[batch_of([upsert(number)]) for number in range(6)])
+    pieces = pa.concat_tables([messages.slice(1, 2), messages.slice(4)])
+
+    assert [row["id"] for row in rows(decode_messages(pieces, AN_HOUR_LATER))] == [1, 2, 4, 5]
+
+
 def test_a_missing_column_and_a_null_are_both_null() -> None:
     decoded = decode_changes([upsert(1, "{}"), upsert(2, '{"note":null}'), upsert(3, '{"note":""}')])
     assert [row["note"] for row in rows(decoded)] == [None, None, ""]

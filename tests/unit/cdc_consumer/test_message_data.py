@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.cdc_consumer.adapters.spark.spark_session import KEEP_MEMORY
 from services.cdc_consumer.adapters.stream.message_data import DataFile, compress, forget_data, with_data
 from services.cdc_consumer.adapters.stream.pulling import to_record_batch
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
@@ -39,6 +40,16 @@ def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: P
     assert whole.schema.equals(MESSAGE_SCHEMA)
     assert whole["data"].to_pylist() == [b"x" * 300_000, b"other", b"\x00\xff", b""]
     assert whole["ack_id"].to_pylist() == ["lease 0", "lease 0", "lease 0", "lease 1"]
+
+
+def test_much_data_is_in_pieces_for_which_no_new_memory_is_asked(tmp_path: Path) -> None:
+    data = [bytes([number]) * (9 << 20) for number in range(5)]
+
+    pieces = with_data(kept(tmp_path, tuple(data)), tmp_path)["data"]
+
+    assert pieces.to_pylist() == data
+    assert [len(piece) for piece in pieces.chunks] == [1, 2, 2]
+    assert max(piece.nbytes for piece in pieces.chunks) < int(KEEP_MEMORY["MALLOC_MMAP_THRESHOLD_"])
 
 
 @pytest.mark.parametrize("in_files", [True, False])

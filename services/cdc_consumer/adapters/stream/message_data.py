@@ -28,6 +28,7 @@ _FREE: Final = ".free"
 """The suffix of a file that may be written over."""
 _CODEC: Final = pa.Codec("zstd", 1)  # decision 0021 has what it costs, and what Java costs without it
 _WORTH_COMPRESSING: Final = 1024  # bytes
+_PIECE: Final = 16 << 20  # bytes: for what is larger than 32 MB glibc asks the system, whatever is free
 
 
 class DataFile:
@@ -89,7 +90,7 @@ def with_data(messages: pa.Table, directory: Path | None) -> pa.Table:
     return messages.drop_columns([DATA_AT]).set_column(column, MESSAGE_SCHEMA.field(column), data)
 
 
-def _expanded(messages: pa.Table) -> pa.Array:
+def _expanded(messages: pa.Table) -> pa.ChunkedArray:
     carried = messages["data"].to_pylist()
     told = [[int(number) for number in each.split(":")] for each in messages[DATA_AT].to_pylist()]
 
@@ -102,7 +103,7 @@ def _expanded(messages: pa.Table) -> pa.Array:
     return _array([size for size, _checksum in told], fill)
 
 
-def _read_all(told: Sequence[str], directory: Path) -> pa.Array:
+def _read_all(told: Sequence[str], directory: Path) -> pa.ChunkedArray:
     places = [place.split(":") for place in told]
 
     def fill(whole: Sequence[memoryview]) -> None:
@@ -117,13 +118,18 @@ def _read_all(told: Sequence[str], directory: Path) -> pa.Array:
     return _array([int(size) for _name, _offset, size in places], fill)
 
 
-def _array(sizes: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> pa.Array:
+def _array(sizes: Sequence[int], fill: Callable[[Sequence[memoryview]], None]) -> pa.ChunkedArray:
     """Return values of those sizes, which ``fill`` writes where they are to be: each is copied once."""
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    buffer = pa.allocate_buffer(int(offsets[-1]))
-    whole = memoryview(buffer).cast("B")
-    fill([whole[start:end] for start, end in pairwise(offsets.tolist())])
-    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), buffer])
+    of_piece = np.cumsum(sizes, dtype=np.int64) // _PIECE
+    pieces, places = [], []
+    for piece in np.split(np.array(sizes, np.int64), np.flatnonzero(np.diff(of_piece)) + 1):
+        offsets = np.concatenate(([0], np.cumsum(piece))).astype(np.int32)
+        buffer = pa.allocate_buffer(int(offsets[-1]))
+        whole = memoryview(buffer).cast("B")
+        places += [whole[start:end] for start, end in pairwise(offsets.tolist())]
+        pieces.append(pa.BinaryArray.from_buffers(pa.binary(), len(piece), [None, pa.py_buffer(offsets), buffer]))
+    fill(places)
+    return pa.chunked_array(pieces, pa.binary())
 
 
 def forget_data(directory: Path) -> None:

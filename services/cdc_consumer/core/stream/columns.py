@@ -1,10 +1,10 @@
 """From messages to typed columns, ready to append; every record that can never be applied is isolated as poison."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -161,7 +161,7 @@ def decode_messages(
     ``newest_only``: of a mirror without a history only the rows are parsed that are newest of their keys; what others
     hold is not known then (`TableChanges.superseded`), and no poison.
     """
-    batches, poison, waiting = _envelopes(messages.column("data").to_pylist())
+    batches, poison, waiting = _envelopes(_views(messages.column("data")))
     replayed, forced = _replayed(messages.column("attributes"))
     published = messages.column("publish_time").cast(pa.int64()).to_pylist()
     heartbeats = _heartbeats(batches, published)
@@ -326,15 +326,24 @@ def _held_back(batches: Mapping[int, ChangeBatch], published: Sequence[int | Non
     )
 
 
+def _views(column: pa.ChunkedArray) -> Iterator[memoryview]:
+    """Yield binary values where they are, without a copy: what is decoded of a message refers to its data."""
+    for chunk in column.chunks:
+        _there, offsets, data = chunk.buffers()
+        ends = np.frombuffer(offsets, np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
+        whole = memoryview(data or b"")
+        yield from (whole[start:end] for start, end in pairwise(ends))
+
+
 def _envelopes(
-    data: Iterable[bytes | None],
+    data: Iterable[memoryview],
 ) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, WaitingMessage]]:
     batches: dict[int, ChangeBatch] = {}
     waiting: dict[int, WaitingMessage] = {}
     poison: list[Poison] = []
     for index, each in enumerate(data):
         try:
-            batches[index] = decode_batch(each or b"")
+            batches[index] = decode_batch(each)
         except PoisonRecordError as error:
             poison.append(Poison(index, None, error.reason, error.detail))
         except NewerFormatError as error:
