@@ -55,6 +55,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     batches = len(events(consumer.process, "micro_batch_applied"))
     connections = len(events(consumer.process, "append_connection_opened"))
     assert connections <= 4 < batches  # one for each worker process, of which Spark keeps a few, and not for each task
+    assert not {"lookup_data_sources", "create_data_source", "plan_data_source_read"} & _python_modules(consumer)
 
     # BigQuery goes away for a while: nothing is redelivered or dead-lettered. (Longer than leases last: in tests/e2e.)
     before = int(counter(consumer, "leases_acked"))
@@ -214,6 +215,12 @@ def test_asked_to_stop_while_spark_starts_it_ends_in_time_and_leaves_no_process(
     assert ends(consumer) == 0, consumer.process.obituary()
     _gone, alive = psutil.wait_procs(started, timeout=STOP_WITHIN.total_seconds())
     assert alive == []
+
+
+def _python_modules(consumer: Service) -> set[str]:
+    """Return the last words of the names of modules that the consumer's processes run."""
+    processes = psutil.Process(consumer.process.pid).children(recursive=True)
+    return {word.rpartition(".")[2] for one in processes for word in command_line(one)}
 
 
 def _reached_from_outside(consumer: Service) -> set[str]:

@@ -130,6 +130,7 @@ class Query:
     """What the consumer uses of a StreamingQuery, and the thread that runs its micro-batches."""
 
     name = "cdc_consumer"
+    lastProgress = None  # noqa: N815  Spark's name; there are no processes of a start here
 
     def __init__(
         self, source: DataSource, shuffled: int, sink: DataSource, workers: ProcessPoolExecutor, *, drain: bool

@@ -31,6 +31,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     SubmittedSpark,
     check_java,
     driver_host,
+    end_processes_of_the_start,
     ending_with,
     error_of,
     executor_slots,
@@ -402,7 +403,11 @@ def watch(
 
     ``may_end``: it ends by itself once the subscription is drained, or is ended once there is the file ``drained``.
     """
+    starts = True
     while query.isActive and not stop.wait(_POLL):
+        if starts and query.lastProgress is not None:  # a micro-batch has been committed
+            end_processes_of_the_start()
+            starts = False
         if drained.exists():
             query.stop()
         if not query.status["isDataAvailable"]:  # it waits for messages, and gets round to it; tasks report

@@ -26,6 +26,7 @@ class Query:
         self._looks = looks
         self._failure = failure
         self.stopped = False
+        self.lastProgress: object = None
         self.status: dict[str, Any] = {"isDataAvailable": available, "message": "Processing new data"}
 
     @property

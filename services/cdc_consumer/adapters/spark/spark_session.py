@@ -41,13 +41,17 @@ KEEP_MEMORY: Final[Mapping[str, str]] = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most that glibc takes
     "MALLOC_ARENA_MAX": "2",
-    "MIMALLOC_PURGE_DELAY": "-1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Variables that let glibc and Arrow's mimalloc keep freed memory for the next micro-batch.
+"""Variables that let glibc keep freed memory for the next micro-batch, Arrow's too.
 
-A page that is fetched from the system again costs microseconds on a virtual machine. Other systems ignore them. Spark
-ends a worker process that is idle for a minute, and its memory with it.
+A page that is fetched from the system again costs microseconds on a virtual machine. An allocator of Arrow's own would
+keep as much once more. Other systems ignore them. Spark ends a worker process that is idle for a minute, and its memory
+with it.
 """
+
+_OF_A_START: Final = frozenset({"lookup_data_sources", "create_data_source", "plan_data_source_read"})
+"""Modules of the Python processes that Spark needs once for each query."""
 
 
 @contextmanager
@@ -199,6 +203,18 @@ def ending_with(stop: Stop, after: timedelta = timedelta()) -> Iterator[None]:
             over.set()
 
 
+def end_processes_of_the_start() -> None:
+    """End the processes in which Spark has found, made and planned the data sources: 0.25 GB.
+
+    To be called when a micro-batch has been committed: from then on Spark has what it needs of them, and one that it
+    missed would fail the query. It ends half of them by itself when they have been idle for a minute.
+    """
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(each.rpartition(".")[2] in _OF_A_START for each in process.cmdline()):
+                process.terminate()
+
+
 def executor_slots(session: SparkSession) -> int:
     """Return how many tasks the executors that there are can run at once."""
     context = session.sparkContext._jsc.sc()
@@ -221,7 +237,9 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
     """Return the configuration of the session."""
     # The second compiler costs more than it wins: code is generated again in each micro-batch (`make bench`).
     one_compiler = "-XX:TieredStopAtLevel=1"
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", one_compiler]
+    # A heap that begins with a 64th of the machine's memory is filled before any of it is freed; what Java has to
+    # collect is small, for messages' data goes past it.
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", one_compiler, "-XX:+UseSerialGC", "-Xms64m"]
     if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
     settings = {
@@ -242,7 +260,7 @@ def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str
         "spark.sql.shuffle.partitions": str(tasks),
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "1",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",  # Spark keeps one fewer
         # Only after a trigger that had nothing to do; long enough that a stop sees it (see __main__).
         "spark.sql.streaming.pollingDelay": "100ms",
         # A worker process that stays keeps its connections to BigQuery and Pub/Sub.
