@@ -130,9 +130,6 @@ class World:
 
     # The mirror, which holds what the consumer makes of the very same texts
 
-    def find(self, table: Mirrored) -> FoundMirror:
-        return self.found
-
     def rows_of(self, table: Mirrored, keys: Sequence[int]) -> pa.Table:
         changes = [self._change(json.dumps({"id": str(key)}), self.mirror[key]) for key in keys]
         rows, unfit = source_rows(table, [encode_batch(HEADER, changes)], self.plan)
@@ -159,7 +156,7 @@ class Mirrors:
         self.world = world
 
     def find(self, table: Mirrored) -> FoundMirror:
-        return self.world.find(table)
+        return self.world.found
 
     @contextmanager
     def reading(self, table: Mirrored, mirror: FoundMirror) -> Iterator[MirrorReading]:
@@ -196,11 +193,9 @@ class WholeMirror:
             yield self.world.rows_of(self.table, keys[start : start + 2])
 
 
-def reconciled(
-    world: World, directory: Path, *, settle: int = 30, repair: bool = False, buckets: int | None = None
-) -> TableDifferences:
+def reconciled(world: World, directory: Path, **options: Any) -> TableDifferences:
     """Compare a world's table, in time that passes only where somebody waits."""
-    return reconciler(world, directory, settle=settle, repair=repair, buckets=buckets).reconcile(HEADER.table)
+    return reconciler(world, directory, **options).reconcile(HEADER.table)
 
 
 def reconciler(

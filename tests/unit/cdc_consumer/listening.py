@@ -1,5 +1,6 @@
 """A driver that listens for what Spark's processes report and ask."""
 
+import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,3 +15,11 @@ def listening(take: Callable[[Report], None], limit: int = POISON_LIMIT) -> Iter
     """Listen while the block runs; yield where."""
     with receiving_reports(take, DeadLetterLimit(limit)) as server:
         yield server.listen("127.0.0.1")
+
+
+@contextmanager
+def heard(limit: int = POISON_LIMIT) -> Iterator[tuple[DriverAddress, "queue.Queue[Report]"]]:
+    """Listen while the block runs; yield where, and the reports that have come."""
+    reports: queue.Queue[Report] = queue.Queue()
+    with listening(reports.put, limit) as driver:
+        yield driver, reports

@@ -1,14 +1,19 @@
 """What the consumer says of its tables, in a world that a test makes."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
+from shared.runtime.health import Health, serving_health
+from shared.runtime.stop import Stop
 from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.unit.cdc_consumer.world import NOW, SetClock
 
@@ -55,6 +60,16 @@ class World:
     def document(self, *, ready: bool = True, alive: bool = True) -> Mapping[str, Any]:
         document: Mapping[str, Any] = json.loads(json.dumps(self.status.document(ready=ready, alive=alive)))
         return document
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Answer for the consumer while the block runs; yield where."""
+
+        def ask() -> Mapping[str, object]:
+            return self.status.document(ready=True, alive=True)
+
+        with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, ask) as port:
+            yield f"127.0.0.1:{port}"
 
     def states(self) -> Mapping[str, str]:
         return {table["table"]: table["state"] for table in self.document()["tables"]}

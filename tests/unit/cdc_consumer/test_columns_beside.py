@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlglot import expressions
 
-from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.schema.tables import TableDefinition, beside, table_definition, with_names
+from services.cdc_consumer.core.schema.views import view_query
+from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.types.types import column_type
 from shared.contracts.change_batch import Header
-from shared.contracts.tables_file import read_tables_file
-from tests.builders import a_change, a_header, a_message
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.seeds import examples
+from tests.unit.cdc_consumer.decoded import history_of, in_mode, mirror_of
 from tests.unit.cdc_consumer.world import World
 
 TYPES = ("STRING", "BYTES", "INT64", "DATE", "ARRAY<STRING>", "JSON")
@@ -154,14 +157,56 @@ def test_no_two_columns_share_a_place_and_a_place_stays(there: Mapping[str, str]
         assert beside(table, widened) == {}
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history"])
-def test_what_millrace_adds_itself_and_the_key_have_no_column_beside_them(mode: str) -> None:
-    found = destinations(of_type("STRING"), Plan(read_tables_file(f'[defaults]\nmode = "{mode}"')))
-    assert found is not None
-    wanted = found.mirror or found.history
-    assert wanted is not None
+@pytest.mark.parametrize(
+    "wanted",
+    [mirror_of("", of_type("STRING")), history_of(in_mode("history"), of_type("STRING"))],
+    ids=["mirror", "history"],
+)
+def test_what_millrace_adds_itself_and_the_key_have_no_column_beside_them(wanted: TableDefinition) -> None:
     other = {"STRING": "INT64"}
     columns = tuple(
         replace(column, type=column_type(other.get(column.type.bigquery, "STRING"))) for column in wanted.columns
     )
     assert beside(wanted, replace(wanted, columns=columns)) == {"name": "name_STRING", "c": "c_STRING"}
+
+
+# Many columns that are new at once: a table is changed as seldom as possible, for BigQuery limits that.
+
+
+STEPS = 12
+ADDED = [a_header(columns=(*PLANE_COLUMNS, *((f"c{n}", "STRING") for n in range(step)))) for step in range(STEPS)]
+IN_TURN = [a_header(columns=(*PLANE_COLUMNS, (f"c{step}", "STRING"))) for step in range(STEPS)]
+"""The source adds a column, drops it and adds another."""
+CONFLICTING = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64"), ("new", "STRING")))
+
+
+def widened(world: World, lists: Sequence[Header]) -> tuple[Counts, int]:
+    """Apply a change of each column list; return what became of them, and how often the table was widened."""
+    world.tables.ensure(table_definition(a_header()))
+    before = len(world.effects.done)
+    messages = [a_message(a_change(key), header=header, ack_id=f"a{key}") for key, header in enumerate(lists)]
+    counts = world.apply(*messages)
+    return counts, world.effects.done[before:].count("widen planes")
+
+
+@pytest.mark.parametrize("lists", [ADDED, IN_TURN], ids=["added", "added and dropped in turn"])
+def test_a_backlog_of_many_column_lists_changes_the_table_once(lists: Sequence[Header]) -> None:
+    counts, times = widened(World(), lists)
+
+    assert (counts.rows_written, times) == (STEPS, 1)
+
+
+@pytest.mark.parametrize("lists", [[CONFLICTING, *IN_TURN], [*IN_TURN, CONFLICTING]], ids=["first", "last"])
+def test_a_column_list_that_conflicts_keeps_none_of_the_others_out(lists: Sequence[Header]) -> None:
+    counts, _times = widened(World(), lists)
+
+    assert (counts.rows_written, counts.dead_letters) == (STEPS, {"schema_conflict": 1})
+
+
+def test_a_view_takes_columns_that_are_words_of_sql() -> None:
+    words = ["select", "from", "order", "group", "table", "partition"]
+    query = view_query("p.d.t_changelog", words, table_definition(a_header(key=("id",))))
+
+    parsed = sqlglot.parse_one(query, read="bigquery")
+    assert isinstance(parsed, expressions.Query)
+    assert {*words} <= {*parsed.named_selects}

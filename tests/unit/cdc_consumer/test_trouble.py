@@ -1,6 +1,6 @@
 """Trouble in its three sizes: whose it is, how long it is borne with, and that everything else flows on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,28 +12,39 @@ from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.counts import Counts
 from shared.contracts.errors import TransientError
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
-from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, World
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World, patient_world
 
 LONGEST = timedelta(seconds=600)
+HASTY = RetryLimits(table=AT_ONCE, between_calls=AT_ONCE)
+FOUR = ("planes", "airports", "pilots", "seats")
 
 
-def forbid(world: World, table: str = "planes") -> None:
-    """Forbid a table, and let its retry time be spent without waiting for it."""
-    world.tables.forbidden.add(table)
-    world.start_anew(RetryLimits(table=AT_ONCE, between_calls=AT_ONCE))
-    world.apply(a_message(a_change(1), header=a_header(table)))
+@pytest.fixture
+def world() -> World:
+    return patient_world()
 
 
-def test_a_table_known_to_be_in_trouble_is_deferred_at_once_and_not_tried(world: World, attempts: list[str]) -> None:
-    forbid(world)
-    world.clock.ticks = AT_ONCE
-    attempts.clear()
-    for number in range(5):
-        counts = world.apply(a_message(a_change(number)), a_message(a_change(number), header=AIRPORTS))
-        assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
+@pytest.fixture
+def attempts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the tables that were looked at or appended to, one entry each time."""
+    seen: list[str] = []
+    append, ensure = world.writer.append, world.tables._brought_about
 
-    assert "planes" not in attempts
-    assert set(world.names("airports")) == set(range(5))
+    def count_append(definition: Any, rows: Any) -> Any:
+        seen.append(definition.name)
+        return append(definition, rows)
+
+    def count_ensure(definition: Any) -> Any:
+        seen.append(definition.name)
+        return ensure(definition)
+
+    monkeypatch.setattr(world.writer, "append", count_append)
+    monkeypatch.setattr(world.tables, "_brought_about", count_ensure)
+    return seen
+
+
+def apply_to(world: World, number: int, tables: Sequence[str]) -> Counts:
+    return world.apply(*[a_message(a_change(number), header=a_header(table)) for table in tables])
 
 
 def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
@@ -55,7 +66,9 @@ def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
 
 
 def test_one_probe_every_ten_seconds_finds_out_that_it_is_well_again(world: World, attempts: list[str]) -> None:
-    forbid(world)
+    world.tables.forbidden.add("planes")
+    world.start_anew(HASTY)
+    world.apply(a_message(a_change(1)))
     world.clock.ticks = AT_ONCE
     attempts.clear()
     for _ in range(60):
@@ -102,8 +115,7 @@ def test_a_table_whose_appends_always_fail_while_others_are_accepted_is_that_tab
 def test_others_are_acked_while_it_is_still_being_found_out(world: World, failing: str) -> None:
     acked_meanwhile: list[int] = []
     world.writer.failing.add(failing)
-    wait = world.wait
-    world.wait = lambda *_told: (wait(), acked_meanwhile.append(len(world.leases.acked)))[0]  # type: ignore[method-assign,func-returns-value]
+    world.meanwhile = lambda: acked_meanwhile.append(len(world.leases.acked))
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert acked_meanwhile[0] == 0
@@ -128,9 +140,11 @@ def test_accepted_before_the_service_went_away_proves_nothing(world: World) -> N
     assert world.names() == {1: "name 1"}
 
 
-def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits(world: World) -> None:
+@pytest.mark.parametrize("before", [0, 1], ids=["first task", "a row of an earlier task is not taken either"])
+def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits(world: World, before: int) -> None:
+    apply_to(world, 1, ["pilots"] * before)
     world.writer.away = 2_000  # seconds go by at each: far longer than any limits with a table
-    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+    counts = apply_to(world, 1, ["planes", "airports"])
 
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
     assert world.waits >= 2_000
@@ -187,14 +201,6 @@ def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_nobo
     assert world.clock.time - began < 300e9
     assert world.names("pilots") == {1: "name 1"}
     assert world.dead_letters.kept == {}
-
-
-def test_where_a_row_of_an_earlier_task_is_not_taken_either_it_is_the_service(world: World) -> None:
-    world.apply(a_message(a_change(1), header=a_header("pilots")))
-    world.writer.away = 2_000
-    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
-
-    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
 
 
 @pytest.mark.parametrize(
@@ -257,7 +263,7 @@ def test_messages_that_came_often_are_handled_last_and_together(world: World) ->
 
 
 def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(world: World) -> None:
-    world.start_anew(RetryLimits(table=AT_ONCE, between_calls=AT_ONCE))
+    world.start_anew(HASTY)
     world.clock.ticks = AT_ONCE
     headers = [a_header(f"table{number}") for number in range(40)]
     world.tables.forbidden |= {"table3", "table17"}  # no permission
@@ -293,49 +299,64 @@ def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(wo
     assert world.dead_letters.kept == {}
 
 
-def refuse_the_dataset(world: World, waits: int) -> None:
-    """Refuse the dataset until so much has been waited for."""
-    world.tables.dataset_refused = True
-    wait, until = world.wait, world.waits + waits
-
-    def wait_and_see(table: str = "", why: str = "") -> None:
-        wait(table, why)
-        world.tables.dataset_refused = world.waits < until
-
-    world.wait = wait_and_see  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("tables", [("planes",), ("planes", "airports", "pilots")], ids=["one table", "all tables"])
-@pytest.mark.parametrize("process", ["running", "new"])
-def test_a_dataset_that_is_refused_is_waited_for_and_costs_no_delivery_attempt(
-    world: World, process: str, tables: tuple[str, ...]
-) -> None:
-    world.apply(*[a_message(a_change(9), header=a_header(table)) for table in ("planes", "airports", "pilots")])
+def world_of_four(world: World, process: str) -> None:
+    """Let all four tables be there, known to the running process or made by an earlier one."""
+    world.start_anew(HASTY)
+    apply_to(world, 9, FOUR)
     if process == "new":
-        world.start_anew(RetryLimits(between_calls=AT_ONCE))
-    world.clock.ticks = timedelta(minutes=5)
-    refuse_the_dataset(world, 600)
-    began = world.clock.time
-    counts = world.apply(*[a_message(a_change(1), header=a_header(table)) for table in tables])
+        world.start_anew(HASTY)
 
-    assert world.clock.time - began > 16 * 3_600e9, "by then all 100 deliveries would have been spent"
+
+def refuse_the_dataset(world: World) -> None:
+    world.tables.dataset_refused = True
+
+
+def refuse_writes(world: World) -> None:
+    world.tables.unwritable = set(FOUR)
+
+
+def until_the_right_is_back(world: World, after: timedelta) -> None:
+    """Let the dataset be read and written again after a while, at the beginning of an attempt."""
+    ensure, until = world.tables.ensure, world.clock.time + after.total_seconds() * 1e9
+
+    def ensure_and_see(definition: TableDefinition) -> TableDefinition:
+        if world.clock.time > until:
+            world.tables.dataset_refused = False
+            world.tables.unwritable.clear()
+        return ensure(definition)
+
+    world.tables.ensure = ensure_and_see  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("refuse", [refuse_the_dataset, refuse_writes])
+@pytest.mark.parametrize("tables", [FOUR[:1], FOUR], ids=["one table", "all tables"])
+@pytest.mark.parametrize("process", ["running", "new"])
+def test_while_a_dataset_or_the_right_to_write_to_it_is_refused_all_wait_and_no_delivery_attempt_is_spent(
+    world: World, process: str, tables: tuple[str, ...], refuse: Callable[[World], None]
+) -> None:
+    world_of_four(world, process)
+    world.clock.ticks = timedelta(minutes=1)
+    refuse(world)
+    until_the_right_is_back(world, timedelta(hours=17))
+    began = world.clock.time
+    counts = apply_to(world, 1, tables)
+
+    assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
     assert all(1 in world.names(table) for table in tables)
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
 
 def test_a_refused_dataset_says_its_fix_while_it_is_waited_for(world: World) -> None:
-    said: set[tuple[str, str]] = set()
-    refuse_the_dataset(world, 20)
-    wait = world.wait
-    world.wait = lambda table="", why="": (said.add((table, why)), wait(table, why))[1]  # type: ignore[method-assign,func-returns-value]
+    refuse_the_dataset(world)
+    until_the_right_is_back(world, timedelta(seconds=20))
     world.apply(a_message(a_change(1)))
 
-    assert ("planes", "the dataset may not be read; give this identity a role on it") in said
+    assert ("planes", "the dataset may not be read; give this identity a role on it") in world.waited
 
 
 def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(world: World) -> None:
-    refuse_the_dataset(world, 1_000_000)
+    refuse_the_dataset(world)
     world.stop.request()
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
@@ -346,59 +367,15 @@ def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(worl
 def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> None:
     world = World(tables_file='[tables.airports]\ndataset = "other"')
     world.clock.ticks = timedelta(seconds=1)
-    world.tables.dataset_refused = True
+    refuse_the_dataset(world)
     counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
     assert (world.leases.acked, counts.deferred, counts.tables_in_trouble) == (["a1"], 1, ("planes",))
 
 
-FOUR = ("planes", "airports", "pilots", "seats")
-HASTY = RetryLimits(table=AT_ONCE, between_calls=AT_ONCE)
-
-
-def apply_to(world: World, number: int, tables: Sequence[str]) -> Counts:
-    return world.apply(*[a_message(a_change(number), header=a_header(table)) for table in tables])
-
-
-def give_back_the_right(world: World, after: timedelta) -> None:
-    """Let all tables be written again after a while, at the beginning of an attempt."""
-    ensure, until = world.tables.ensure, world.clock.time + after.total_seconds() * 1e9
-
-    def ensure_and_see(definition: TableDefinition) -> TableDefinition:
-        if world.clock.time > until:
-            world.tables.unwritable.clear()
-        return ensure(definition)
-
-    world.tables.ensure = ensure_and_see  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("tables", [FOUR[:1], FOUR], ids=["one table", "four tables"])
-@pytest.mark.parametrize("process", ["running", "new"])
-def test_while_the_write_right_alone_is_gone_all_tables_wait_and_no_delivery_attempt_is_spent(
-    world: World, process: str, tables: tuple[str, ...]
-) -> None:
-    world.start_anew(HASTY)
-    apply_to(world, 9, tables)
-    if process == "new":
-        world.start_anew(HASTY)
-    world.clock.ticks = timedelta(minutes=1)
-    world.tables.unwritable = set(tables)
-    began = world.clock.time
-    give_back_the_right(world, timedelta(hours=17))
-    counts = apply_to(world, 1, tables)
-
-    assert world.clock.time - began > 17 * 3_600e9, "by then all 100 deliveries would have been spent"
-    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (len(tables), 0, {})
-    assert all(1 in world.names(table) for table in tables)
-    assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
-
-
 @pytest.mark.parametrize("process", ["running", "new"])
 def test_of_four_tables_the_one_that_may_not_be_written_is_deferred_alone(world: World, process: str) -> None:
-    world.start_anew(HASTY)
-    apply_to(world, 9, FOUR)
-    if process == "new":
-        world.start_anew(HASTY)
+    world_of_four(world, process)
     world.tables.unwritable = {"planes"}
     for number in range(1, 4):
         counts = apply_to(world, number, FOUR)
@@ -410,14 +387,13 @@ def test_of_four_tables_the_one_that_may_not_be_written_is_deferred_alone(world:
 
 def test_a_table_in_trouble_waits_too_once_the_write_right_is_gone_from_all(world: World) -> None:
     """Its next attempt finds out: then its messages spend no more delivery attempts either."""
-    world.start_anew(HASTY)
-    apply_to(world, 9, FOUR)
+    world_of_four(world, "running")
     world.tables.unwritable = {"planes"}
     assert apply_to(world, 1, FOUR).deferred == 1
-    world.tables.unwritable = set(FOUR)
+    refuse_writes(world)
     world.clock.pass_time(timedelta(seconds=11))
     world.clock.ticks = timedelta(minutes=1)
-    give_back_the_right(world, timedelta(hours=17))
+    until_the_right_is_back(world, timedelta(hours=17))
     counts = apply_to(world, 2, ["planes"])
 
     assert (counts.acked, counts.deferred) == (1, 0)
@@ -427,10 +403,60 @@ def test_where_bigquery_does_not_answer_about_rights_a_refused_table_is_in_troub
     def unanswered(definition: TableDefinition) -> None:
         raise TransientError("away")
 
-    world.start_anew(HASTY)
-    apply_to(world, 9, FOUR)
+    world_of_four(world, "running")
     world.tables.unwritable = {"planes"}
     world.tables.check_rights = unanswered  # type: ignore[method-assign]
     counts = apply_to(world, 1, FOUR)
 
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (3, 1, ("planes",))
+
+
+# A table that the changes do not fit: when it is looked at again.
+
+
+OTHER_KEY = a_header(columns=(("id", "STRING"), *PLANE_COLUMNS[1:]))
+"""A key of another type, beside which there can be no other column."""
+
+
+def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(world: World) -> None:
+    world.apply(a_message(a_change(1), header=OTHER_KEY))
+    refused = world.apply(a_message(a_change(2)))
+    assert refused.dead_letters == {"schema_conflict": 1}
+    assert refused.tables["planes"].unfit.startswith("schema_conflict: ")
+
+    (wrong,) = world.tables.there.values()
+    world.apply(a_message(a_change(1), header=WIDER))
+    world.tables.there.clear()  # an operator drops the table, so that it is made again
+    world.clock.pass_time(timedelta(seconds=11))
+    counts = world.apply(a_message(a_change(2)))
+
+    assert (counts.dead_letters, counts.rows_written, counts.tables["planes"].unfit) == ({}, 1, "")
+    assert world.tables.there["planes"] != wrong
+    assert world.memory.tables.knows_conflicts, "of the wider list"
+    world.apply(a_message(a_change(3), header=WIDER))
+    assert not world.memory.tables.knows_conflicts
+
+
+def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: list[str]) -> None:
+    world.clock.ticks = AT_ONCE
+    world.apply(a_message(a_change(1), header=OTHER_KEY))
+    attempts.clear()
+    for number in range(20):
+        assert world.apply(a_message(a_change(number))).dead_letters == {"schema_conflict": 1}
+    assert len(attempts) == 1
+
+    world.clock.pass_time(timedelta(seconds=11))
+    world.apply(a_message(a_change(1)))
+    assert 2 <= len(attempts) <= 3
+
+
+def test_a_replay_is_reason_to_look_at_once(world: World) -> None:
+    world.clock.ticks = AT_ONCE
+    world.apply(a_message(a_change(1), header=OTHER_KEY))
+    refused = a_message(a_change(2))
+    assert world.apply(refused).dead_letters == {"schema_conflict": 1}
+    world.tables.there.clear()
+    assert world.apply(a_message(a_change(3))).dead_letters == {"schema_conflict": 1}, "said from memory"
+
+    counts = world.apply(dict(refused) | {"attributes": [("replay_of", "a letter")]}, a_message(a_change(4)))
+    assert (counts.dead_letters, counts.rows_written) == ({}, 2)

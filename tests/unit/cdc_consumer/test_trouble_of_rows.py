@@ -1,46 +1,25 @@
 """A row that always fails retryably: found beside rows that are taken, never blamed for its table or the service."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from services.cdc_consumer.app.stream.trouble import RetryLimits
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
-from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, WIDER, World
+from tests.unit.cdc_consumer.world import AIRPORTS, WIDER, World, patient_world
+
+
+@pytest.fixture
+def world() -> World:
+    return patient_world()
 
 
 def stuck(world: World) -> None:
     world.writer.stuck = lambda _table, row: row["name"] == "stuck"
-
-
-def test_a_row_that_always_fails_retryably_is_found_and_only_its_message_deferred(world: World) -> None:
-    stuck(world)
-    others = [a_message(*[a_change(n) for n in range(first, first + 20)]) for first in (100, 200, 300)]
-    bad = a_message(a_change(1, 1), a_change(1, 2, name="stuck"), a_change(2))
-    counts = world.apply(*others, bad, a_message(a_change(1), header=AIRPORTS))
-
-    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (4, 1, ())
-    assert world.leases.deferred_for == {"a3": timedelta(seconds=30)}
-    assert len(world.names()) == 62
-    assert world.names()[1] == "name 1"  # the next newest is written in its place
-    assert world.dead_letters.kept == {}
-
-
-def test_a_row_that_has_failed_retryably_for_an_hour_is_a_dead_letter_and_the_rest_of_its_message_applied(
-    world: World,
-) -> None:
-    stuck(world)
-    bad = a_message(a_change(1, 2, name="stuck"), a_change(2), delivery_attempt=10)
-    counts = world.apply(a_message(a_change(3)), a_message(a_change(1), header=AIRPORTS), bad)
-
-    assert (counts.acked, counts.deferred, counts.dead_letters) == (3, 0, {"retries_exhausted": 1})
-    assert world.reasons() == [Reason.RETRIES_EXHAUSTED]
-    assert set(world.names()) == {2, 3}
 
 
 def come_back(world: World, *beside: Mapping[str, object], deliveries: int) -> list[tuple[int, Any, int]]:
@@ -124,19 +103,15 @@ def test_a_row_of_a_history_is_never_sent_again_by_a_later_task() -> None:
 
 
 def in_a_new_process(tables_file: str = "") -> World:
-    """Return a world in which a second goes by at each look at the clock, and nothing was ever written."""
-    world = World(tables_file=tables_file)
-    world.start_anew(RetryLimits(between_calls=AT_ONCE))
-    world.clock.ticks = timedelta(seconds=1)
+    """Return a world in which nothing was ever written, and that is asked to stop after an hour of waiting."""
+    world = patient_world(tables_file)
     stuck(world)
-    wait = world.wait
 
-    def wait_for_an_hour(table: str = "", why: str = "") -> None:
-        wait()
+    def stop_after_an_hour() -> None:
         if world.waits > 3_600:
             world.stop.request()
 
-    world.wait = wait_for_an_hour  # type: ignore[method-assign]
+    world.meanwhile = stop_after_an_hour
     return world
 
 
@@ -198,41 +173,31 @@ def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_bef
     assert 0 < len(asked[40:]) <= 3 * rounds
 
 
-@pytest.mark.parametrize("rows", [2, 9, 100])
-def test_a_blip_that_ends_while_rows_are_looked_at_one_by_one_blames_none(rows: int) -> None:
-    for refusals in range(1, 40):
-        world = World()
-        world.start_anew(RetryLimits(between_calls=AT_ONCE))
-        world.clock.ticks = timedelta(seconds=1)
-        left = iter([True] * refusals)
+BLIPS = [[True] * refusals for refusals in range(1, 40)]
+"""What ends while rows are looked at one by one."""
+
+
+def now_and_then(probability: float) -> list[list[bool]]:
+    """Return which appends fail of a table that takes them only now and then, for each of some seeds."""
+    chances = [random.Random(seed) for seed in range(20)]
+    return [[chance.random() < probability for _ in range(500)] for chance in chances]
+
+
+@pytest.mark.parametrize(
+    ("rows", "refusals"),
+    [
+        *(pytest.param(rows, BLIPS, id=f"a blip over {rows} rows") for rows in (2, 9, 100)),
+        *(pytest.param(30, now_and_then(each), id=f"{each} of the appends fail") for each in (0.3, 0.5, 0.8)),
+    ],
+)
+def test_a_table_that_fails_for_a_while_or_now_and_then_has_no_bad_rows(
+    rows: int, refusals: Sequence[Sequence[bool]]
+) -> None:
+    for refused in refusals:
+        world, left = patient_world(), iter(refused)
         world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
         counts = world.apply(
             a_message(*[a_change(n) for n in range(rows)], delivery_attempt=10),
             a_message(a_change(1), header=AIRPORTS),
         )
-        assert (counts.dead_letters, world.dead_letters.kept) == ({}, {}), refusals
-
-
-@pytest.mark.parametrize("probability", [0.3, 0.5, 0.8])
-def test_a_table_that_takes_appends_only_now_and_then_has_no_bad_rows(probability: float) -> None:
-    for seed in range(20):
-        chance = random.Random(seed)
-        world = World()
-        world.start_anew(RetryLimits(between_calls=AT_ONCE))
-        world.clock.ticks = timedelta(seconds=1)
-        left = iter([chance.random() < probability for _ in range(500)])
-        world.writer.interrupted = lambda table, left=left: table == "planes" and next(left, False)  # type: ignore[misc]
-        counts = world.apply(
-            a_message(*[a_change(n) for n in range(30)], delivery_attempt=10),
-            a_message(a_change(1), header=AIRPORTS),
-        )
-        assert (counts.dead_letters, world.dead_letters.kept) == ({}, {}), seed
-
-
-def test_all_rows_of_a_table_failing_are_never_dead_letters_however_often_they_came(world: World) -> None:
-    world.writer.failing.add("planes")
-    counts = world.apply(
-        *[a_message(*[a_change(n) for n in range(50)], delivery_attempt=90)], a_message(a_change(1), header=AIRPORTS)
-    )
-
-    assert (counts.acked, counts.deferred, world.dead_letters.kept) == (1, 1, {})
+        assert (counts.dead_letters, world.dead_letters.kept) == ({}, {}), refused

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -42,7 +43,9 @@ def batch_of(changes: Sequence[Change], header: Header | None = None) -> bytes:
     return encode_batch(header or header_of(), changes)
 
 
-def messages_of(*data: bytes, attributes: Sequence[Mapping[str, str]] | None = None) -> pa.Table:
+def messages_of(
+    *data: bytes, attributes: Sequence[Mapping[str, str]] | None = None, published: datetime | None = None
+) -> pa.Table:
     """Return messages with these bytes as the source hands them to the sink."""
     rows = [
         {
@@ -51,6 +54,7 @@ def messages_of(*data: bytes, attributes: Sequence[Mapping[str, str]] | None = N
             "ordering_key": "",
             "data": each,
             "attributes": list(attributes[n].items()) if attributes else None,
+            "publish_time": published,
         }
         for n, each in enumerate(data)
     ]

@@ -1,26 +1,32 @@
 """Everything around a micro-batch, in memory: what its tests act on and look at."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+
+from msgspec import UNSET, UnsetType, structs
 
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Counts
+from shared.contracts.change_batch import Change
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.reasons import Reason
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
-from tests.builders import PLANE_COLUMNS, a_header, messages_table
+from tests.builders import PLANE_COLUMNS, a_header, a_message, messages_table
 from tests.fakes.cdc_writer import FakeCdcWriter
 from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.dead_letters import FakeDeadLetters
-from tests.fakes.effects import Effects
+from tests.fakes.effects import CrashError, Effects
 from tests.fakes.leases import FakeLeases
 from tests.fakes.tables import FakeTables
 
 NOW = parse_timestamp("2026-11-21T12:00:05Z")
+PUBLISHED = datetime.fromtimestamp(NOW / 1e9, UTC)
 WIDER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
 AIRPORTS = a_header("airports")
 AT_ONCE = timedelta(0)
@@ -66,6 +72,10 @@ class World:
         self.clock = SetClock()
         self.memory = Memory(self.limits, plan=self.plan)
         self.waits = 0
+        self.waited: set[tuple[str, str]] = set()
+        """For which tables, and why."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called at each wait."""
 
     @property
     def plan(self) -> Plan:
@@ -84,6 +94,8 @@ class World:
 
     def wait(self, table: str = "", why: str = "") -> None:
         self.waits += 1
+        self.waited.add((table, why))
+        self.meanwhile()
 
     def start_anew(self, limits: RetryLimits | None = None) -> None:
         """Be another process."""
@@ -94,3 +106,38 @@ class World:
 
     def reasons(self) -> list[Reason]:
         return [dead_letter.reason for dead_letter in self.dead_letters.kept.values()]
+
+
+def patient_world(tables_file: str = "") -> World:
+    """Return a world that bears with tables for the usual time; a second goes by at each look at the clock."""
+    world = World(limits=RetryLimits(between_calls=AT_ONCE), tables_file=tables_file)
+    world.clock.ticks = timedelta(seconds=1)
+    return world
+
+
+def an_end(
+    *changes: Change,
+    since: int,
+    read_since: int | UnsetType = UNSET,
+    published: datetime = PUBLISHED,
+    attributes: object = (),
+) -> Mapping[str, object]:
+    """Return the message that says that a snapshot of the planes is at its end."""
+    header = structs.replace(
+        a_header(), origin="snapshot", complete_since=str(four_sections(since)), read_since=read_since
+    )
+    return {**a_message(*changes, header=header), "publish_time": published, "attributes": attributes}
+
+
+def killed_anywhere(make: Callable[[Effects], World], *messages: Mapping[str, object]) -> Iterator[tuple[World, bool]]:
+    """Yield the worlds in which the process dies before one effect of a task, and at last the one in which it lives.
+
+    Beside each: whether a message was acked.
+    """
+    whole = make(Effects())
+    whole.apply(*messages)
+    for crash in (*range(len(whole.effects.done)), None):
+        world = make(Effects(crash_before=crash))
+        with suppress(CrashError):
+            world.apply(*messages)
+        yield world, any(effect.startswith("ack") for effect in world.effects.done)
