@@ -109,8 +109,7 @@ class Subscription:
         self.world.writer.refuses = lambda _table, row: row["name"] == "refused"
         self.world.writer.interrupted = self._answer
         self.world.tables.interrupted = self._answer
-        self.waits = self.world.wait
-        self.world.wait = self._wait  # type: ignore[method-assign]
+        self.world.meanwhile = self._meanwhile
         self.ack = self.world.leases.ack
         self.world.leases.ack = self._ack  # type: ignore[method-assign]
         self.answers = {table: list(answers) for table, answers in run.answers.items()}
@@ -154,8 +153,7 @@ class Subscription:
             sequence,
         ) in dead_letters
 
-    def _wait(self, table: str = "", why: str = "") -> None:
-        self.waits(table, why)
+    def _meanwhile(self) -> None:
         assert isinstance(self.world.effects, Ending)
         self.world.effects.event()
 

@@ -1,13 +1,11 @@
 """What surrounds the query: settings, the sink's options, an error's own words, counts on their way to the metrics."""
 
 import pickle
-import queue
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.options import SinkOptions, decode_options, encode_options
@@ -26,33 +24,22 @@ from services.cdc_consumer.adapters.stream.reports import (
     request_at_driver_stop,
     send_report,
 )
-from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
-from services.cdc_consumer.core.stream.counts import Appends, Applied, Counts, Report, TableNote
+from services.cdc_consumer.core.stream.counts import Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
 from services.cdc_consumer.settings import Settings, SetupSettings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, BigQueryCdcWriter, Committed
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
-from tests.unit.cdc_consumer.listening import listening
-from tests.unit.cdc_consumer.world import NEEDED, NOW, SetClock
+from tests.unit.cdc_consumer.listening import heard, listening
+from tests.unit.cdc_consumer.world import NEEDED
 
 OPTIONS = SinkOptions(
     subscription="projects/p/subscriptions/s", dead_letter_topic="projects/p/topics/d", project="p", dataset="mirror"
 )
 BY_SUBMIT = {"PYSPARK_GATEWAY_PORT": "1"}
-COUNTS = Counts(
-    messages=5,
-    changes=9,
-    rows_written=6,
-    superseded=2,
-    dead_letters={"undecodable": 1},
-    acked=4,
-    deferred=1,
-    tables={"planes": TableNote(deferred="PERMISSION_DENIED")},
-    max_commit_timestamp=1_700_000_000_000_000,
-)
+COUNTS = Counts(messages=5, dead_letters={"undecodable": 1}, tables={"planes": TableNote(deferred="NOT_FOUND")})
 
 
 def test_settings_have_defaults_for_everything_but_names() -> None:
@@ -88,19 +75,6 @@ def test_settings_that_cannot_work_together_are_refused(more: dict[str, str], wo
         read_settings(Settings, NEEDED | more)
 
 
-@pytest.mark.parametrize("master", ["local[*]", "local[4]", "spark://host:7077", "k8s://https://host", "yarn"])
-def test_tasks_are_not_limited_where_the_slots_suffice_or_are_not_known(master: str) -> None:
-    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "4"}).tasks == 4
-
-
-@pytest.mark.parametrize(
-    ("master", "one"),
-    [("local[*]", True), ("local[2]", True), ("local-cluster[2,1,1024]", False), ("spark://host:7077", False)],
-)
-def test_data_goes_past_spark_only_where_all_tasks_run_on_this_machine(master: str, one: bool) -> None:
-    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master}).one_machine is one
-
-
 @pytest.mark.parametrize("more", [{"SOURCE_ROWS": "rows", "SPARK_MASTER": "yarn"}, {"SPARK_MASTER": "local[2]"}])
 def test_what_sweeps_by_itself_asks_the_source_or_knows_what_is_held(more: dict[str, str]) -> None:
     assert read_settings(Settings, NEEDED | {"SWEEP": "automatic"} | more).sweep == "automatic"
@@ -123,14 +97,6 @@ def test_the_sinks_options_have_defaults_for_everything_but_names() -> None:
     options = decode_options(SinkOptions, {"settings": names})
 
     assert (options.clock_margin, options.driver) == (timedelta(minutes=5), None)
-
-
-@pytest.mark.parametrize("missing", ["subscription", "dead_letter_topic", "project", "dataset"])
-def test_a_missing_option_is_named(missing: str) -> None:
-    names = asdict(OPTIONS)
-    del names[missing]
-    with pytest.raises(MisconfiguredError, match=f"`{missing}`"):
-        decode_options(SinkOptions, encode_options(names))
 
 
 def test_rows_of_another_source_are_refused_by_the_columns_they_lack() -> None:
@@ -273,9 +239,26 @@ def test_a_refusal_of_anything_else_is_no_trouble_of_the_checkpoint(words: str, 
     assert words in str(error)
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[*,3]", "spark://h:7077", "k8s://h", "yarn"])
-def test_what_spark_takes_as_a_master_is_taken(master: str) -> None:
-    assert read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": "1"}).spark_master == master
+@pytest.mark.parametrize(
+    ("master", "tasks", "one_machine"),
+    [
+        ("local", 1, True),
+        ("local[2]", 1, True),
+        ("local[4]", 4, True),
+        ("local[*]", 4, True),
+        ("local[*,3]", 1, True),
+        ("local-cluster[2,1,1024]", 1, False),
+        ("spark://host:7077", 4, False),
+        ("k8s://https://host", 4, False),
+        ("yarn", 4, False),
+    ],
+)
+def test_what_spark_takes_as_a_master_is_taken_with_tasks_for_its_slots_and_data_goes_past_it_on_one_machine(
+    master: str, tasks: int, one_machine: bool
+) -> None:
+    settings = read_settings(Settings, NEEDED | {"SPARK_MASTER": master, "TASKS": f"{tasks}"})
+
+    assert (settings.spark_master, settings.tasks, settings.one_machine) == (master, tasks, one_machine)
 
 
 @pytest.mark.parametrize("master", ["locl", "local[two]", "h:7077"])
@@ -302,33 +285,24 @@ def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> 
             check_java({"PATH": str(tmp_path)})
 
 
-def test_reports_reach_the_driver() -> None:
-    taken: queue.Queue[Report] = queue.Queue()
-    with listening(taken.put) as driver:
-        send_report(driver, Report(counts=COUNTS, process="p", oldest_held=5))
-        found = taken.get(timeout=10)
-
-    assert found.counts.plus(Counts()) == COUNTS.plus(Counts())
-    assert (found.process, found.oldest_held) == ("p", 5)
-    assert taken.empty()
-
-
-def test_what_is_said_of_very_many_tables_arrives_all_the_same() -> None:
-    taken: queue.Queue[Report] = queue.Queue()
+def test_reports_reach_the_driver_whatever_the_number_of_their_tables() -> None:
     tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(20_000)}
-    with listening(taken.put) as driver:
-        send_report(driver, Report(counts=Counts(messages=7, tables=tables), process="p", oldest_held=5))
+    report = Report(counts=replace(COUNTS, tables=tables), process="p", oldest_held=5)
+    with heard() as (driver, reports):
+        send_report(driver, report)
 
-    assert taken.get_nowait().counts.tables.keys() == tables.keys()
+    found = reports.get_nowait()
+    assert found.counts.plus(Counts()) == report.counts.plus(Counts())
+    assert (found.process, found.oldest_held) == ("p", 5)
+    assert reports.empty()
 
 
 def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
-    taken: queue.Queue[Report] = queue.Queue()
-    with listening(taken.put) as driver:
+    with heard() as (driver, reports):
         for number in range(1_000):
             send_report(driver, Report(retries={"code": number}))
 
-    assert [taken.get_nowait().retries for _ in range(taken.qsize())] == [{"code": number} for number in range(1_000)]
+    assert [reports.get_nowait().retries for _ in range(reports.qsize())] == [{"code": n} for n in range(1_000)]
 
 
 def test_a_report_that_nobody_receives_is_dropped() -> None:
@@ -340,14 +314,13 @@ def test_a_report_that_nobody_receives_is_dropped() -> None:
 
 
 def test_who_does_not_know_the_secret_is_not_heard() -> None:
-    taken: queue.Queue[Report] = queue.Queue()
-    with listening(taken.put) as driver:
+    with heard() as (driver, reports):
         another = replace(driver, secret="0" * len(driver.secret))
         send_report(another, Report(counts=COUNTS))
         with pytest.raises(TransientError, match="does not answer"):
             DriverPoisonLimit(another).judge(TaskTotals(messages=Seen({"": 1}, {"": 1})))
 
-    assert taken.empty()
+    assert reports.empty()
     assert driver.secret not in repr(OPTIONS) + repr(replace(OPTIONS, driver=driver))
 
 
@@ -378,100 +351,6 @@ def test_tasks_hear_of_a_stop_whether_they_listened_before_or_not_and_of_the_dri
         request_at_driver_stop(driver, orphan)
         assert not orphan.wait(timedelta(milliseconds=200))
     assert orphan.wait(timedelta(seconds=10))
-
-
-def test_metrics_add_up_the_counts() -> None:
-    registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, SetClock())
-    for _ in range(2):
-        metrics.take(Report(counts=Counts(taken=5)))
-        metrics.take(Report(counts=COUNTS))
-
-    def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"millrace_{name}", labels)
-
-    assert value("consumer_micro_batches_total") == 2
-    assert value("consumer_messages_total") == 10
-    assert value("consumer_changes_total") == 18
-    assert value("consumer_written_rows_total") == 12
-    assert value("consumer_superseded_changes_total") == 4
-    assert value("dead_letters_total", reason="undecodable") == 2
-    assert (value("leases_acquired_total"), value("leases_acked_total"), value("leases_nacked_total")) == (10, 8, 2)
-    assert value("leases_released_total") == 0
-    assert value("consumer_failing_tables") == 1
-    assert value("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
-    assert metrics.left() == {"taken": 10, "acked": 8, "deferred": 2, "given_back": 0, "left": 0}
-
-
-def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have() -> None:
-    registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, clock := SetClock())
-    for process, connections in (("a", 3), ("b", 2), ("a", 1)):
-        appends = Appends.of_one(400, 0.2).plus(Appends.of_one(600, 0.05))
-        metrics.take(Report(process=process, appends=appends, connections=connections))
-    metrics.take(Report(process="b"))
-
-    def value(name: str) -> float | None:
-        return registry.get_sample_value(f"millrace_consumer_append{name}")
-
-    assert (value("s_total"), value("ed_bytes_total"), round(value("_seconds_sum") or 0, 6)) == (6, 3_000, 0.75)
-
-    def within(seconds: str) -> float | None:
-        return registry.get_sample_value("millrace_consumer_append_seconds_bucket", {"le": seconds})
-
-    assert [within(bound) for bound in ("0.025", "0.05", "0.1", "0.25", "+Inf")] == [0, 3, 3, 6, 6]
-    assert value("_connections") == 3
-    clock.pass_time(timedelta(minutes=9))
-    metrics.take(Report(process="a", connections=2))
-    clock.pass_time(timedelta(minutes=2))
-    assert value("_connections") == 2, "b has not been heard of for longer than an idle connection lives"
-
-
-def test_a_table_in_trouble_is_a_gauge_until_any_process_finds_it_well() -> None:
-    registry, clock = CollectorRegistry(), SetClock()
-    metrics = ConsumerMetrics(registry, clock)
-
-    def since(table: str) -> float | None:
-        return registry.get_sample_value("millrace_consumer_table_failing_since_timestamp_seconds", {"table": table})
-
-    waits, well = TableNote(deferred="NOT_FOUND"), TableNote()
-    metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": waits})))
-    clock.pass_time(timedelta(seconds=30))
-    metrics.take(Report(counts=Counts(messages=1, tables={"planes": waits, "airports": well, "others": well})))
-    metrics.take(Report(counts=Counts(taken=1)))
-
-    assert since("planes") == NOW / 1e9
-    assert since("airports") is None
-    assert registry.get_sample_value("millrace_consumer_failing_tables") == 1
-
-
-def test_how_long_changes_take_is_counted_by_table_and_stage() -> None:
-    registry = CollectorRegistry()
-    metrics = ConsumerMetrics(registry, SetClock())
-    older, newer = Applied(1_000_000, 1_100_000, 9_000_000), Applied(2_000_000, 2_500_000, 3_750_000)
-    metrics.take(Report(counts=Counts(tables={"a": TableNote(latest=older), "b": TableNote(latest=newer)})))
-
-    def took(table: str, stage: str) -> float | None:
-        return registry.get_sample_value("millrace_consumer_stage_seconds_sum", {"table": table, "stage": stage})
-
-    assert (took("a", "commit_to_published"), took("a", "published_to_applied")) == (0.1, 7.9)
-    assert (took("b", "commit_to_published"), took("b", "published_to_applied")) == (0.5, 1.25)
-
-
-def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_by_itself() -> None:
-    registry, clock = CollectorRegistry(), SetClock()
-    metrics = ConsumerMetrics(registry, clock)
-
-    def age() -> float | None:
-        return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
-
-    assert age() == 0
-    metrics.take(Report(process="a", oldest_held=NOW // 1000 - 5_000_000))
-    metrics.take(Report(process="b", oldest_held=NOW // 1000 - 60_000_000))
-    clock.pass_time(timedelta(seconds=1))
-    assert age() == pytest.approx(61)
-    metrics.take(Report(process="b"))
-    assert age() == pytest.approx(6)
 
 
 def test_spark_submit_and_the_master_say_the_same() -> None:

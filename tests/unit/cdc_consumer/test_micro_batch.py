@@ -1,27 +1,30 @@
-"""The promises of one task of a micro-batch, on fakes: what is acked, what is dead-lettered, and in which order."""
+"""The promises of one task of a micro-batch, on fakes: what is acked, what is dead-lettered, and in which order.
 
-from collections.abc import Mapping
-from datetime import timedelta
+And what it says of each table: running, deferred or refused, and times of its latest change.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
+from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.trouble import RetryLimits
-from services.cdc_consumer.core.stream.counts import Applied, Counts, TableNote
-from shared.contracts.change_batch import decode_batch
+from services.cdc_consumer.core.stream.columns import decode_messages
+from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
+from services.cdc_consumer.ports import TableTroubleError
+from shared.contracts.change_batch import Change, Content, Header, decode_batch
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import parse_timestamp
-from tests.builders import COMMITTED, a_change, a_header, a_message
-from tests.fakes.effects import CrashError, Effects
-from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, WIDER, World
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from shared.contracts.safe_age import SAFE_AGE
+from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
+from tests.builders import COMMITTED, PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, NOW, PUBLISHED, WIDER, World
 
 
 def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None:
@@ -42,39 +45,11 @@ def test_changes_are_in_the_table_and_their_messages_acked(world: World) -> None
     )
 
 
-def test_only_the_newest_change_of_a_key_is_written(world: World) -> None:
-    counts = world.apply(
-        a_message(a_change(1, sequence=2), a_change(1, sequence=3)), a_message(a_change(1, sequence=1))
-    )
-
-    assert world.names() == {1: "name 3"}
-    assert (counts.rows_written, counts.superseded, counts.acked) == (1, 2, 2)
-    assert world.writer.rows_sent == 1
-
-
-def test_the_newest_wins_across_column_lists(world: World) -> None:
-    counts = world.apply(
-        a_message(a_change(1, sequence=7), a_change(2, sequence=1)),
-        a_message(a_change(1, sequence=3, colour="red"), a_change(2, sequence=2, colour="blue"), header=WIDER),
-    )
-
-    assert world.names() == {1: "name 7", 2: "name 2"}
-    assert counts.superseded == 2
-    assert world.leases.acked == ["a0", "a1"]
-
-
-def test_a_delete_removes_its_row(world: World) -> None:
-    world.apply(a_message(a_change(1), a_change(2)))
-    world.apply(a_message(a_change(1, sequence=2, op="DELETE")))
-
-    assert world.names() == {2: "name 1"}
-
-
 def test_an_announcement_makes_the_table_and_is_acked(world: World) -> None:
     counts = world.apply(a_message())
 
     assert "planes" in world.tables.there
-    assert (counts.acked, counts.changes) == (1, 0)
+    assert (counts.acked, counts.changes, counts.tables) == (1, 0, {"planes": TableNote()})
 
 
 def test_no_messages_is_no_effect(world: World) -> None:
@@ -107,24 +82,6 @@ def test_a_refused_change_is_a_dead_letter_and_the_next_newest_is_written_in_its
     assert dead_letter.data == decode_batch(data).cut(0)
 
 
-def test_a_refused_change_across_column_lists_gives_way_too(world: World) -> None:
-    world.writer.refuses = lambda _table, row: row.get("colour") == "red"
-    world.apply(a_message(a_change(1, sequence=1)), a_message(a_change(1, sequence=2, colour="red"), header=WIDER))
-
-    assert world.names() == {1: "name 1"}
-    assert world.reasons() == [Reason.REFUSED_BY_BIGQUERY]
-    assert world.leases.acked == ["a0", "a1"]
-
-
-def test_every_change_of_a_key_may_be_refused(world: World) -> None:
-    world.writer.refuses = lambda _table, _row: True
-    counts = world.apply(a_message(a_change(1, sequence=1), a_change(1, sequence=2)))
-
-    assert world.names() == {}
-    assert (counts.rows_written, counts.superseded, counts.acked) == (0, 0, 1)
-    assert len(world.dead_letters.kept) == 2
-
-
 def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) -> None:
     garbage = a_message(data=b'{"not a batch": \xff}')
     counts = world.apply(garbage, a_message(a_change(1, seats="many"), a_change(2)))
@@ -138,23 +95,16 @@ def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) 
     assert counts.acked == 2
 
 
-def test_a_table_with_another_key_sets_its_changes_aside_and_no_others(world: World) -> None:
-    world.apply(a_message(a_change(1)))
-    change = msgspec.structs.replace(a_change(), key='{"name":"x"}', row='{"id":"2","seats":"3"}')
-    counts = world.apply(a_message(change, header=a_header(key=("name",))), a_message(a_change(4)))
-
-    assert set(world.names()) == {1, 4}
-    assert (counts.acked, counts.dead_letters) == (2, {"schema_conflict": 1})
-
-
 def test_a_key_of_another_type_is_a_schema_conflict_also_for_an_announcement(world: World) -> None:
     world.apply(a_message(a_change(1)))
     other_type = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64")))
-    counts = world.apply(a_message(a_change(2), header=other_type), a_message(header=other_type))
+    counts = world.apply(
+        a_message(a_change(2), header=other_type), a_message(header=other_type), a_message(a_change(4))
+    )
 
     assert counts.dead_letters == {"schema_conflict": 2}
-    assert counts.acked == 2
-    assert set(world.names()) == {1}
+    assert counts.acked == 3
+    assert set(world.names()) == {1, 4}
 
 
 def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world: World) -> None:
@@ -223,6 +173,9 @@ def test_a_new_column_not_visible_yet_holds_up_only_the_messages_that_have_it(wo
     assert world.leases.acked == ["a0"]
     assert list(world.leases.deferred_for) == ["a1"]
     assert (counts.rows_written, counts.deferred) == (2, 1)
+    note = counts.tables["planes"]
+    assert note.deferred
+    assert note.latest is not None
 
 
 def test_dead_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -> None:
@@ -277,59 +230,6 @@ def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> No
         world.apply(a_message(data=b"garbage"))
 
 
-def eventful() -> list[Mapping[str, object]]:
-    return [
-        a_message(a_change(1, sequence=1), a_change(2, sequence=9)),
-        a_message(a_change(1, sequence=2), a_change(1, sequence=3, name="refused"), a_change(7, seats="many")),
-        a_message(a_change(5), header=AIRPORTS),
-        a_message(data=b"garbage"),
-        a_message(a_change(2, sequence=10, op="DELETE")),
-    ]
-
-
-def refusing(world: World) -> None:
-    world.writer.refuses = lambda _table, row: row["name"] == "refused"
-
-
-def effects_of_a_whole_run() -> list[str]:
-    world = World()
-    refusing(world)
-    world.apply(*eventful())
-    return world.effects.done
-
-
-@pytest.mark.parametrize("crash_before", range(len(effects_of_a_whole_run())))
-def test_a_crash_between_any_two_effects_loses_nothing(crash_before: int) -> None:
-    """Whatever is acked at the crash is durable already; the rest comes again, and everything is as without a crash."""
-    world = World(Effects(crash_before))
-    refusing(world)
-    messages = eventful()
-    with pytest.raises(CrashError):
-        world.apply(*messages)
-
-    assert world.leases.given_back == []
-    if world.leases.acked:
-        assert world.names() == {1: "name 2"}
-        assert world.names("airports") == {5: "name 1"}
-        assert len(world.dead_letters.kept) == 3
-
-    world.effects.dead, world.effects.crash_before = False, None
-    again = [message for index, message in enumerate(messages) if f"a{index}" not in world.leases.acked]
-    world.apply(*again)
-    assert world.names() == {1: "name 2"}
-    assert world.names("airports") == {5: "name 1"}
-    assert len(world.dead_letters.kept) == 3
-
-
-def test_the_same_messages_twice_and_in_another_order_change_nothing(world: World) -> None:
-    refusing(world)
-    world.apply(*eventful())
-    before: Any = world.names(), world.names("airports"), set(world.dead_letters.kept)
-    world.apply(*reversed(eventful()), *eventful())
-
-    assert (world.names(), world.names("airports"), set(world.dead_letters.kept)) == before
-
-
 def test_counts_add_up() -> None:
     waits, well = TableNote(deferred="no permission"), TableNote(latest=Applied(5, 6, 7))
     one = Counts(
@@ -355,3 +255,207 @@ def test_counts_add_up() -> None:
         max_commit_timestamp=5,
     )
     assert (one.plus(two).tables_in_trouble, one.plus(two).tables_well) == (("a",), ("b", "c"))
+
+
+# Changes that come again after days: what a task cannot be sure of any more.
+
+
+LONG_AGO = SAFE_AGE + timedelta(seconds=1)
+
+
+def a_message_from(age: timedelta, delivery: int, **more: object) -> Mapping[str, object]:
+    published = PUBLISHED - age
+    committed = format_timestamp(Nanoseconds(int(published.timestamp()) * 1_000_000_000))
+    message = a_message(a_change(1, committed=committed), delivery_attempt=delivery, **more)  # type: ignore[arg-type]
+    return {**message, "publish_time": published}
+
+
+def said(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]:
+    with capture_logs() as logs:
+        assert world.apply(*messages).dead_letters == {}
+    return [(one["log_level"], one["table"]) for one in logs if one["event"] == "changes_came_again_late"]
+
+
+def test_changes_that_come_again_after_days_are_applied_and_told_once_for_each_table_and_process(
+    world: World,
+) -> None:
+    assert said(world, a_message_from(LONG_AGO, 2), a_message_from(timedelta(0), 2, header=AIRPORTS)) == [
+        ("warning", "planes")
+    ]
+    assert world.names() == {1: "name 1"}
+    again = a_message_from(LONG_AGO, 5), a_message_from(LONG_AGO, 2, header=AIRPORTS)
+    assert said(world, *again) == [("warning", "airports")]
+    assert said(world, *again) == []
+    world.start_anew()
+    assert len(said(world, *again)) == 2
+
+
+@pytest.mark.parametrize(("age", "delivery"), [(LONG_AGO, 1), (SAFE_AGE, 2)])
+def test_what_comes_for_the_first_time_or_before_deletes_are_forgotten_is_nothing_to_tell(
+    age: timedelta, delivery: int
+) -> None:
+    assert said(World(), a_message_from(age, delivery)) == []
+
+
+def test_a_history_is_none_the_worse_for_it() -> None:
+    assert said(World(tables_file='[defaults]\nmode = "history"'), a_message_from(LONG_AGO, 2)) == []
+
+
+# What a task says of each table.
+
+
+def test_the_latest_change_has_its_time_at_each_stage(world: World) -> None:
+    published = datetime.fromisoformat("2026-11-21T12:00:02+00:00")
+    later = datetime.fromisoformat("2026-11-21T12:00:03+00:00")
+    older = msgspec.structs.replace(a_change(2, 2), commit_timestamp="2026-11-21T11:00:00Z")
+    counts = world.apply(
+        {**a_message(a_change(1)), "publish_time": published},
+        {**a_message(older), "publish_time": later},
+    )
+
+    committed = parse_timestamp(COMMITTED) // 1000
+    assert counts.tables == {
+        "planes": TableNote(latest=Applied(committed, parse_timestamp("2026-11-21T12:00:02Z") // 1000, NOW // 1000))
+    }
+
+
+def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    notes = [world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).tables for _ in range(5)]
+
+    assert [note["planes"].deferred for note in notes] == ["table planes: permission denied"] * 5
+    assert [note["airports"].deferred for note in notes] == [""] * 5
+
+
+def test_what_is_said_of_trouble_is_what_was_said_last_and_its_code_where_words_may_quote_a_row(world: World) -> None:
+    definition = decode_messages(messages_table(a_message(a_change(1))), NOW).tables[0].definition
+    known = world.memory.tables
+    assert known.told(definition) is None
+
+    known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
+    told = known.told(definition)
+    assert told is not None
+    assert (told.shown, told.suspected) == ("INTERNAL", True)
+
+    known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
+    told = known.told(definition)
+    assert told is not None
+    assert (str(told), told.shown, told.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
+
+
+def test_what_waits_says_when_it_comes_again(world: World) -> None:
+    world.tables.forbidden.add("planes")
+    late = a_message(a_change(1), delivery_attempt=3)
+    counts = world.apply(late, a_message(a_change(2)), a_message(a_change(1), header=AIRPORTS))
+
+    assert counts.tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
+    assert counts.tables["airports"].again_at is None
+    assert counts.plus(world.apply(a_message(a_change(1)))).tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
+
+
+def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_dead_letter(world: World) -> None:
+    world.writer.stuck = lambda _table, row: row["name"] == "stuck"
+    bad, good = a_change(1, 2, name="stuck"), a_message(a_change(3))
+    counts = world.apply(good, a_message(bad), a_message(a_change(1), header=AIRPORTS))
+    note = counts.tables["planes"]
+
+    assert note.stuck == "rows that fail each time they come (1): table planes: INTERNAL"
+    assert (note.deferred, note.again_at) == ("", (NOW + 30_000_000_000) // 1000)
+    assert note.latest is not None
+    assert (counts.tables["airports"].stuck, counts.tables_in_trouble) == ("", ())
+
+    counts = world.apply(good, a_message(bad, delivery_attempt=10), a_message(a_change(1), header=AIRPORTS))
+    assert (counts.dead_letters, counts.tables["planes"].stuck) == ({"retries_exhausted": 1}, "")
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "reason"),
+    [
+        (a_header(key=()), "planes", "no_primary_key: "),
+        (a_header("an air/port"), "'an air/port'", "bad_name: "),
+        (a_header("Other.planes", columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), "Other_planes", "unsupported_type: "),
+    ],
+)
+def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: object, name: str, reason: str) -> None:
+    counts = world.apply(a_message(a_change(1), header=header), a_message(a_change(1), header=AIRPORTS))  # type: ignore[arg-type]
+
+    assert counts.tables[name].unfit.startswith(reason)
+    assert counts.tables["airports"] == TableNote(latest=counts.tables["airports"].latest)
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "name", "also"),
+    [
+        ('name = "Fleet"', "changes", "Fleet", ()),
+        ('dataset = "elsewhere"', "changes", "elsewhere.planes", ()),
+        ('mode = "history"', "changes", "planes_changelog", ()),
+        ('mode = "history"\nname = "Fleet"\ndataset = "elsewhere"', "changes", "elsewhere.Fleet_changelog", ()),
+        ('mode = "both"', "changes", "planes", ("planes_changelog",)),
+        ("", "entries", "planes_changelog", ()),
+        ("", "images", "planes", ()),
+    ],
+)
+def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
+    options: str, content: Content, name: str, also: Collection[str]
+) -> None:
+    world = World(tables_file=f"[tables.planes]\n{options}\n")
+    status = ConsumerStatus(world.clock, lambda _datasets: (), lambda _mirror: None)
+
+    def states(header: Header) -> dict[str, str]:
+        status.take(Report(counts=world.apply(a_message(a_change(1), header=header))))
+        tables: Any = status.document(ready=True, alive=True)["tables"]
+        return {one["table"]: one["state"] for one in tables}
+
+    fitting = msgspec.structs.replace(a_header(), content=content)
+    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
+    assert states(misfit) == {name: "refused"}
+    assert states(fitting) == dict.fromkeys({name, *also}, "running")
+
+
+def test_while_a_service_is_waited_for_the_tables_that_wait_are_named(world: World) -> None:
+    world.start_anew(RetryLimits(between_calls=AT_ONCE))
+    world.writer.away = 10
+    world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
+
+    assert {table for table, _why in world.waited} >= {"planes", "airports"}
+    assert all(why for table, why in world.waited if table)
+
+
+def test_words_are_short_enough_for_a_report() -> None:
+    assert len(TableNote(deferred="x" * 10_000, unfit="y" * 10_000).deferred) == 600
+
+
+# Heartbeats of readers: shown, acked, and applied to no table.
+
+
+SOURCE = a_header().source
+MICROS = NOW // 1_000
+DAY = 86_400_000_000
+
+
+def a_heartbeat(*changes: Change, until: int, source: str = SOURCE) -> Mapping[str, object]:
+    header = structs.replace(a_header(), published_until=until, source=source)
+    return {**a_message(*changes, header=header), "publish_time": PUBLISHED}
+
+
+def test_the_newest_heartbeat_is_reported_and_all_are_acked_and_make_no_table(world: World) -> None:
+    counts = world.apply(a_heartbeat(until=MICROS - 60), a_heartbeat(until=MICROS), a_heartbeat(until=MICROS - 90))
+
+    assert counts.heartbeats == {SOURCE: MICROS}
+    assert (counts.acked, counts.messages, dict(counts.tables)) == (3, 3, {})
+    assert world.tables.there == {}
+    assert world.dead_letters.kept == {}
+
+
+def test_a_heartbeat_beside_changes_does_not_hinder_them_and_one_with_changes_is_none(world: World) -> None:
+    counts = world.apply(a_heartbeat(until=MICROS), a_message(a_change(1)), a_heartbeat(a_change(2), until=MICROS + 1))
+
+    assert counts.heartbeats == {SOURCE: MICROS}
+    assert (counts.acked, counts.rows_written) == (3, 2)
+
+
+def test_a_heartbeat_from_the_future_or_of_an_endless_source_says_nothing(world: World) -> None:
+    counts = world.apply(a_heartbeat(until=MICROS + 2 * DAY), a_heartbeat(until=MICROS, source="s" * 100_000))
+
+    assert counts.heartbeats == {}
+    assert counts.acked == 2

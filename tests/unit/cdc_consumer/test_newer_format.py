@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec import structs
@@ -17,9 +17,8 @@ from shared.contracts import change_batch
 from shared.contracts.change_batch import FORMAT, NewerFormatError, encode_batch
 from shared.contracts.errors import MisconfiguredError
 from tests.builders import a_change, a_header, a_message
-from tests.unit.cdc_consumer.world import NOW, World
+from tests.unit.cdc_consumer.world import NOW, PUBLISHED, World
 
-PUBLISHED = datetime.fromtimestamp(NOW // 10**9, UTC)
 ATTRIBUTES = {"source": "s", "table": "planes", "format": "99"}
 
 
@@ -31,11 +30,6 @@ def newer(table: str = "planes", deliveries: int = 1, name: str = "1234567") -> 
         "publish_time": PUBLISHED,
         "attributes": list((ATTRIBUTES | {"table": table}).items()),
     }
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 def test_it_waits_and_other_messages_of_its_table_and_others_are_applied(world: World) -> None:

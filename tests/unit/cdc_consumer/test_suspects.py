@@ -1,9 +1,14 @@
-"""Messages that crash the process: found by the crashes over them, and never mistaken for those that merely wait."""
+"""Messages that crash the process: found by the crashes over them, and never mistaken for those that merely wait.
 
-from datetime import timedelta
+A message that needs more memory than there is becomes a dead letter in the end; the rest is applied at once.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, choose_state_directory
@@ -12,18 +17,56 @@ from services.cdc_consumer.app.stream.suspects import is_fatal
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CrashCounts
+from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_message
 from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.effects import CrashError
-from tests.unit.cdc_consumer.deliveries import MINUTE, Deliveries
 from tests.unit.cdc_consumer.world import AIRPORTS, AT_ONCE, World
 
+MINUTE = timedelta(minutes=1)
 
-@pytest.fixture
-def world() -> World:
-    return World()
+
+class Deliveries:
+    """A subscription of some messages: each time a new process has all that are left; it may end over those it has."""
+
+    def __init__(self, world: World, messages: Mapping[str, Any], age: timedelta = AT_ONCE) -> None:
+        self.world = world
+        self.pending = dict(messages)
+        self.published = datetime.fromtimestamp(world.clock.time / 1e9, tz=UTC) - age
+        self.times = 0
+
+    def deliver(self, after: timedelta) -> bool:
+        """Let a new process have what is left; tell whether it lives."""
+        world, names = self.world, list(self.pending)
+        self.times += 1
+        world.clock.pass_time(after)
+        world.effects.dead = False
+        world.start_anew()
+        world.leases.kept.clear()
+        world.leases.acked.clear()
+        messages = [
+            dict(self.pending[name])
+            | {"message_id": name, "delivery_attempt": self.times, "publish_time": self.published}
+            for name in names
+        ]
+        try:
+            world.apply(*messages)
+        except (CrashError, RuntimeError, TransientError):
+            return False
+        finally:
+            for ack_id in world.leases.acked:
+                del self.pending[names[int(ack_id[1:])]]
+        return True
+
+    def loop(self, most: int) -> int:
+        """Restart as Kubernetes does, later after each crash and 300 s later at most; return how often it crashed."""
+        crashes = 0
+        while self.pending and self.times < most:
+            back_off = min(timedelta(seconds=10) * (1 << min(crashes, 10)), timedelta(seconds=300))
+            crashes += not self.deliver(back_off + timedelta(seconds=20))
+        return crashes
 
 
 @pytest.fixture(params=["signal", "an error nobody knows"])
@@ -61,16 +104,6 @@ def test_a_message_that_ends_every_process_is_set_aside_after_five_and_the_rest_
     (dead_letter,) = world.dead_letters.kept.values()
     assert (dead_letter.data, dead_letter.reason) == (b"fatal", Reason.RETRIES_EXHAUSTED)
     assert world.crash_counts.over == {}
-
-
-@pytest.mark.usefixtures("killing")
-def test_two_such_messages_are_both_found(world: World) -> None:
-    messages = {f"m{n}": a_message(a_change(n)) for n in range(5)}
-    deliveries = Deliveries(world, messages | {"m1": a_message(data=b"fatal 1"), "m3": a_message(data=b"fatal 3")})
-
-    assert deliveries.loop(most=100) <= 7
-    assert {dead_letter.data for dead_letter in world.dead_letters.kept.values()} == {b"fatal 1", b"fatal 3"}
-    assert set(world.names()) == {0, 2, 4}
 
 
 @pytest.mark.usefixtures("killing")
@@ -140,11 +173,11 @@ def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: 
     deliveries = Deliveries(world, {"m1": a_message(a_change(1))})
     world.writer.away = 1_000_000
 
-    def die(table: str = "", why: str = "") -> None:
+    def die() -> None:
         world.effects.dead = True
         raise CrashError("out of memory, elsewhere")
 
-    world.wait = die  # type: ignore[method-assign]
+    world.meanwhile = die
     assert deliveries.loop(most=50) == 50
     world.writer.away = 0
     assert deliveries.loop(most=51) == 0
@@ -185,26 +218,9 @@ def test_a_message_that_was_deferred_so_often_is_no_suspect_of_that_kind() -> No
         age += limits.deferral_at(deliveries)
 
 
-def test_deliveries_too_fast_for_any_putting_off_are_fatal_from_the_twentieth_on() -> None:
-    verdicts = [is_fatal(deliveries, 90.0 * deliveries, RetryLimits()) for deliveries in range(1, 25)]
-
-    assert verdicts == [False] * 19 + [True] * 5
-
-
 @pytest.fixture(params=["fake", "disk"])
 def crash_counts(request: pytest.FixtureRequest, tmp_path: Path) -> CrashCounts:
     return FakeCrashCounts() if request.param == "fake" else CrashCountsOnDisk(tmp_path, "s")
-
-
-def test_crashes_are_counted_for_each_message_and_forgotten(crash_counts: CrashCounts) -> None:
-    assert crash_counts.read_counts(["a"]) == [0]
-    crash_counts.set_counts(["a"], 1)
-    crash_counts.set_counts(["a"], 2)
-    crash_counts.set_counts(["b"], 1)
-    assert crash_counts.read_counts(["a", "b"]) == [2, 1]
-
-    crash_counts.set_counts(["a"], 0)
-    assert crash_counts.read_counts(["a", "b"]) == [0, 1]
 
 
 def test_counts_of_several_messages_are_kept_together_and_forgotten_together_or_each(
@@ -244,22 +260,15 @@ def test_they_are_known_to_the_next_process_of_the_same_subscription_only(tmp_pa
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_where_there_is_no_directory_nobody_can_tell(tmp_path: Path) -> None:
-    for directory in (None, tmp_path / "not there"):
-        crash_counts = CrashCountsOnDisk(directory, "s")
+def test_where_there_is_no_directory_or_it_has_gone_away_nobody_can_tell(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    counts = [CrashCountsOnDisk(directory, "s") for directory in (None, tmp_path / "not there", gone)]
+    gone.rmdir()
+    for crash_counts in counts:
         crash_counts.set_counts(["a"], 1)
         assert crash_counts.read_counts(["a"]) is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    directory = tmp_path / "d"
-    directory.mkdir()
-    crash_counts = CrashCountsOnDisk(directory, "s")
-    directory.rmdir()
-    crash_counts.set_counts(["a"], 1)
-
-    assert crash_counts.read_counts(["a"]) is None
 
 
 def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_is_passing(
@@ -281,3 +290,78 @@ def test_the_directory_is_beside_the_checkpoint_or_where_the_machine_keeps_what_
 
 def _refuse(*_arguments: object, **_named: object) -> None:
     raise PermissionError("read-only")
+
+
+# Messages that need more memory than there is.
+
+
+MOST = 8
+"""So many messages fit into the memory at once."""
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some messages have no room in the memory, whatever else is there."""
+
+    def decode(table: Any, now: Any, plan: Any, **how: Any) -> Any:
+        if len(table) > MOST or any(b"huge" in data for data in table["data"].to_pylist()):
+            raise pa.ArrowMemoryError("malloc of size 1000000000000 failed")
+        return decode_messages(table, now, plan, **how)
+
+    monkeypatch.setattr(micro_batch, "decode_messages", decode)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("places", [{0}, {57}, {99}, {3, 4, 80}])
+def test_one_that_never_fits_ends_three_processes_the_rest_is_applied_in_the_first(
+    world: World, places: set[int]
+) -> None:
+    messages = {f"m{n}": a_message(a_change(n)) for n in range(100)}
+    huge = {f"m{n}": a_message(a_change(n, name="huge")) for n in places}
+    deliveries = Deliveries(world, messages | huge)
+    for _death in range(3):
+        with pytest.raises(MemoryError):
+            deliveries.deliver(MINUTE)
+        assert set(deliveries.pending) == set(huge)
+        assert set(world.names()) == set(range(100)) - places
+        assert world.dead_letters.kept == {}
+
+    assert deliveries.deliver(MINUTE)
+    assert world.reasons() == [Reason.RETRIES_EXHAUSTED] * len(places)
+    assert {dead_letter.data for dead_letter in world.dead_letters.kept.values()} == {
+        one["data"] for one in huge.values()
+    }
+    assert (deliveries.pending, world.crash_counts.over) == ({}, {})
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_one_that_fits_once_more_memory_is_there_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliveries = Deliveries(world, {"m1": a_message(a_change(1, name="huge")), "m2": a_message(a_change(2))})
+    for _death in range(2):
+        with pytest.raises(MemoryError):
+            deliveries.deliver(MINUTE)
+    monkeypatch.setattr(micro_batch, "decode_messages", decode_messages)
+
+    assert deliveries.deliver(MINUTE)
+    assert world.names() == {1: "huge", 2: "name 1"}
+    assert world.dead_letters.kept == {}
+
+
+def test_one_that_fits_once_the_others_are_done_is_applied_by_the_same_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied_before: list[int] = []
+
+    def with_little_room(table: Any, now: Any, plan: Any, **how: Any) -> Any:
+        if any(b"large" in data for data in table["data"].to_pylist()):
+            if len(world.names()) < 20:
+                raise MemoryError
+            applied_before.append(len(world.leases.acked))
+        return decode_messages(table, now, plan, **how)
+
+    monkeypatch.setattr(micro_batch, "decode_messages", with_little_room)
+    counts = world.apply(a_message(a_change(99, name="large")), *[a_message(a_change(number)) for number in range(20)])
+
+    assert (counts.acked, counts.dead_letters, applied_before) == (21, {}, [20])
+    assert world.names()[99] == "large"
+    assert world.crash_counts.over == {}
