@@ -1,10 +1,8 @@
 """What the BigQuery adapters make of tables and errors that no stand-in serves."""
 
 import os
-import queue
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirro
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
-from services.cdc_consumer.core.schema.tables import TableColumn, TableDefinition, table_definition
+from services.cdc_consumer.core.schema.tables import TableColumn, table_definition
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
 from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
@@ -39,41 +37,28 @@ from shared.contracts.reasons import Reason
 from shared.runtime.metrics import retry_code
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
-from tests.unit.cdc_consumer.listening import listening
+from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery, resource
+from tests.unit.cdc_consumer.listening import heard
 
 PLANES = table_definition(a_header())
 COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
 
 
-class OneTable:
-    """A client that knows one table."""
-
-    def __init__(self, **types: tuple[str, str]) -> None:
-        fields = [{"name": c.name, "type": c.type.bigquery, "mode": "NULLABLE"} for c in PLANES.columns]
-        for field in fields:
-            if field["name"] in types:
-                field["type"], field["mode"] = types[field["name"]]
-        self._resource = {
-            "tableReference": {"projectId": "p", "datasetId": "d", "tableId": "planes"},
-            "schema": {"fields": fields},
-            "tableConstraints": {"primaryKey": {"columns": ["id"]}},
-        }
-
-    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
-        return bigquery.Table.from_api_repr(self._resource)
-
-    def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
-        assert set(fields) <= {"labels", "schema"}
-        return table
+def planes(**types: tuple[str, str]) -> dict[str, Any]:
+    """Return the table of the planes as it is in BigQuery, with some columns of other types and modes."""
+    kinds = {column.name: (column.type.bigquery, "NULLABLE") for column in PLANES.columns} | types
+    fields = [{"name": name, "type": kind, "mode": mode} for name, (kind, mode) in kinds.items()]
+    return resource("planes", fields, tableConstraints={"primaryKey": {"columns": ["id"]}})
 
 
-def ensured(**types: tuple[str, str]) -> TableDefinition:
-    client: Any = OneTable(**types)
-    return BigQueryTables(client, "p", "d").ensure(PLANES)
+def tables_of(client: Any) -> BigQueryTables:
+    return BigQueryTables(client, "p", "d")
 
 
 def test_the_service_calls_types_by_their_older_names() -> None:
-    assert ensured(id=("INTEGER", "REQUIRED"), seats=("INTEGER", "NULLABLE")) == PLANES
+    there = planes(id=("INTEGER", "REQUIRED"), seats=("INTEGER", "NULLABLE"))
+
+    assert tables_of(FakeBigQuery(there)).ensure(PLANES) == PLANES
 
 
 @pytest.mark.parametrize(
@@ -81,7 +66,7 @@ def test_the_service_calls_types_by_their_older_names() -> None:
 )
 def test_a_key_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str], shown: str) -> None:
     with pytest.raises(PoisonRecordError) as raised:
-        ensured(id=found)
+        tables_of(FakeBigQuery(planes(id=found))).ensure(PLANES)
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert f"column id is {shown}, the source has INT64" in raised.value.detail
@@ -90,8 +75,7 @@ def test_a_key_that_we_would_not_make_is_a_schema_conflict(found: tuple[str, str
 
 @pytest.mark.parametrize("found", [("INTEGER", "REPEATED"), ("GEOGRAPHY", "NULLABLE"), ("STRING", "NULLABLE")])
 def test_a_column_that_we_would_not_make_gets_one_beside_it_and_is_reported_once(found: tuple[str, str]) -> None:
-    client: Any = OneTable(seats=found)
-    tables = BigQueryTables(client, "p", "d")
+    tables = tables_of(FakeBigQuery(planes(seats=found)))
     with capture_logs() as logs:
         for _ in range(3):
             there = tables.ensure(PLANES)
@@ -105,36 +89,21 @@ def test_a_column_that_we_would_not_make_gets_one_beside_it_and_is_reported_once
 
 
 def test_who_adds_a_column_is_told_that_older_rows_have_null_in_it() -> None:
-    client: Any = OneTable()
     with capture_logs() as logs:
-        BigQueryTables(client, "p", "d").ensure(COLOUR)
+        tables_of(FakeBigQuery(planes())).ensure(COLOUR)
     (said,) = [line for line in logs if line["event"] == "columns_added"]
     assert (said["log_level"], said["columns"]) == ("info", ["colour"]), "most often the source has just added it"
     assert "take a snapshot of the table, unless the source has just added" in said["note"]
 
 
-class Refused(OneTable):
-    """A client that may read no table; ``dataset`` is what it gets for its dataset."""
-
-    def __init__(self, dataset: Exception | None) -> None:
-        super().__init__()
-        self._dataset = dataset
-
-    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
-        forbidden: Any = exceptions.Forbidden  # untyped
-        raise forbidden("Access Denied: table")
-
-    def get_dataset(self, _dataset: Any, **_more: Any) -> None:
-        if self._dataset is not None:
-            raise self._dataset
-
-
 @pytest.mark.parametrize("named", ["", "named"])
 @pytest.mark.parametrize("kind", [None, exceptions.Forbidden, exceptions.NotFound, exceptions.ServiceUnavailable])
 def test_a_refused_table_is_in_trouble_by_itself_unless_its_dataset_is_refused_too(kind: Any, named: str) -> None:
-    client: Any = Refused(kind("Access Denied: dataset") if kind else None)
+    forbidden: Any = exceptions.Forbidden  # untyped
+    errors = {"get_dataset": kind("Access Denied: dataset")} if kind else {}
+    client = FakeBigQuery(get_table=forbidden("Access Denied: table"), **errors)
     with pytest.raises(TransientError) as raised:
-        BigQueryTables(client, "p", "d").ensure(replace(PLANES, dataset=named))
+        tables_of(client).ensure(replace(PLANES, dataset=named))
 
     if kind is None:
         assert (type(raised.value), str(raised.value)) == (
@@ -149,35 +118,33 @@ def test_a_refused_table_is_in_trouble_by_itself_unless_its_dataset_is_refused_t
         assert fix in str(raised.value)
 
 
-class Several(OneTable):
+class Several(FakeBigQuery):
     """A client whose identity may read all tables of a dataset, and write to ``writable`` ones."""
 
     def __init__(self, *there: str) -> None:
         super().__init__()
         self.there = there
         self.writable: Collection[str] = ()
-        self.error: Exception | None = None
-        """What the question about rights is answered with."""
         self.asked: list[str] = []
 
     def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
-        return bigquery.Table.from_api_repr(deepcopy(self._resource))
+        return bigquery.Table.from_api_repr(planes())
 
     def list_tables(self, dataset: str, **_more: Any) -> Iterator[bigquery.table.TableListItem]:
         assert dataset == "p.d"
         self.asked.append("list")
         for name in self.there:
             label = {"millrace_mirror_of": "x"} if name != "foreign" else {}
-            reference = {"projectId": "p", "datasetId": "d", "tableId": name}
-            kind = "VIEW" if name == "view" else "TABLE"
             item: Any = bigquery.table.TableListItem  # untyped
-            yield item({"tableReference": reference, "labels": label, "type": kind})
+            yield item({**resource(name), "labels": label, "type": "VIEW" if name == "view" else "TABLE"})
+
+    def update_table(self, table: bigquery.Table, _fields: Sequence[str], **_more: Any) -> bigquery.Table:
+        return table
 
     def test_iam_permissions(self, table: str, permissions: Sequence[str], **_more: Any) -> dict[str, Any]:
         name = table.removeprefix("p.d.")
         self.asked.append(name)
-        if self.error is not None:
-            raise self.error
+        self.fail_if_told("test_iam_permissions")
         readable = {"etag": "ACAB", "permissions": ["bigquery.tables.get"]}
         return {"permissions": list(permissions)} if name in self.writable else readable
 
@@ -198,9 +165,9 @@ class Several(OneTable):
 def test_a_dataset_is_refused_where_this_identity_may_write_to_none_of_its_tables(
     process: str, there: str, writable: str, waits: bool
 ) -> None:
-    client: Any = Several(*there.split())
+    client = Several(*there.split())
     client.writable = writable.split()
-    tables = BigQueryTables(client, "p", "d")
+    tables = tables_of(client)
     if process == "running":
         for name in there.split():
             tables.ensure(table_definition(a_header(name)))
@@ -214,22 +181,23 @@ def test_a_dataset_is_refused_where_this_identity_may_write_to_none_of_its_table
         assert not {"view", "foreign"} & set(client.asked)
 
 
-@pytest.mark.parametrize(("kind", "waits"), [(exceptions.Forbidden, True), (exceptions.NotFound, True)])
-def test_who_may_not_even_ask_for_its_rights_has_none(kind: Any, waits: bool) -> None:
-    client: Any = Several("planes", "airports")
-    client.error = kind("Access Denied")
-    with pytest.raises(DatasetRefusedError):
-        BigQueryTables(client, "p", "d").check_rights(PLANES)
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [
+        (exceptions.Forbidden, DatasetRefusedError),
+        (exceptions.NotFound, DatasetRefusedError),
+        (exceptions.ServiceUnavailable, TransientError),
+    ],
+)
+def test_who_may_not_even_ask_for_its_rights_has_none_and_without_an_answer_none_are_guessed(
+    kind: Any, raised: type[Exception]
+) -> None:
+    client = Several("planes", "airports")
+    client.errors["test_iam_permissions"] = kind("away")
+    with pytest.raises(raised) as found:
+        tables_of(client).check_rights(PLANES)
 
-
-def test_rights_that_nobody_tells_are_not_guessed() -> None:
-    client: Any = Several("planes", "airports")
-    unavailable: Any = exceptions.ServiceUnavailable  # untyped
-    client.error = unavailable("away")
-    with pytest.raises(TransientError, match="away") as raised:
-        BigQueryTables(client, "p", "d").check_rights(PLANES)
-
-    assert type(raised.value) is TransientError
+    assert type(found.value) is raised
 
 
 def test_of_rights_is_asked_for_four_tables_at_most_and_twice_a_minute() -> None:
@@ -248,16 +216,15 @@ def test_of_rights_is_asked_for_four_tables_at_most_and_twice_a_minute() -> None
 
 
 def test_tables_of_a_dataset_that_the_tables_file_names_never_stop_the_others() -> None:
-    client: Any = Several("planes")
-    BigQueryTables(client, "p", "d").check_rights(replace(PLANES, dataset="named"))
+    client = Several("planes")
+    tables_of(client).check_rights(replace(PLANES, dataset="named"))
 
     assert client.asked == []
 
 
 def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
-    client: Any = OneTable()
     with pytest.raises(PoisonRecordError) as raised:
-        BigQueryTables(client, "p", "d").ensure(table_definition(a_header(key=("name",))))
+        tables_of(FakeBigQuery(planes())).ensure(table_definition(a_header(key=("name",))))
 
     assert raised.value.reason is Reason.SCHEMA_CONFLICT
     assert "drop or rename it in BigQuery" in raised.value.detail
@@ -487,27 +454,12 @@ def test_a_query_that_has_failed_is_run_again_under_another_name() -> None:
     assert len(client.statements) == 2
 
 
-class Nothing:
-    """A client of a project that has a dataset, or none."""
-
-    def __init__(self, *, dataset: bool) -> None:
-        self._dataset = dataset
-
-    def get_table(self, path: str, **_more: Any) -> bigquery.Table:
-        raise exceptions.NotFound(path)  # type: ignore[no-untyped-call]
-
-    def get_dataset(self, path: str, **_more: Any) -> bigquery.Dataset:
-        if not self._dataset:
-            raise exceptions.NotFound(path)  # type: ignore[no-untyped-call]
-        return bigquery.Dataset(path)
-
-
 @pytest.mark.parametrize(
     ("dataset", "told"),
     [(True, "there is no table p.d.planes"), (False, "dataset p.d does not exist .BIGQUERY_DATASET")],
 )
 def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: bool, told: str) -> None:
-    client: Any = Nothing(dataset=dataset)
+    client: Any = FakeBigQuery(**({} if dataset else {"get_dataset": NOT_FOUND("d")}))
     with pytest.raises(MisconfiguredError, match=told):
         BigQueryMirrorRows(MirrorQueries(client), "p", "d", Stop()).find("planes")
     with pytest.raises(MisconfiguredError, match=told):
@@ -517,7 +469,8 @@ def test_a_mirror_that_is_not_there_is_told_from_a_dataset_that_is_not(dataset: 
 def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sink_task, "open_client", lambda _project, _host: OneTable())
+    tables = [planes() | {"tableReference": resource(f"planes_{number}")["tableReference"]} for number in range(3)]
+    monkeypatch.setattr(sink_task, "open_client", lambda _project, _host: FakeBigQuery(*tables))
     nowhere = "127.0.0.1:1"
     options = SinkOptions(
         subscription="projects/p/subscriptions/s",
@@ -528,12 +481,11 @@ def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
         pubsub_emulator_host=nowhere,
         bigquery_storage_emulator_host=nowhere,
     )
-    taken: queue.Queue[Report] = queue.Queue()
-    with listening(taken.put) as driver:
-        tables = sink_task._composed(os.getpid(), replace(options, driver=driver)).ports.tables
+    with heard() as (driver, taken):
+        made = sink_task._composed(os.getpid(), replace(options, driver=driver)).ports.tables
         for _ in range(2):
             for number in range(3):
-                tables.ensure(replace(PLANES, name=f"planes_{number}"))
+                made.ensure(replace(PLANES, name=f"planes_{number}"))
 
     assert [taken.get_nowait() for _ in range(taken.qsize())] == [Report()] * 3
 

@@ -4,8 +4,7 @@ The client here does what the REST reference says of a dataset's defaults; the s
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults, expiring
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.core.schema.tables import table_definition
+from services.cdc_consumer.core.schema.tables import TableDefinition, table_definition
 from services.cdc_consumer.ports import TableTroubleError
 from shared.contracts.errors import TransientError
-from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_header
+from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery
+from tests.unit.cdc_consumer.decoded import history_of, in_mode, mirror_of
 
 NAMED = table_definition(a_header(key=("name",)))
 DAY = 86_400_000
@@ -29,64 +28,23 @@ DEFAULTS = {
     "defaultPartitionExpirationMs": str(30 * DAY),
     "defaultCollation": "und:ci",
 }
-PATCHED = {"expires": "expirationTime", "time_partitioning": "timePartitioning"}
 
 
-class Giving:
+class Giving(FakeBigQuery):
     """A client of a dataset that gives its tables an expiry and a collation."""
 
-    def __init__(self, defaults: Mapping[str, str] = DEFAULTS, *, billing: bool = True) -> None:
-        self._defaults = dict(defaults)
-        self._billing = billing
+    def __init__(self, **errors: Exception) -> None:
+        super().__init__(defaults=DEFAULTS, **errors)
         self.away = 0
         """So many changes of a table are answered with 503."""
         self.away_for = ""
         """The table or view of which every change is."""
-        self.tables: dict[str, dict[str, Any]] = {}
 
-    def get_dataset(self, path: str, **_more: Any) -> bigquery.Dataset:
-        project, dataset = path.split(".")
-        return bigquery.Dataset.from_api_repr(
-            {"datasetReference": {"projectId": project, "datasetId": dataset}, **self._defaults}
-        )
-
-    def get_table(self, path: object, **_more: Any) -> bigquery.Table:
-        name = str(path).rpartition(".")[2]
-        if name not in self.tables:
-            raise exceptions.NotFound("no table")  # type: ignore[no-untyped-call]
-        return bigquery.Table.from_api_repr(deepcopy(self.tables[name]))
-
-    def create_table(self, table: bigquery.Table, **_more: Any) -> bigquery.Table:
-        made = deepcopy(table.to_api_repr())
-        made["type"] = "VIEW" if "view" in made else "TABLE"
-        collation = made.setdefault("defaultCollation", self._defaults.get("defaultCollation", ""))
-        for field in made.get("schema", {}).get("fields", ()):
-            if field["type"] == "STRING" and collation:
-                field.setdefault("collation", collation)
-        by_partition = self._defaults.get("defaultPartitionExpirationMs")
-        if "timePartitioning" in made and by_partition:
-            made["timePartitioning"].setdefault("expirationMs", by_partition)
-        elif after := self._defaults.get("defaultTableExpirationMs"):
-            made.setdefault("expirationTime", str(int(time.time() * 1_000) + int(after)))
-        made["creationTime"] = str(int(time.time() * 1_000))
-        self.tables[table.table_id] = made
-        return bigquery.Table.from_api_repr(deepcopy(made))
-
-    def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
-        if self.away:
-            self.away -= 1
+    def update_table(self, table: bigquery.Table, fields: Sequence[str], **more: Any) -> bigquery.Table:
+        if self.away or table.table_id == self.away_for:
+            self.away = max(0, self.away - 1)
             raise exceptions.ServiceUnavailable("away")  # type: ignore[no-untyped-call]
-        if table.table_id == self.away_for:
-            raise exceptions.ServiceUnavailable("away")  # type: ignore[no-untyped-call]
-        if not self._billing:
-            raise exceptions.Forbidden("Billing has not been enabled")  # type: ignore[no-untyped-call]
-        patch = deepcopy(table.to_api_repr())
-        for name in fields:
-            self.tables[table.table_id][PATCHED[name]] = patch[PATCHED[name]]
-        return bigquery.Table.from_api_repr(deepcopy(self.tables[table.table_id]))
-
-    def called(self, name: str) -> bigquery.Table:
-        return bigquery.Table.from_api_repr(self.tables[name])
+        return super().update_table(table, fields, **more)
 
 
 def ensured(client: Any, *definitions: Any) -> None:
@@ -97,11 +55,9 @@ def ensured(client: Any, *definitions: Any) -> None:
 
 def test_what_is_made_neither_expires_nor_mixes_keys_that_differ_in_case() -> None:
     client = Giving()
-    both = destinations(a_header(key=("name",)), Plan(read_tables_file('[defaults]\nmode = "both"')))
-    assert both is not None
-    assert both.history is not None
-    assert both.mirror is not None
-    ensured(client, both.mirror, both.history)
+    header, both = a_header(key=("name",)), in_mode("both")
+    history = history_of(both, header)
+    ensured(client, mirror_of(both, header), history)
 
     assert len(client.tables) == 3, "a mirror, a history and its view"
     for name in client.tables:
@@ -109,11 +65,12 @@ def test_what_is_made_neither_expires_nor_mixes_keys_that_differ_in_case() -> No
         assert table.expires is None
         assert table.time_partitioning is None or table.time_partitioning.expiration_ms is None
         assert not any("collation" in field.to_api_repr() for field in table.schema)
-    assert client.called(both.history.name).time_partitioning is not None
+    assert client.called(history.name).time_partitioning is not None
 
 
 def test_what_cannot_be_made_to_last_is_reported_at_its_making_and_in_each_process() -> None:
-    client = Giving(billing=False)
+    forbidden: Any = exceptions.Forbidden  # untyped
+    client = Giving(update_table=forbidden("Billing has not been enabled"))
     with capture_logs() as logs:
         ensured(client, NAMED)
         ensured(client, NAMED)
@@ -123,13 +80,15 @@ def test_what_cannot_be_made_to_last_is_reported_at_its_making_and_in_each_proce
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-@pytest.mark.parametrize("mode", ["mirror", "history"])
-def test_a_table_whose_making_was_cut_off_is_made_to_last_by_the_next_attempt(process: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    "definition",
+    [mirror_of("", a_header(key=("name",))), history_of(in_mode("history"), a_header(key=("name",)))],
+    ids=["mirror", "history"],
+)
+def test_a_table_whose_making_was_cut_off_is_made_to_last_by_the_next_attempt(
+    process: str, definition: TableDefinition
+) -> None:
     client: Any = Giving()
-    both = destinations(a_header(key=("name",)), Plan(read_tables_file(f'[defaults]\nmode = "{mode}"')))
-    assert both is not None
-    definition = both.mirror or both.history
-    assert definition is not None
     tables = BigQueryTables(client, "p", "d")
     client.away = 1
     with pytest.raises(TransientError):
@@ -146,19 +105,17 @@ def test_a_table_whose_making_was_cut_off_is_made_to_last_by_the_next_attempt(pr
 @pytest.mark.parametrize("process", ["the same", "another"])
 def test_a_view_that_could_not_be_made_to_last_holds_nothing_up_and_lasts_from_the_next_change_on(process: str) -> None:
     client: Any = Giving()
-    both = destinations(a_header(), Plan(read_tables_file('[defaults]\nmode = "history"')))
-    assert both is not None
-    assert both.history is not None
+    history = history_of(in_mode("history"), a_header())
     tables = BigQueryTables(client, "p", "d")
     client.away_for = "planes_history"
     with capture_logs() as logs:
         for _ in range(2):
-            tables.ensure(both.history)
+            tables.ensure(history)
             assert expiring(client.called("planes_history")) == ["expires"]
     assert [line["error"] for line in logs if line["event"] == "table_expires"] == ["away", "away"]
     client.away_for = ""
     tables = tables if process == "the same" else BigQueryTables(client, "p", "d")
-    tables.ensure(both.history)
+    tables.ensure(history)
 
     assert not any(expiring(client.called(name)) for name in client.tables)
 
@@ -195,4 +152,4 @@ def test_the_defaults_of_a_dataset_are_named_as_bq_names_them() -> None:
         "default_partition_expiration": "30 days",
         "default_collation": "und:ci",
     }
-    assert dataset_defaults(Giving({}).get_dataset("p.d")) == {}
+    assert dataset_defaults(FakeBigQuery().get_dataset("p.d")) == {}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions
-from google.cloud import bigquery
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, dead_lettered
@@ -18,19 +17,20 @@ from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import MirrorTable, RowCount
 from shared.contracts.mirrors import MIRROR_OF
-from shared.contracts.row_id import ordered_table, ordering_key
+from shared.contracts.row_id import ordering_key
 from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_change, a_header, a_message
-from tests.fakes.effects import CrashError, Effects
-from tests.unit.cdc_consumer.world import AIRPORTS, NOW, World
+from tests.fakes.effects import Effects
+from tests.unit.cdc_consumer.bigquery_client import FakeBigQuery, resource
+from tests.unit.cdc_consumer.world import AIRPORTS, NOW, World, killed_anywhere
 
 SINCE = NOW // 1_000
 UNFIT = a_message(a_change(7, seats="many"))
 
 
-def a_world(effects: Effects | None = None, tables_file: str = "") -> World:
+def a_world(effects: Effects | None = None) -> World:
     """Return one that has mirrors already."""
-    world = World(tables_file=tables_file)
+    world = World()
     world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
     if effects is not None:
         world.effects = effects
@@ -54,32 +54,23 @@ def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked
 
 
 def test_killed_anywhere_it_is_said_before_any_ack() -> None:
-    for crash in range(20):
-        world = a_world(Effects(crash_before=crash))
-        try:
-            world.apply(UNFIT)
-        except CrashError:
-            acked = any(effect.startswith("ack") for effect in world.effects.done)
-            assert "planes" in world.tables.dead_letters or not acked
-        else:
-            return
-    pytest.fail("it never got to its end")
+    for world, acked in killed_anywhere(a_world, UNFIT):
+        assert "planes" in world.tables.dead_letters or not acked
 
 
-@pytest.mark.parametrize("key", [ordering_key("planes", 3), "planes/snapshot-3"])
-def test_a_message_that_cannot_be_read_is_of_the_table_that_its_ordering_key_names(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "tables"),
+    [
+        (ordering_key("planes", 3), {"planes"}),
+        ("planes/snapshot-3", {"planes"}),
+        pytest.param("", set(), id="of a message without one nobody knows the table"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_of_the_table_that_its_ordering_key_names(key: str, tables: set[str]) -> None:
     world = a_world()
-    world.apply(unread(key))
 
-    assert world.tables.dead_letters == {"planes": SINCE}
-
-
-def test_of_a_message_without_an_ordering_key_nobody_knows_the_table() -> None:
-    world = a_world()
-    assert world.apply(unread("")).acked == 1
-
-    assert world.tables.dead_letters == {}
-    assert ordered_table("") == ""
+    assert world.apply(unread(key)).acked == 1
+    assert world.tables.dead_letters == dict.fromkeys(tables, SINCE)
 
 
 def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before() -> None:
@@ -113,22 +104,9 @@ def test_a_mirror_that_is_refused_for_now_keeps_the_message_until_it_is_labelled
     assert world.tables.dead_letters == {"planes": SINCE}
 
 
-class OneMirror:
-    """A client of one mirror; ``get`` and ``update`` are what it answers to these calls instead, if anything."""
-
-    def __init__(self, get: Exception | None = None, update: Exception | None = None) -> None:
-        self._get, self._update = get, update
-
-    def get_table(self, _table: object, **_more: object) -> bigquery.Table:
-        if self._get is not None:
-            raise self._get
-        reference = {"projectId": "p", "datasetId": "d", "tableId": "planes"}
-        return bigquery.Table.from_api_repr({"tableReference": reference, "labels": {MIRROR_OF: "x"}})
-
-    def update_table(self, table: bigquery.Table, _fields: object, **_more: object) -> bigquery.Table:
-        if self._update is not None:
-            raise self._update
-        return table
+def of_one_mirror(**errors: Exception) -> FakeBigQuery:
+    """Return a client of one mirror, some calls of which fail."""
+    return FakeBigQuery(resource("planes", labels={MIRROR_OF: "x"}), **errors)
 
 
 def refusal(kind: Callable[[str], Exception]) -> Exception:
@@ -138,14 +116,14 @@ def refusal(kind: Callable[[str], Exception]) -> Exception:
 @pytest.mark.parametrize(
     ("client", "waits"),
     [
-        (OneMirror(), ""),
-        (OneMirror(get=refusal(exceptions.Forbidden)), "the words of BigQuery"),
-        (OneMirror(get=refusal(exceptions.BadRequest)), "the words of BigQuery"),
-        (OneMirror(update=refusal(exceptions.PreconditionFailed)), "altered by others all the time"),
-        (OneMirror(update=refusal(exceptions.Conflict)), "altered by others all the time"),
-        (OneMirror(update=refusal(exceptions.BadRequest)), "the words of BigQuery"),
-        (OneMirror(update=refusal(exceptions.Forbidden)), ""),
-        (OneMirror(get=refusal(exceptions.NotFound)), ""),
+        (of_one_mirror(), ""),
+        (of_one_mirror(get_table=refusal(exceptions.Forbidden)), "the words of BigQuery"),
+        (of_one_mirror(get_table=refusal(exceptions.BadRequest)), "the words of BigQuery"),
+        (of_one_mirror(update_table=refusal(exceptions.PreconditionFailed)), "altered by others all the time"),
+        (of_one_mirror(update_table=refusal(exceptions.Conflict)), "altered by others all the time"),
+        (of_one_mirror(update_table=refusal(exceptions.BadRequest)), "the words of BigQuery"),
+        (of_one_mirror(update_table=refusal(exceptions.Forbidden)), ""),
+        (of_one_mirror(get_table=refusal(exceptions.NotFound)), ""),
     ],
 )
 def test_only_a_right_to_label_that_is_missing_lets_the_message_go_without_a_label(client: Any, waits: str) -> None:
