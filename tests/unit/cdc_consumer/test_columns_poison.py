@@ -62,16 +62,6 @@ def test_what_is_no_change_batch_is_kept_with_what_is_wrong_with_it(junk: bytes,
     assert why in poison.detail
 
 
-def test_a_message_of_a_newer_format_is_no_poison_and_its_neighbours_are_applied() -> None:
-    decoded = decode(batch_of([upsert(1)]), batch_of([upsert(1)]).replace(b'"format":1', b'"format":3'))
-
-    assert not decoded.poison
-    assert [row[MESSAGE] for row in rows(decoded)] == [0]
-    (waits,) = decoded.waiting.values()
-    assert (list(decoded.waiting), waits.source, waits.table) == ([1], "spanner", "orders")
-    assert "wire format 3" in str(waits.why)
-
-
 def test_a_wrong_header_poisons_each_change_alone_so_that_each_can_be_replayed_alone() -> None:
     keyless = header_of(key=())
     array = header_of({"id": "INT64", "tags": "ARRAY<ARRAY<STRING>>"})
@@ -193,51 +183,36 @@ def test_a_letters_texts_are_cut_so_that_it_can_always_be_published() -> None:
     assert max(len(text) for text in (poison.key, poison.sequence, poison.detail)) <= 1024
 
 
-@pytest.mark.parametrize(("origin", "refused"), [("stream", False), ("replay", True)])
-def test_an_upsert_not_from_the_stream_and_older_than_46_hours_is_too_old(origin: Origin, refused: bool) -> None:
+REPLAY, FORCED = {"replay_of": "letter"}, {"replay_forced": "true"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "attributes", "refused"),
+    [
+        ("stream", {}, False),
+        ("stream", REPLAY, True),
+        ("snapshot", REPLAY, True),
+        ("replay", {}, True),
+        ("stream", REPLAY | FORCED, False),
+        ("snapshot", REPLAY | FORCED, False),
+        pytest.param("replay", FORCED, True, id="only a replay can be forced"),
+    ],
+)
+def test_an_upsert_of_more_than_46_hours_ago_is_too_old_if_it_is_replayed_and_that_is_not_forced(
+    origin: Origin, attributes: Mapping[str, str], refused: bool
+) -> None:
     data = batch_of([upsert(1), delete(2)], header_of(origin=origin))
+    messages = messages_of(data, batch_of([upsert(3)]), attributes=[attributes, REPLAY])
     limit = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1)) * 1_000)
     assert timedelta(hours=46) == SAFE_AGE
 
-    assert not decode(data, now=limit).poison
-    decoded = decode(data, now=Nanoseconds(limit + 1_000))
+    assert not decode_messages(messages, limit).poison
+    decoded = decode_messages(messages, Nanoseconds(limit + 1_000))
 
-    assert [(each.change, each.reason) for each in decoded.poison] == [(0, Reason.TOO_OLD_TO_BE_SAFE)] * refused
+    beside = (1, 0, Reason.TOO_OLD_TO_BE_SAFE)
+    found = [(each.message, each.change, each.reason) for each in decoded.poison]
+    assert found == [(0, 0, Reason.TOO_OLD_TO_BE_SAFE)] * refused + [beside]
     assert [row["id"] for row in rows(decoded)] == ([2] if refused else [1, 2])
-
-
-@pytest.mark.parametrize("origin", ["stream", "snapshot"])
-@pytest.mark.parametrize("forced", [True, False])
-def test_a_forced_replay_is_never_too_old_and_what_stands_beside_it_is(origin: Origin, forced: bool) -> None:
-    data = batch_of([upsert(1)], header_of(origin=origin))
-    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
-    replayed = {"table": "orders", "replay_of": "letter"}
-    messages = messages_of(
-        data, data, attributes=[replayed | {"replay_forced": "true"} if forced else replayed, replayed]
-    )
-    decoded = decode_messages(messages, late)
-
-    refused = [1] if forced else [0, 1]
-    assert [(each.message, each.reason) for each in decoded.poison] == [(n, Reason.TOO_OLD_TO_BE_SAFE) for n in refused]
-    assert len(rows(decoded)) == forced
-
-
-def test_only_a_replay_can_be_forced() -> None:
-    data = batch_of([upsert(1)], header_of(origin="replay"))
-    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
-    decoded = decode_messages(messages_of(data, attributes=[{"replay_forced": "true"}]), late)
-
-    assert [each.reason for each in decoded.poison] == [Reason.TOO_OLD_TO_BE_SAFE]
-
-
-def test_a_replayed_change_is_no_change_of_the_stream_any_more() -> None:
-    data = batch_of([upsert(1), delete(2)])
-    late = Nanoseconds((COMMITTED_MICROS + SAFE_AGE // timedelta(microseconds=1) + 1) * 1_000)
-    messages = messages_of(data, data, attributes=[{"table": "orders"}, {"table": "orders", "replay_of": "letter"}])
-    decoded = decode_messages(messages, late)
-
-    assert [(each.message, each.change, each.reason) for each in decoded.poison] == [(1, 0, Reason.TOO_OLD_TO_BE_SAFE)]
-    assert [row["id"] for row in rows(decoded)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize("captured", ["OLD_AND_NEW_VALUES", "NEW_VALUES"])

@@ -25,15 +25,10 @@ from tests.unit.cdc_consumer.wire import (
         ("BOOL", '"true"', "not a JSON boolean"),
         ("BOOL", "1", "not a JSON boolean"),
         ("INT64", '"0x10"', "not a whole number of 64 bits"),
-        ("INT64", '"+5"', "not a whole number of 64 bits"),
-        ("INT64", '" 5"', "not a whole number of 64 bits"),
-        ("INT64", '"9223372036854775808"', "not a whole number of 64 bits"),
         ("INT64", "9223372036854775808", "not a whole number of 64 bits"),
         ("INT64", "1e3", "not a JSON string"),
-        ("INT64", "1.0", "not a JSON string"),
         ("INT64", "true", "not a JSON string"),
         ("FLOAT64", "1e400", "neither a JSON number of 64 bits"),
-        ("FLOAT64", '"1.5"', "neither a JSON number of 64 bits"),
         ("FLOAT64", '"nan"', "neither a JSON number of 64 bits"),
         ("FLOAT64", "true", "neither a JSON number of 64 bits"),
         ("TIME", "[" * 700 + "]" * 700, "nested too deeply"),  # a type that is not known
@@ -41,57 +36,11 @@ from tests.unit.cdc_consumer.wire import (
         ("NUMERIC", "1.5", "not a JSON string"),
         ("STRING", "5", "not a JSON string"),
         ("STRING", '{"a":1}', "not a JSON string"),
-        ("STRING", '["a"]', "not a JSON string"),
         ("BYTES", '"YQ"', "not base64"),
         ("DATE", '"0000-12-31"', "not a date from 0001-01-01 to 9999-12-31"),
         ("TIMESTAMP", '"2024-01-01"', "not an RFC 3339 timestamp"),
         ("JSON", '"{"', "not a JSON text"),
         ("JSON", '{"a":1}', "not a JSON string"),
-    ],
-)
-def test_a_value_that_does_not_fit_names_column_type_and_limit(kind: str, text: str, detail: str) -> None:
-    poison = poison_of_value(kind, text)
-    assert poison.reason is Reason.VALUE_DOES_NOT_FIT
-    assert poison.detail.startswith(f"column c of type {kind}: {detail}")
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        ("INT64", "5", 5),
-        ("INT64", "-9223372036854775808", -(2**63)),
-        ("INT64", "9007199254740993", 9_007_199_254_740_993),
-        ("NUMERIC", "12345678901234567890123456789", "12345678901234567890123456789"),
-        ("FLOAT64", "5", 5.0),
-        ("FLOAT64", "1e-400", 0.0),
-        ("FLOAT64", '"Infinity"', float("inf")),
-        ("FLOAT64", '"-Infinity"', float("-inf")),
-        ("FLOAT64", "0.1", 0.1),
-        # As a JSONB writes them, which Spanner's PostgreSQL dialect has its records in.
-        ("FLOAT64", "1" + "0" * 300, 1e300),
-        ("FLOAT64", "0." + "0" * 323 + "5", 5e-324),
-        ("FLOAT64", "-0.0", -0.0),
-        ("TIME", '"10:00:00"', "10:00:00"),
-        ("TIME", "true", "true"),
-        ("TIME", "12345678901234567890.123", "12345678901234567890.123"),
-        ("TIME", '{"a" : [1, "é\\n"], "b":null}', '{"a":[1,"\\u00e9\\n"],"b":null}'),
-        ("STRUCT", '["1", 2]', '["1",2]'),
-        ("STRING", '"\\ud83d\\ude00\\u0000\\n"', "😀\0\n"),
-        ("STRING", '"2024-01-01T00:00:00Z"', "2024-01-01T00:00:00Z"),
-    ],
-)
-def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too(
-    kind: str, text: str, value: object
-) -> None:
-    changes = [upsert(key, f'{{"c":{text}}}' if key == 20 else "{}") for key in range(40)]
-    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind}))
-    assert not decoded.poison
-    assert [row["c"] for row in rows(decoded)] == [None] * 20 + [value] + [None] * 19
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "detail"),
-    [
         ("ARRAY<INT64>", '["1",null]', "an element is NULL, which a BigQuery array cannot hold"),
         ("ARRAY<STRING>", "[null]", "an element is NULL, which a BigQuery array cannot hold"),
         ("ARRAY<BOOL>", "[true,null]", "an element is NULL, which a BigQuery array cannot hold"),
@@ -100,7 +49,6 @@ def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too
         ("ARRAY<INT64>", '["1","NULL"]', "an element is not a whole number of 64 bits"),
         ("ARRAY<INT64>", "[1.5]", "an element is not a JSON string"),
         ("ARRAY<BOOL>", '[true,"true"]', "an element is not a JSON boolean"),
-        ("ARRAY<STRING>", "[5]", "an element is not a JSON string"),
         ("ARRAY<STRING>", '[["a"]]', "an element is not a JSON string"),
         ("ARRAY<STRING>", '"a"', "not a JSON array"),
         ("ARRAY<STRING>", '{"0":"a"}', "not a JSON array"),
@@ -120,7 +68,7 @@ def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too
         ("ARRAY<TIME>", '["10:00", null]', "an element is NULL, which a BigQuery array cannot hold"),
     ],
 )
-def test_an_array_that_its_column_cannot_hold_is_poison_that_names_it(kind: str, text: str, detail: str) -> None:
+def test_a_value_that_does_not_fit_names_column_type_and_limit(kind: str, text: str, detail: str) -> None:
     poison = poison_of_value(kind, text)
     assert poison.reason is Reason.VALUE_DOES_NOT_FIT
     assert poison.detail.startswith(f"column c of type {kind}: {detail}")
@@ -129,19 +77,37 @@ def test_an_array_that_its_column_cannot_hold_is_poison_that_names_it(kind: str,
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        ("ARRAY<INT64>", '[1, "2", -3]', [1, 2, -3]),
+        ("INT64", "9007199254740993", 9_007_199_254_740_993),
+        ("NUMERIC", "12345678901234567890123456789", "12345678901234567890123456789"),
+        ("FLOAT64", "1e-400", 0.0),
+        # As a JSONB writes them, which Spanner's PostgreSQL dialect has its records in.
+        ("FLOAT64", "1" + "0" * 300, 1e300),
+        ("FLOAT64", "0." + "0" * 323 + "5", 5e-324),
+        ("TIME", "12345678901234567890.123", "12345678901234567890.123"),
+        ("TIME", '{"a" : [1, "é\\n"], "b":null}', '{"a":[1,"\\u00e9\\n"],"b":null}'),
+        ("STRUCT", '["1", 2]', '["1",2]'),
+        ("STRING", '"\\ud83d\\ude00\\u0000\\n"', "😀\0\n"),
+    ],
+)
+def test_what_the_fast_way_cannot_take_is_applied_exactly_and_its_neighbours_too(
+    kind: str, text: str, value: object
+) -> None:
+    changes = [upsert(key, f'{{"c":{text}}}' if key == 20 else "{}") for key in range(40)]
+    decoded = decode_changes(changes, header_of({"id": "INT64", "c": kind}))
+    assert not decoded.poison
+    assert [row["c"] for row in rows(decoded)] == [None] * 20 + [value] + [None] * 19
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
         ("ARRAY<ENUM>", '[1, "2", -3]', [1, 2, -3]),
-        ("ARRAY<PROTO>", '["CAU=", ""]', [b"\x08\x05", b""]),
         ("ARRAY<TIME>", '["10:00", 5, {"b" :[ 1.50, null]}, "x"]', ["10:00", "5", '{"b":[1.50,null]}', "x"]),
         ("ARRAY<NUMERIC>", '["1.10", 5]', ["1.10", "5"]),
         ("ARRAY<PG_NUMERIC>", '["NaN", 5]', ["NaN", "5"]),
-        ("ARRAY<FLOAT64>", '["Infinity",1,2.5]', [math.inf, 1.0, 2.5]),
         ("ARRAY<FLOAT32>", '[ "-Infinity" , 1.1]', [-math.inf, 1.100000023841858]),
         ("ARRAY<STRING>", '["NaN", ",\\"NaN\\"", "[\\"NaN\\"", ""]', ["NaN", ',"NaN"', '["NaN"', ""]),
         ("ARRAY<JSON>", '["[null,\\"NaN\\"]", "null"]', ['[null,"NaN"]', "null"]),
-        ("ARRAY<BYTES>", '["AP9hYmM=", "", "YQ=="]', [b"\x00\xffabc", b"", b"a"]),
-        ("ARRAY<BOOL>", "[]", []),
-        ("ARRAY<DATE>", "null", None),
     ],
 )
 def test_an_array_is_its_elements_among_rows_of_every_other_kind(kind: str, text: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -10,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.core.schema.destinations import Destinations, Plan, destinations
-from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
+from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.core.types.arrays import json_arrays
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
-from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import microseconds
+from tests.unit.cdc_consumer.decoded import decode_changes, in_mode, mirror_of, planned, tables_of, wanted
 from tests.unit.cdc_consumer.wire import (
     AN_HOUR_LATER,
     COMMITTED_MICROS,
@@ -30,28 +30,13 @@ from tests.unit.cdc_consumer.wire import (
     upsert,
 )
 
-BOTH = '[defaults]\nmode = "both"\n'
+BOTH = in_mode("both")
+HISTORY = in_mode("history")
 SOFT = "[defaults]\nsoft_delete = true\n"
 
 
-def plan(text: str) -> Plan:
-    return Plan(read_tables_file(text), "mirror")
-
-
-def wanted(text: str, header: Header | None = None) -> Destinations:
-    found = destinations(header or header_of(), plan(text))
-    assert found is not None
-    return found
-
-
-def decoded(text: str, *changes: Change, header: Header | None = None) -> dict[str, TableChanges]:
-    found = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan(text))
-    assert found.poison == []
-    return {one.definition.identity: one for one in found.tables}
-
-
 def rows(text: str, *changes: Change, header: Header | None = None) -> list[dict[str, Any]]:
-    (table,) = decoded(text, *changes, header=header).values()
+    (table,) = tables_of(text, *changes, header=header).values()
     return table.rows.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -60,9 +45,8 @@ def with_old(change: Change, **old: object) -> Change:
 
 
 def test_a_table_has_the_dataset_and_name_that_the_file_gives_it() -> None:
-    mirror = wanted('[defaults]\nname = "m_{table}"\ndataset = "d_{schema}"', header_of(table="s.orders")).mirror
+    mirror = mirror_of('[defaults]\nname = "m_{table}"\ndataset = "d_{schema}"', header_of(table="s.orders"))
 
-    assert mirror is not None
     assert (mirror.dataset, mirror.name, mirror.identity) == ("d_s", "m_orders", "d_s.m_orders")
 
 
@@ -77,18 +61,11 @@ def test_a_mode_says_which_tables_there_are(mode: str, made: list[bool]) -> None
     found = wanted(f'[defaults]\nmode = "{mode}"\nsoft_delete = true\nmax_staleness = "1h"')
 
     assert [found.mirror is not None, found.history is not None] == made
+    assert [one.max_staleness for one in (found.mirror,) if one is not None] == [timedelta(hours=1)] * made[0]
     if found.history is not None:
-        assert found.history.name == "orders_changelog"
+        assert (found.history.name, found.history.instead_of) == ("orders_changelog", "" if made[0] else "orders")
         assert found.history.max_staleness is None
         assert "_millrace_deleted" not in [column.name for column in found.history.columns]
-
-
-def test_what_is_left_out_is_nowhere_and_counted() -> None:
-    messages = messages_of(batch_of([upsert(1), upsert(2)], header_of(table="tmp_a")), batch_of([upsert(1)]))
-    found = decode_messages(messages, AN_HOUR_LATER, plan('exclude = ["tmp_*"]'))
-
-    assert [one.definition.name for one in found.tables] == ["orders"]
-    assert (found.poison, found.left_out) == ([], {("tmp_a", "changes"): 2})
 
 
 def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:
@@ -100,7 +77,7 @@ def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:
         with_old(upsert(3, {"note": "c"}), Secret="s", note="before", x=1.50),
     ]
 
-    for one in decoded(text, *changes, header=header).values():
+    for one in tables_of(text, *changes, header=header).values():
         assert one.rows.column("note").to_pylist() == ["a", "b", "c"]
         assert not {"Secret", "_PARTITION_x"} & set(one.rows.schema.names)
         assert "s" not in str(one.rows.column("_millrace_old_values").to_pylist() if one.definition.append_only else "")
@@ -110,9 +87,7 @@ def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:
 def test_beside_ignored_columns_what_nobody_knows_is_poison_as_ever(count: int) -> None:
     header = header_of({"id": "INT64", "secret": "STRING", "note": "STRING"})
     changes = [upsert(n, {"secret": "s", "note": "n"}) for n in range(count)] + [upsert(99, {"nobody": "knows"})]
-    found = decode_messages(
-        messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan('[defaults]\nignored_columns = ["secret"]')
-    )
+    found = decode_changes(changes, header, '[defaults]\nignored_columns = ["secret"]')
 
     assert [(each.change, each.reason) for each in found.poison] == [(count, Reason.BAD_CHANGE)]
     assert found.tables[0].rows.num_rows == count
@@ -125,24 +100,15 @@ def test_all_columns_beside_the_key_may_be_ignored() -> None:
     assert "note" not in row
 
 
-def test_with_soft_delete_a_delete_is_an_upsert_that_says_so() -> None:
-    found = rows(SOFT, upsert(1, {"note": "a"}), delete(2))
-
-    assert [(row["id"], row["note"], row["_millrace_deleted"], row["_CHANGE_TYPE"]) for row in found] == [
-        (1, "a", False, "UPSERT"),
-        (2, None, True, "UPSERT"),
-    ]
-
-
 def test_a_soft_deleted_row_keeps_its_values_where_the_stream_has_them() -> None:
     header = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>"})
     gone = with_old(delete(1), note="last", tags=["t"])
-    found = decoded(SOFT.replace("soft", 'mode = "both"\nsoft'), upsert(2, {"note": "b"}), gone, header=header)
+    found = tables_of(SOFT.replace("soft", 'mode = "both"\nsoft'), upsert(2, {"note": "b"}), gone, header=header)
 
     mirror, history = (found[name].rows.to_pylist() for name in ("orders", "orders_changelog"))
-    assert [(row["note"], row["tags"], row["_millrace_deleted"]) for row in mirror] == [
-        ("b", None, False),
-        ("last", ["t"], True),
+    assert [(row["note"], row["tags"], row["_millrace_deleted"], row["_CHANGE_TYPE"]) for row in mirror] == [
+        ("b", None, False, "UPSERT"),
+        ("last", ["t"], True, "UPSERT"),
     ]
     assert [(row["note"], row["tags"]) for row in history] == [("b", None), (None, None)]
     assert [row["_millrace_old_values"] for row in history] == [None, '{"note": "last", "tags": ["t"]}']
@@ -153,7 +119,7 @@ def test_a_soft_delete_whose_last_values_do_not_fit_is_applied_without_them(last
     header = header_of({"id": "INT64", "note": "STRING", "tags": "ARRAY<STRING>"})
     gone, unfit = with_old(delete(1), note="last"), with_old(delete(2), **last)
     for text in (SOFT, SOFT.replace("soft", 'mode = "both"\nsoft')):
-        mirror = decoded(text, gone, unfit, header=header)["orders"].rows.to_pylist()
+        mirror = tables_of(text, gone, unfit, header=header)["orders"].rows.to_pylist()
         assert [(row["id"], row["note"], row["tags"], row["_millrace_deleted"]) for row in mirror] == [
             (1, "last", None, True),
             (2, None, None, True),
@@ -166,7 +132,7 @@ def test_with_soft_delete_a_delete_with_a_row_of_its_own_is_still_poison() -> No
         .replace(b'"rows":[null]', b'"rows":[{"note":"x"}]')
         .replace(b'"old":[null]', b'"old":[{"note":"y"}]')
     )
-    found = decode_messages(messages_of(wrong), AN_HOUR_LATER, plan(SOFT))
+    found = decode_messages(messages_of(wrong), AN_HOUR_LATER, planned(SOFT))
 
     assert [each.detail for each in found.poison] == ["a delete with a row"]
 
@@ -180,30 +146,22 @@ def test_a_history_has_a_row_for_every_change_and_says_where_it_comes_from() -> 
         "number_of_partitions_in_transaction": 2,
         "transaction_tag": "app=x",
         "is_system_transaction": False,
-        "reconstructed": True,
-        "mod_index": 0,
     }
+    first = structs.replace(upsert(1, {"note": "a"}), place=json.dumps(place | {"reconstructed": True, "mod_index": 0}))
     found = rows(
-        '[defaults]\nmode = "history"',
-        structs.replace(upsert(1, {"note": "a"}), place=json.dumps(place)),
+        HISTORY,
+        first,
         upsert(1, {"note": "b"}, sequence=2),
         structs.replace(delete(1, sequence="a/1"), mod_type="GARBAGE"),
     )
 
     assert [row["note"] for row in found] == ["a", "b", None]
-    assert found[0] == {
+    assert found[0] == {f"_metadata_spanner_{name}": value for name, value in place.items()} | {
         "id": 1,
         "note": "a",
         "_metadata_spanner_mod_type": "UPDATE",
         "_metadata_spanner_table_name": "orders",
         "_metadata_spanner_commit_timestamp": COMMITTED_MICROS,
-        "_metadata_spanner_server_transaction_id": "tx",
-        "_metadata_spanner_record_sequence": "00000002",
-        "_metadata_spanner_is_last_record_in_transaction_in_partition": True,
-        "_metadata_spanner_number_of_records_in_transaction": 3,
-        "_metadata_spanner_number_of_partitions_in_transaction": 2,
-        "_metadata_spanner_transaction_tag": "app=x",
-        "_metadata_spanner_is_system_transaction": False,
         "_metadata_big_query_commit_timestamp": microseconds(AN_HOUR_LATER),
         "_millrace_old_values": None,
         "_millrace_reconstructed": True,
@@ -221,34 +179,24 @@ def test_what_a_place_does_not_tell_in_its_type_is_null_and_its_neighbours_are_n
     odd: list[object] = [
         {"server_transaction_id": 7, "number_of_records_in_transaction": "x", "is_system_transaction": 1},
         ["no object"],
+        None,
+        {"number_of_records_in_transaction": 2**63},
         {"server_transaction_id": "last"},
     ]
     found = rows(
-        '[defaults]\nmode = "history"',
+        HISTORY,
         *(structs.replace(upsert(n), place=json.dumps(each)) for n, each in enumerate([*places, *odd])),
     )
 
     assert [row["_metadata_spanner_server_transaction_id"] for row in found] == [
-        *(f"t{n}" for n in range(count)), None, None, "last",
+        *(f"t{n}" for n in range(count)), None, None, None, None, "last",
     ]  # fmt: skip
-    assert found[count]["_metadata_spanner_number_of_records_in_transaction"] is None
+    assert [row["_metadata_spanner_number_of_records_in_transaction"] for row in found[count:]] == [None] * 5
     assert found[count]["_metadata_spanner_is_system_transaction"] is None
 
 
-@pytest.mark.parametrize("place", ["null", '{"number_of_records_in_transaction":9223372036854775808}'])
-def test_a_place_that_tells_nothing_usable_ends_no_process(place: str) -> None:
-    found = rows(
-        '[defaults]\nmode = "history"',
-        structs.replace(upsert(1), place=place),
-        structs.replace(upsert(2), place='{"server_transaction_id":"t"}'),
-    )
-
-    names = ("_metadata_spanner_number_of_records_in_transaction", "_metadata_spanner_server_transaction_id")
-    assert [[row[name] for name in names] for row in found] == [[None, None], [None, "t"]]
-
-
 def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> None:
-    found = decode_messages(messages_of(batch_of([upsert({"id": "x"}), upsert(1)])), AN_HOUR_LATER, plan(BOTH))
+    found = decode_changes([upsert({"id": "x"}), upsert(1)], text=BOTH)
 
     assert [each.reason for each in found.poison] == [Reason.VALUE_DOES_NOT_FIT]
     assert [one.rows.column("id").to_pylist() for one in found.tables] == [[1], [1]]
@@ -257,9 +205,8 @@ def test_a_change_that_a_mirror_cannot_take_is_no_row_of_a_history_either() -> N
 
 def test_an_old_replay_is_too_old_for_a_mirror_and_not_for_a_history_alone() -> None:
     old = upsert(1, committed="2023-01-02T03:04:05Z")
-    for text, poison in ((BOTH, 1), ('[defaults]\nmode = "history"', 0)):
-        replay = batch_of([old], header_of(origin="replay"))
-        assert len(decode_messages(messages_of(replay), AN_HOUR_LATER, plan(text)).poison) == poison
+    for text, poison in ((BOTH, 1), (HISTORY, 0)):
+        assert len(decode_changes([old], header_of(origin="replay"), text).poison) == poison
 
 
 @pytest.mark.parametrize("name", ["valid_from", "_metadata_spanner_mod_type", "Is_Current"])
@@ -274,13 +221,11 @@ def test_a_column_that_a_history_has_itself_is_a_bad_name(name: str) -> None:
 def test_an_array_written_as_json_may_hold_null() -> None:
     header = header_of({"id": "INT64", "Tags": "ARRAY<INT64>", "note": "STRING"})
     text = '[defaults]\njson_arrays = ["tags", "note"]'
-    mirror = wanted(text, header).mirror
-    assert mirror is not None
-    assert [column.type.bigquery for column in mirror.columns[:3]] == ["INT64", "JSON", "STRING"]
+    assert [column.type.bigquery for column in mirror_of(text, header).columns[:3]] == ["INT64", "JSON", "STRING"]
 
     found = rows(text, *(upsert(n, {"Tags": tags}) for n, tags in enumerate([["1", None], [], None])), header=header)
     assert [row["Tags"] for row in found] == ['["1",null]', "[]", None]
-    wrong = decode_messages(messages_of(batch_of([upsert(1, {"Tags": ["x"]})], header)), AN_HOUR_LATER, plan(text))
+    wrong = decode_changes([upsert(1, {"Tags": ["x"]})], header, text)
     assert [each.reason for each in wrong.poison] == [Reason.VALUE_DOES_NOT_FIT]
 
 
@@ -293,7 +238,7 @@ def test_a_table_whose_key_no_bigquery_key_holds_is_refused_or_has_a_history_alo
     key: Mapping[str, str], mode: str
 ) -> None:
     header = header_of({**key, "v": "INT64"}, key=tuple(key))
-    option = f'[defaults]\nmode = "{mode}"\n'
+    option = in_mode(mode)
     if mode == "history":
         assert wanted(option, header).unfit_key == "", "it was asked for"
     else:
@@ -308,15 +253,15 @@ def test_a_table_whose_key_no_bigquery_key_holds_is_refused_or_has_a_history_alo
         "INT64" if kind == "INT64" else "STRING" for kind in key.values()
     ]
     values = {name: "5" if kind == "INT64" else "P1Y" if kind == "INTERVAL" else "1.5" for name, kind in key.items()}
-    data = batch_of([upsert(values, {"v": "1"}), delete(values, sequence=2)], header)
-    decoded = decode_messages(messages_of(data), AN_HOUR_LATER, plan(f'{option}unfit_key = "history"'))
+    changes = [upsert(values, {"v": "1"}), delete(values, sequence=2)]
+    decoded = decode_changes(changes, header, f'{option}unfit_key = "history"')
     assert (decoded.poison, [len(table.rows) for table in decoded.tables]) == ([], [2])
     assert [table for table, _why in decoded.history_only] == ([] if mode == "history" else ["orders"])
 
 
 @pytest.mark.parametrize("kind", ["JSON", "PG_JSONB", "ARRAY<INT64>", "ARRAY<TIME>"])
 def test_a_key_by_which_no_query_tells_rows_apart_is_refused_whatever_is_kept(kind: str) -> None:
-    for option in ('[defaults]\nmode = "history"', '[defaults]\nunfit_key = "history"'):
+    for option in (HISTORY, '[defaults]\nunfit_key = "history"'):
         with pytest.raises(PoisonRecordError, match="rows cannot be told apart by it") as caught:
             wanted(option, header_of({"k": kind}, key=("k",)))
         assert caught.value.reason is Reason.KEY_NOT_REPRESENTABLE
@@ -333,7 +278,7 @@ def test_a_number_of_a_jsonb_that_bigquery_does_not_hold_is_refused_or_a_text() 
     changes = [upsert(1, {"doc": f"[{wide},1]", "docs": [wide], "plain": wide}), upsert(2, {"doc": "[1]"})]
 
     for option in ("", '[defaults]\njsonb_numbers = "refuse"'):
-        refused = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan(option))
+        refused = decode_changes(changes, header, option)
         assert [(each.change, each.reason) for each in refused.poison] == [(0, Reason.VALUE_DOES_NOT_FIT)]
         assert "jsonb_numbers" in refused.poison[0].detail
     text = '[tables.orders]\njsonb_numbers = "text"'
@@ -342,10 +287,8 @@ def test_a_number_of_a_jsonb_that_bigquery_does_not_hold_is_refused_or_a_text() 
         (f'["{wide}",1]', [f'"{wide}"'], wide),
         ("[1]", None, None),
     ]
-    mirror, before = wanted(text, header).mirror, wanted("", header).mirror
-    assert mirror is not None
-    assert before is not None
-    assert [column.type.bigquery for column in mirror.columns] == [column.type.bigquery for column in before.columns]
+    types, before = ([column.type.bigquery for column in mirror_of(each, header).columns] for each in (text, ""))
+    assert types == before
     as_json = f'{text}\njson_arrays = ["docs"]'
     assert [row["docs"] for row in rows(as_json, *changes, header=header)] == [f'["{wide}"]', None]
     assert wanted(text, header).of_unknown_type == ()

@@ -1,6 +1,5 @@
 """What somebody forged, or broke, does no lasting harm: it freezes no row and makes no healthy table look refused."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -12,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.commands.status import exit_code
-from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import Decoded, decode_messages
 from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.core.types.sequence_array import first_sections
@@ -20,13 +18,14 @@ from services.cdc_consumer.ports import Mirror
 from shared.contracts.change_batch import Change, Content, Header, Origin
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.reasons import Reason
-from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_change, a_header, a_message
+from tests.unit.cdc_consumer.decoded import in_mode, planned
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS
 from tests.unit.cdc_consumer.status_world import World as StatusWorld
 from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, header_of, messages_of, upsert
-from tests.unit.cdc_consumer.world import NOW, World
+from tests.unit.cdc_consumer.world import NOW, World, an_end
+from tests.unit.cdc_consumer.world import PUBLISHED as NOW_TIME
 
 PUBLISHED = AN_HOUR_LATER // 1_000
 DAY = timedelta(days=1) // timedelta(microseconds=1)
@@ -43,10 +42,10 @@ def decoded(
     *changes: Change, content: Content = "changes", origin: Origin = "stream", plan: str = "", replay: bool = False
 ) -> Decoded:
     header = msgspec.structs.replace(header_of(origin=origin), content=content, format=1 if content == "changes" else 2)
-    messages = messages_of(batch_of(changes, header), attributes=[{"replay_of": "x"} if replay else {}])
-    published = pa.array([datetime.fromtimestamp(PUBLISHED // 1_000_000, UTC)], pa.timestamp("us", tz="UTC"))
-    messages = messages.set_column(messages.schema.get_field_index("publish_time"), "publish_time", published)
-    return decode_messages(messages, AN_HOUR_LATER, Plan(read_tables_file(plan)))
+    published = datetime.fromtimestamp(PUBLISHED // 1_000_000, UTC)
+    attributes = [{"replay_of": "x"} if replay else {}]
+    messages = messages_of(batch_of(changes, header), attributes=attributes, published=published)
+    return decode_messages(messages, AN_HOUR_LATER, planned(plan))
 
 
 def reasons(found: Decoded) -> list[tuple[int | None, Reason]]:
@@ -67,7 +66,7 @@ def test_a_change_of_more_than_a_day_after_its_message_was_published_is_a_bad_se
         upsert(5, sequence="FFFFFFFFFFFFFFFF"),
         upsert(6, sequence=f"{BOUND:x}/FFFFFFFFFFFFFFFF"),
     ]
-    found = decoded(*changes, origin=origin, replay=replay, plan=f'[defaults]\nmode = "{mode}"')
+    found = decoded(*changes, origin=origin, replay=replay, plan=in_mode(mode))
 
     assert reasons(found) == [(change, Reason.BAD_SEQUENCE) for change in (1, 2, 3, 4)]
     assert all("more than a day after its message was published" in each.detail for each in found.poison)
@@ -89,11 +88,9 @@ def test_no_clock_of_the_consumer_decides() -> None:
     """Its own may be wrong by years: what was published when is said by Pub/Sub."""
     world = World()
     world.clock.pass_time(timedelta(days=-4_000))
-    published = datetime.fromtimestamp(NOW / 1e9, UTC)
-    committed = format_timestamp(NOW)
-    message = a_message(upsert(1, '{"name":"a"}', sequence=NOW // 1_000, committed=committed))
+    message = a_message(upsert(1, '{"name":"a"}', sequence=NOW // 1_000, committed=format_timestamp(NOW)))
 
-    assert world.apply({**message, "publish_time": published}).dead_letters == {}
+    assert world.apply({**message, "publish_time": NOW_TIME}).dead_letters == {}
     assert world.names() == {1: "a"}
 
 
@@ -112,17 +109,12 @@ def test_the_first_section_of_a_whole_column_is_that_of_each(texts: list[str]) -
 def test_the_end_of_a_snapshot_of_a_time_to_come_is_a_dead_letter_and_is_not_believed(
     since: int, age: timedelta
 ) -> None:
-    def an_end(since: int, age: timedelta) -> Mapping[str, object]:
-        complete = str(four_sections(since))
-        message = a_message(header=msgspec.structs.replace(a_header(), origin="snapshot", complete_since=complete))
-        return {**message, "publish_time": datetime.fromtimestamp(NOW / 1e9, UTC) - age}
-
     world = World()
-    counts = world.apply(an_end(since, age))
+    counts = world.apply(an_end(since=since, published=NOW_TIME - age))
 
     assert (counts.dead_letters, counts.acked) == ({"bad_sequence": 1}, 1)
     assert world.tables.complete_since == {}
-    world.apply(an_end(NOW // 1_000, timedelta(0)))
+    world.apply(an_end(since=NOW // 1_000))
     assert world.tables.complete_since == {"planes": NOW // 1_000}
 
 
@@ -204,9 +196,8 @@ def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_
     world = World()
     header = msgspec.structs.replace(a_header(), origin="snapshot")
     read = NOW // 1_000 - timedelta(hours=48) // timedelta(microseconds=1)
-    complete = msgspec.structs.replace(header, complete_since=str(four_sections(read)))
     began = datetime.fromtimestamp(read / 1e6, UTC)
-    world.apply({**a_message(header=complete), "publish_time": began})
+    world.apply(an_end(since=read, published=began))
     world.tables.complete_since["planes"] = read
     row = upsert(1, '{"name":"a"}', sequence=1, committed=at(read + 3_600_000_000))
     published = began + timedelta(hours=1) + age

@@ -4,24 +4,21 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.core.schema.destinations import Destinations, Plan, destinations
-from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_name, view_query
-from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
+from services.cdc_consumer.core.stream.columns import decode_messages
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError
 from shared.contracts.reasons import Reason
-from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds, microseconds
 from tests.builders import a_change, a_header, a_message
 from tests.seeds import examples
+from tests.unit.cdc_consumer.decoded import decode_changes, history_of, in_mode, tables_of, wanted
 from tests.unit.cdc_consumer.wire import (
     AN_HOUR_LATER,
     COMMITTED,
@@ -35,6 +32,7 @@ from tests.unit.cdc_consumer.wire import (
 from tests.unit.cdc_consumer.world import World
 
 MODES = ("mirror", "history", "both")
+BOTH = in_mode("both")
 COLUMNS = {
     "id": "STRING",
     "row_key": "STRING",
@@ -43,10 +41,6 @@ COLUMNS = {
     "value": "BYTES",
     "entry_index": "INT64",
 }
-
-
-def mode(name: str) -> Plan:
-    return Plan(read_tables_file(f'[defaults]\nmode = "{name}"'), "mirror")
 
 
 def images_of(header: Header) -> Header:
@@ -62,47 +56,22 @@ def an_entry(identity: str, index: int = 0, **row: object) -> Change:
     return upsert({"id": identity}, values | {"entry_index": str(index)}, sequence=f"5/{index}")
 
 
-def decoded(plan: Plan, header: Header, *changes: Change) -> Sequence[TableChanges]:
-    found = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan)
-    assert found.poison == []
-    return found.tables
-
-
-def wanted(header: Header, name: str = "mirror") -> Destinations:
-    found = destinations(header, mode(name))
-    assert found is not None
-    return found
-
-
-def log_of(header: Header, name: str = "history") -> TableDefinition:
-    found = wanted(header, name).history
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("name", ["mirror", "both"])
 def test_images_make_a_mirror_as_changes_do_and_never_a_history(name: str) -> None:
     changes = [upsert(1, {"note": "a"}), delete(2)]
-    (found,) = decoded(mode(name), images_of(header_of()), *changes)
-    (mirror,) = decoded(mode("mirror"), header_of(), *changes)
+    (found,) = tables_of(in_mode(name), *changes, header=images_of(header_of())).values()
+    (mirror,) = tables_of("", *changes).values()
 
     assert found.definition == mirror.definition
     assert found.rows.equals(mirror.rows)
 
 
-def test_images_of_a_table_that_is_to_have_no_mirror_are_left_out_and_counted() -> None:
-    messages = messages_of(batch_of([upsert(1), upsert(2)], images_of(header_of())), batch_of([upsert(1)]))
-    found = decode_messages(messages, AN_HOUR_LATER, mode("history"))
-
-    assert [one.definition.name for one in found.tables] == ["orders_changelog"]
-    assert found.left_out == {("orders", "images"): 2}
-
-
 @pytest.mark.parametrize("name", MODES)
 def test_entries_are_appended_as_they_came_in_every_mode(name: str) -> None:
-    (found,) = decoded(mode(name), entries_header(), an_entry("x"), an_entry("y", 1, value=None), an_entry("x"))
+    entries = an_entry("x"), an_entry("y", 1, value=None), an_entry("x")
+    (found,) = tables_of(in_mode(name), *entries, header=entries_header()).values()
 
-    assert found.definition == log_of(entries_header())
+    assert found.definition == history_of("", entries_header())
     assert found.rows.to_pylist()[1] == {
         "id": "y",
         "row_key": "r",
@@ -120,25 +89,20 @@ def test_entries_are_appended_as_they_came_in_every_mode(name: str) -> None:
 
 
 def test_a_table_of_entries_is_no_mirror_has_no_pseudo_columns_and_lies_by_time_and_row() -> None:
-    log = log_of(entries_header())
+    log = history_of("", entries_header())
 
     assert (log.name, log.append_only, log.pseudo_columns) == ("orders_changelog", True, ())
     assert (log.commit_timestamp, log.clustering, log.primary_key) == ("commit_timestamp", ("row_key",), ("id",))
 
 
-@pytest.mark.parametrize(
-    ("columns", "clustering"),
-    [({"id": "STRING", "row_key": "BYTES"}, ("id",)), ({"id": "STRING", "note": "STRING"}, ("id",))],
-)
-def test_what_bigquery_cannot_cluster_by_is_not_clustered_by(
-    columns: Mapping[str, str], clustering: tuple[str, ...]
-) -> None:
-    assert log_of(entries_header(columns)).clustering == clustering
+@pytest.mark.parametrize("columns", [{"id": "STRING", "row_key": "BYTES"}, {"id": "STRING", "note": "STRING"}])
+def test_what_bigquery_cannot_cluster_by_is_not_clustered_by(columns: Mapping[str, str]) -> None:
+    assert history_of("", entries_header(columns)).clustering == ("id",)
 
 
 def test_entries_that_do_not_say_when_have_the_time_of_the_wire_beside_them() -> None:
     header = entries_header({"id": "STRING", "commit_timestamp": "STRING"})
-    (found,) = decoded(mode("both"), header, upsert({"id": "x"}, {"commit_timestamp": "noon"}))
+    (found,) = tables_of(BOTH, upsert({"id": "x"}, {"commit_timestamp": "noon"}), header=header).values()
 
     assert found.definition.commit_timestamp == "_millrace_commit_timestamp"
     assert found.rows["_millrace_commit_timestamp"].to_pylist() == [COMMITTED_MICROS]
@@ -146,18 +110,16 @@ def test_entries_that_do_not_say_when_have_the_time_of_the_wire_beside_them() ->
 
 
 def test_a_delete_among_entries_is_poison_and_its_neighbours_are_not() -> None:
-    messages = messages_of(batch_of([an_entry("x"), delete({"id": "y"}), an_entry("z")], entries_header()))
-    found = decode_messages(messages, AN_HOUR_LATER, mode("both"))
+    found = decode_changes([an_entry("x"), delete({"id": "y"}), an_entry("z")], entries_header(), BOTH)
 
     assert [(each.change, each.reason) for each in found.poison] == [(1, Reason.BAD_CHANGE)]
     assert found.tables[0].rows["id"].to_pylist() == ["x", "z"]
 
 
 def test_an_entry_is_never_too_old_for_nothing_that_is_appended_can_undo_a_delete() -> None:
-    old = an_entry("x", commit_timestamp="2023-01-02T03:04:05Z")
-    header = structs.replace(entries_header(), origin="snapshot")
+    old = structs.replace(an_entry("x"), commit_timestamp="2023-01-02T03:04:05Z")
 
-    assert len(decoded(mode("both"), header, structs.replace(old, commit_timestamp="2023-01-02T03:04:05Z"))) == 1
+    assert len(tables_of(BOTH, old, header=structs.replace(entries_header(), origin="snapshot"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -178,11 +140,9 @@ def test_an_image_that_was_held_back_for_days_is_too_old_and_a_late_one_is_not(
         upsert(1, {"note": "a"}, sequence=version, committed="2024-01-02T03:04:05Z"),
         delete(2, sequence=version, committed="2024-01-02T03:04:05Z"),
     ]
-    messages = messages_of(batch_of(changes, images_of(header_of())))
-    at = pa.array([published], pa.timestamp("us", tz="UTC"))
-    messages = messages.set_column(messages.schema.get_field_index("publish_time"), "publish_time", at)
+    messages = messages_of(batch_of(changes, images_of(header_of())), published=published)
 
-    found = decode_messages(messages, Nanoseconds(int(now.timestamp()) * 10**9), mode("mirror"))
+    found = decode_messages(messages, Nanoseconds(int(now.timestamp()) * 10**9))
 
     assert [each.reason for each in found.poison] == [Reason.TOO_OLD_TO_BE_SAFE] * refused
     kept = ["DELETE"] if refused else ["UPSERT", "DELETE"]
@@ -192,16 +152,13 @@ def test_an_image_that_was_held_back_for_days_is_too_old_and_a_late_one_is_not(
 @pytest.mark.parametrize("name", ["big_query_commit_timestamp", "Millrace_Repeat", "_millrace_sequence"])
 def test_a_column_that_a_table_of_entries_has_itself_is_a_bad_name(name: str) -> None:
     with pytest.raises(PoisonRecordError) as raised:
-        wanted(entries_header({"id": "STRING", name: "STRING"}))
+        wanted("", entries_header({"id": "STRING", name: "STRING"}))
     assert raised.value.reason is Reason.BAD_NAME
 
 
 def test_a_column_that_the_file_names_is_missed_only_where_all_columns_of_the_table_are_known() -> None:
     def unknown(header: Header, name: str) -> tuple[str, ...]:
-        text = f'[tables.orders]\nmode = "{name}"\nignored_columns = ["noet"]'
-        found = destinations(header, Plan(read_tables_file(text)))
-        assert found is not None
-        return found.unknown
+        return wanted(f'[tables.orders]\nmode = "{name}"\nignored_columns = ["noet"]', header).unknown
 
     images, entries = images_of(header_of()), entries_header()
     assert [unknown(images, "both"), unknown(entries, "both")] == [(), ()]
@@ -209,7 +166,7 @@ def test_a_column_that_the_file_names_is_missed_only_where_all_columns_of_the_ta
 
 
 def test_the_view_over_entries_is_named_for_what_it_is_and_no_validity_is_in_it() -> None:
-    log = log_of(entries_header())
+    log = history_of("", entries_header())
 
     assert view_name(log) == "orders_changelog_once"
     assert "valid_from" not in view_query("p.d.orders_changelog", ["id"], log)
@@ -230,7 +187,7 @@ def a_line(identity: int, sequence: int = 1) -> Change:
 
 
 def test_of_images_the_newest_is_mirrored_and_of_entries_every_one_is_appended() -> None:
-    world = World(tables_file='[defaults]\nmode = "both"')
+    world = World(tables_file=BOTH)
     counts = world.apply(
         a_message(a_change(1, 1), a_change(1, 2), a_change(2, 1), header=IMAGES),
         a_message(a_line(7, 1), a_line(7, 1), a_line(8, 2), header=LOG),
@@ -256,7 +213,7 @@ def test_images_that_nobody_wants_are_acked_and_said_once() -> None:
 
 
 def test_trouble_with_the_one_table_holds_up_no_message_of_the_other() -> None:
-    world = World(tables_file='[defaults]\nmode = "both"')
+    world = World(tables_file=BOTH)
     world.tables.forbidden.add("planes")
     world.apply(a_message(a_change(1), header=IMAGES), a_message(a_line(1), header=LOG))
 
@@ -268,7 +225,7 @@ def test_trouble_with_the_one_table_holds_up_no_message_of_the_other() -> None:
 @given(data=st.data(), lines=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=12))
 def test_every_delivery_of_an_entry_is_appended_once(data: st.DataObject, lines: list[tuple[int, int]]) -> None:
     """Whatever the order, the batches and the tasks: nothing is thought superseded, not even an equal line."""
-    world = World(tables_file='[defaults]\nmode = "both"')
+    world = World(tables_file=BOTH)
     delivered: Sequence[Any] = data.draw(st.permutations(lines))
     cut = data.draw(st.integers(0, len(delivered)))
     for part in (delivered[:cut], delivered[cut:]):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.core.reconcile.comparing import compare
 from services.cdc_consumer.core.reconcile.source_table import mirrored, source_rows
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.core.stream.columns import TableChanges, decode_messages
 from services.cdc_consumer.core.types.masks import ColumnMask, MaskKey
 from services.cdc_consumer.core.types.types import BYTES, STRING
-from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_batch import Change
 from shared.contracts.column_options import Mask
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
-from shared.contracts.tables_file import read_tables_file
+from shared.contracts.tables_file import TablesFile, read_tables_file
+from tests.unit.cdc_consumer.decoded import mirror_of, planned, tables_of, wanted
 from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
 
 JEFE = MaskKey(b"Jefe")
@@ -65,14 +68,12 @@ Email = "email_digest"
 """
 
 
-def plan(text: str = FILE, key: MaskKey | None = KEY) -> Plan:
-    return Plan(read_tables_file(text), "mirror", key)
+def plan(text: str = FILE, key: MaskKey = KEY) -> Plan:
+    return planned(text, key)
 
 
-def decoded(*changes: Change, text: str = FILE, header: Header = CUSTOMERS) -> dict[str, TableChanges]:
-    found = decode_messages(messages_of(batch_of(changes, header)), AN_HOUR_LATER, plan(text))
-    assert found.poison == []
-    return {one.definition.identity: one for one in found.tables}
+def decoded(*changes: Change, text: str = FILE) -> dict[str, TableChanges]:
+    return tables_of(text, *changes, header=CUSTOMERS, key=KEY)
 
 
 def test_a_digest_is_that_of_rfc_4231() -> None:
@@ -81,12 +82,6 @@ def test_a_digest_is_that_of_rfc_4231() -> None:
 
     assert ColumnMask(Mask("sha256"), STRING, JEFE).array(pa.array([asked.decode()])).to_pylist() == [digest]
     assert ColumnMask(Mask("sha256"), BYTES, JEFE).array(pa.array([asked])).to_pylist() == [bytes.fromhex(digest)]
-
-
-def test_a_key_longer_than_a_block_is_hashed_first_as_rfc_4231_has_it() -> None:
-    digest = MaskKey(b"\xaa" * 131).digest(b"Test Using Larger Than Block-Size Key - Hash Key First")
-
-    assert digest.hex() == "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
 
 
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=300))
@@ -128,24 +123,16 @@ def test_a_masked_and_a_renamed_column_are_so_in_the_mirror_and_in_the_history()
     assert tables.keys() == {"Customers", "Customers_changelog"}
 
 
-def test_old_values_in_a_history_are_masked_and_named_alike() -> None:
+def test_what_a_soft_delete_keeps_and_old_values_in_a_history_are_masked_and_named_alike() -> None:
     change = structs.replace(delete(1), old=json.dumps(ROW))
-    history = decoded(change)["Customers_changelog"]
+    tables = decoded(change, text=FILE.replace('mode = "both"', 'mode = "both"\nsoft_delete = true'))
 
-    (old,) = history.rows.column("_millrace_old_values").to_pylist()
+    assert tables["Customers"].rows.select(list(SHOWN)).to_pylist() == [SHOWN]
+    history = tables["Customers_changelog"].rows
+    assert history.select(list(SHOWN)).to_pylist() == [dict.fromkeys(SHOWN)]
+    (old,) = history.column("_millrace_old_values").to_pylist()
     as_json = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in SHOWN.items()}
     assert json.loads(old) == as_json
-
-
-def test_what_a_soft_delete_keeps_is_masked() -> None:
-    change = structs.replace(delete(1), old=json.dumps(ROW))
-    text = FILE.replace('mode = "both"', 'mode = "both"\nsoft_delete = true')
-    tables = decoded(change, text=text)
-
-    (row,) = tables["Customers"].rows.select(list(SHOWN)).to_pylist()
-    assert row == SHOWN
-    (row,) = tables["Customers_changelog"].rows.select(list(SHOWN)).to_pylist()
-    assert row == dict.fromkeys(SHOWN)
 
 
 def test_a_value_that_does_not_fit_does_not_matter_where_null_is_written() -> None:
@@ -252,17 +239,12 @@ def test_a_change_log_that_would_hold_what_a_mirror_masks_is_refused() -> None:
     with pytest.raises(MisconfiguredError, match="line 3 of the tables file: the change log of table w holds"):
         destinations(ENTRIES, plan(text))
     for right in (text + 'value = "null"\n', text.replace("[tables.w.", "strip_values = true\n[tables.w.")):
-        found = destinations(ENTRIES, plan(right))
-        assert found is not None
-        assert found.history is not None
+        assert wanted(right, ENTRIES).history is not None
 
 
 def test_a_label_says_how_columns_are_masked_and_changes_only_with_that() -> None:
     def marks(text: str = FILE, key: MaskKey = KEY) -> Any:
-        found = destinations(CUSTOMERS, plan(text, key))
-        assert found is not None
-        assert found.mirror is not None
-        return found.mirror.marks
+        return mirror_of(text, CUSTOMERS, key).marks
 
     there = {"ID", "EMAIL_DIGEST", "PHONE", "NAME"}
     label = marks().label(there)
@@ -276,3 +258,45 @@ def test_a_label_says_how_columns_are_masked_and_changes_only_with_that() -> Non
     assert marks().changed(there, "", there), "its rows are not masked"
     assert marks().changed({"ID", "CUSTNAME"}, "", {"ID", "NAME"}), "older rows have the value under its old name"
     assert not marks().changed({"ID"}, "", {"ID", "NAME"}), "a new column"
+
+
+# The file of the mask key: what is wrong with it is said with its line in the tables file.
+
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def file_of(path: Path) -> TablesFile:
+    return read_tables_file(f'# masks\nmask_key_file = "{path}"\n[defaults.masked_columns]\nEmail = "sha256"\n')
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_key_is_the_bytes_of_its_file_without_the_line_break_at_its_end(tmp_path: Path, end: bytes) -> None:
+    (tmp_path / "key").write_bytes(SECRET + end)
+    key = read_mask_key(file_of(tmp_path / "key"))
+
+    assert key is not None
+    assert (key.secret, SECRET.decode() in repr(key)) == (SECRET, False)
+    assert read_mask_key(file_of(tmp_path / "key"), expected=key.fingerprint) == key
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "why"),
+    [
+        (None, "", "cannot be read .No such file"),
+        (b"short\n", "", "has 5 bytes, and a key needs 32"),
+        (SECRET, "0" * 16, "another key on this machine"),
+    ],
+)
+def test_a_key_that_is_missing_short_or_another_one_is_refused(
+    tmp_path: Path, content: bytes | None, expected: str, why: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    with pytest.raises(MisconfiguredError, match=f"^line 2 of the tables file: mask_key_file = .* {why}"):
+        read_mask_key(file_of(tmp_path / "key"), expected=expected)
+
+
+def test_no_file_is_read_where_nothing_is_masked_by_a_digest() -> None:
+    assert read_mask_key(read_tables_file('mask_key_file = "/no/key"\n')) is None
+    assert read_mask_key(TablesFile()) is None

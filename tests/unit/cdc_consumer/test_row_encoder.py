@@ -157,11 +157,6 @@ def test_an_array_with_null_in_it_is_never_encoded(values: Sequence[Sequence[int
     assert encoder.encode(kept).to_pylist() == encoder.encode_plainly(kept).to_pylist()
 
 
-def test_no_rows_are_no_messages() -> None:
-    encoded = ENCODER.encode(a_table(DEFINITION, []))
-    assert (len(encoded), encoded.type) == (0, pa.binary())
-
-
 def test_the_widest_table_and_every_kind_of_name_is_encoded() -> None:
     names = ["self", "from", "class", "message", "DESCRIPTOR", "Clear", "a_b", "aB", "_", "x" * 300]
     columns = {"id": "INT64"} | dict.fromkeys(names, "STRING")

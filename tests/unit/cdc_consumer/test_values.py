@@ -121,12 +121,6 @@ def test_timestamps_are_cut_to_microseconds_towards_minus_infinity() -> None:
     ) == [0, 1, -1, -876_544, -62_135_596_800_000_000, 253_402_300_799_999_999, None]
 
 
-@pytest.mark.parametrize("digits", range(1, 10))
-def test_a_timestamp_may_have_any_number_of_digits_up_to_nine(digits: int) -> None:
-    fraction = "123456789"[:digits]
-    assert fitted(TIMESTAMP, f"1970-01-01T00:00:01.{fraction}Z") == [1_000_000 + int(fraction[:6].ljust(6, "0"))]
-
-
 def test_a_timestamp_may_have_an_offset() -> None:
     texts = [
         "1970-01-01T01:00:00+01:00",
@@ -259,25 +253,6 @@ def test_elements_that_a_null_array_hides_are_not_looked_at() -> None:
     hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), pa.array(["x", "5"]), mask=pa.array([True, False, False]))
     values, misfits = wire_values(array_of(INT64), hidden)
     assert (values.to_pylist(), list(misfits), list(holding_null(hidden))) == ([None, [5], []], [], [])
-
-
-def test_one_bad_element_among_many_is_found_alone() -> None:
-    texts = [[str(number)] * (number % 4) for number in range(10_000)]
-    texts[7_777][0] = "0x10"
-    values, misfits = wire_values(array_of(INT64), pa.array(texts, pa.list_(pa.string())))
-    assert list(misfits) == [7_777]
-    assert values.to_pylist()[:7_777] == [[number] * (number % 4) for number in range(7_777)]
-    assert values.to_pylist()[7_778:] == [[number] * (number % 4) for number in range(7_778, 10_000)]
-
-
-def test_one_bad_value_among_many_is_found_alone_and_the_others_stay() -> None:
-    texts = [str(number) for number in range(10_000)]
-    texts[7_777] = "0x10"
-
-    values, misfits = wire_values(INT64, pa.array(texts))
-
-    assert misfits == [7_777]
-    assert values.to_pylist() == [*range(7_777), None, *range(7_778, 10_000)]
 
 
 def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> None:
