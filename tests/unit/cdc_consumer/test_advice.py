@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -355,14 +356,6 @@ def test_an_outage_loses_what_the_subscription_no_longer_keeps() -> None:
         (True, True),
     ]
     assert not an_outage(7 * DAY, kept=31 * DAY).lost
-
-
-def test_a_backlog_is_drained_with_the_throughput_that_is_left() -> None:
-    one = an_outage(HOUR)
-
-    assert one.backlog == 3_600_000_000
-    assert one.catch_up == timedelta(minutes=15)
-    assert an_outage(HOUR, drained_per_second=1e6).catch_up is None, "never"
     assert an_outage(HOUR, bytes_per_second=None).backlog is None
 
 
@@ -398,9 +391,7 @@ def test_a_running_consumer_is_asked_for_its_throughput() -> None:
     status.take(report)
     status.applied_up_to({"e.T": T0 + HOUR})
 
-    def document() -> Mapping[str, object]:
-        return status.document(ready=True, alive=True)
-
+    document = partial(status.document, ready=True, alive=True)
     with serving_health(Health(), registry, Stop(), "127.0.0.1", 0, document) as port:
         found = consumer_figures(f"127.0.0.1:{port}", "d", T0 + timedelta(seconds=60, microseconds=123_456))
 

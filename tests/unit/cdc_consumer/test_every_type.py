@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder, message_class
+from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.core.types.types import column_type, is_known
 from services.spanner_reader.core.stream.changes import header_type
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.seeds import examples
-from tests.source_values import COLUMNS, SCALARS, VALUES, json_values
+from tests.source_values import COLUMNS, SCALARS, VALUES, Written, json_values
 from tests.unit.cdc_consumer.decoded import decode_changes, rows
-from tests.unit.cdc_consumer.wire import header_of, upsert
+from tests.unit.cdc_consumer.wire import AN_HOUR_LATER, batch_of, delete, header_of, messages_of, upsert
 from tests.unit.cdc_consumer.world import World
 
 UNSPECIFIED = "TYPE_ANNOTATION_CODE_UNSPECIFIED"
@@ -116,3 +118,45 @@ def test_a_column_of_an_unknown_type_is_named_and_warned_of_once() -> None:
     (told,) = [line for line in logs if line["event"] == "column_of_unknown_type"]
     assert (told["source_table"], told["column"], told["type"]) == ("planes", "c", "TIME")
     assert "ignored_columns" in told["fix"]
+
+
+# JSON to columns to protobuf, read back: against plain Python.
+
+
+NULL = Written(None, None)
+rows_written = st.none() | st.fixed_dictionaries(
+    {}, optional={name: st.one_of(st.just(NULL), values, values, values) for name, values in VALUES.items()}
+)
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(st.lists(rows_written, min_size=1, max_size=25), st.integers(1, 9), st.booleans())
+def test_every_value_arrives_as_plain_python_says_it_must(
+    rows: Sequence[Mapping[str, Written] | None], per_message: int, ascii_only: bool
+) -> None:
+    """A row that is None is a delete; a column left out is NULL."""
+    header = header_of({"id": "INT64"} | COLUMNS)
+    changes = [
+        delete(key)
+        if row is None
+        else upsert(key, json.dumps({name: value.json for name, value in row.items()}, ensure_ascii=ascii_only))
+        for key, row in enumerate(rows)
+    ]
+    data = [batch_of(changes[start : start + per_message], header) for start in range(0, len(changes), per_message)]
+
+    decoded = decode_messages(messages_of(*data), AN_HOUR_LATER)
+    assert not decoded.poison
+    (table,) = decoded.tables
+    encoder = RowEncoder(table.definition)
+    messages = [message_class(encoder.descriptor).FromString(each) for each in encoder.encode(table.rows).to_pylist()]
+
+    assert len(messages) == len(rows)
+    for key, (row, message) in enumerate(zip(rows, messages, strict=True)):
+        arrived = {field.name: value for field, value in message.ListFields() if field.name in COLUMNS}
+        expected = {name: value.arrives for name, value in (row or {}).items() if value.arrives is not None}
+        # repr, so that NaN is NaN and -0.0 is not 0.0
+        assert {name: repr(value) for name, value in arrived.items()} == {
+            name: repr(value) for name, value in expected.items()
+        }
+        assert getattr(message, "id", None) == key
+        assert getattr(message, "_CHANGE_TYPE", None) == ("DELETE" if row is None else "UPSERT")

@@ -1,9 +1,15 @@
-"""Comparing a mirror with its source: exactly the planted differences are named, whatever the rows hold."""
+"""Comparing a mirror with its source: exactly the planted differences are named, whatever the rows hold.
+
+Rows change while they are compared: some are called different, some are waited for, of some nobody can say.
+Differences are repaired: published as the source has them, and looked at until they have come.
+"""
 
 import json
+import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +23,20 @@ from hypothesis import strategies as st
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.reconcile_report import document, exit_code, lines
-from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
+from services.cdc_consumer.core.reconcile.row_keys import buckets_of, wire_keys
+from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.types.equality import same_json
+from services.cdc_consumer.core.types.types import DATE, ENUM, INT64, STRING
 from services.cdc_consumer.wiring.reconcile import compared
-from shared.contracts.change_batch import encode_batch
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done
-from shared.contracts.tables_file import TablesFile, read_tables_file
+from shared.contracts.tables_file import read_tables_file
 from shared.runtime.stop import Stop
 from tests.seeds import examples
 from tests.source_values import VALUES
-from tests.unit.cdc_consumer.compared import HEADER, NOTE, Rows, World, kinds, reconciled
+from tests.unit.cdc_consumer.compared import NOTE, START, Rows, World, kinds, reconciled
 
 a_row = st.fixed_dictionaries({}, optional=VALUES)
 
@@ -238,8 +246,186 @@ def test_ignored_columns_are_not_compared(tmp_path: Path) -> None:
     world = World({1: '{"s": "a", "i": "1"}', 2: '{"i": "1"}'}, {1: '{"s": "b", "i": "1"}', 2: '{"i": "2"}'}, plan=plan)
 
     assert kinds(reconciled(world, tmp_path)) == {2: "different"}
-    assert mirrored(encode_batch(HEADER, []), plan).definition.name == "things"
 
 
-def test_without_a_file_every_table_is_compared() -> None:
-    assert mirrored(encode_batch(HEADER, []), Plan(TablesFile())).definition.primary_key == ("id",)
+# Rows that change while they are compared.
+
+
+def test_what_arrives_meanwhile_is_no_difference(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE}, {3: NOTE})
+
+    def arrive(w: World) -> None:
+        for key in (1, 3, 2):
+            w.apply(key)
+
+    world.events = [arrive]
+
+    result = reconciled(world, tmp_path)
+
+    assert result.equal
+    assert exit_code([result]) == 0
+
+
+def test_a_mirror_row_that_goes_on_moving_is_neither_equal_nor_different(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE}, {1: "{}", 2: NOTE})
+
+    def move(w: World) -> None:
+        w.applied[1] = w.sequence()
+
+    world.events = [move] * 1_000
+
+    result = reconciled(world, tmp_path)
+
+    assert not result.differences
+    assert [one.key for one in result.changing] == ["[1]"]
+    assert exit_code([result]) == 3
+    assert "undecided" in "\n".join(lines(result, 20))
+
+
+def test_a_source_row_that_goes_on_changing_differs_from_a_mirror_row_that_stands_still(tmp_path: Path) -> None:
+    world = World({1: NOTE}, {1: "{}"})
+
+    def change(w: World) -> None:
+        w.source[1] = json.dumps({"s": str(w.now)})
+
+    world.events = [change] * 1_000
+
+    assert kinds(reconciled(world, tmp_path)) == {1: "different"}
+
+
+def test_how_long_ago_a_row_was_applied_makes_no_difference(tmp_path: Path) -> None:
+    """Nor whether anybody knows: the values are compared."""
+    world = World(dict.fromkeys(range(4), NOTE), {0: NOTE, 1: NOTE, 2: NOTE, 3: "{}"})
+    world.applied = {0: world.sequence(), 1: str(four_sections(1)), 3: str(four_sections(1))}
+
+    result = reconciled(world, tmp_path)
+
+    assert kinds(result) == {3: "different"}
+    assert (result.matched, result.undecided) == (4, 0)
+
+
+def test_what_has_been_applied_is_told_up_to_the_present(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE}, {1: NOTE, 2: NOTE})
+    world.applied = {1: world.sequence(ahead=-5), 2: world.sequence(ahead=10**12)}
+
+    assert reconciled(world, tmp_path).newest_applied == world.sequence(ahead=-5)
+
+
+def test_a_row_with_an_applied_sequence_of_a_time_to_come_is_compared_like_any_other(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE}, {1: "{}", 2: NOTE})
+    world.applied = dict.fromkeys([1, 2], world.sequence(ahead=10**12))
+
+    result = reconciled(world, tmp_path, repair=True)
+
+    assert kinds(result) == {1: "different"}
+    assert "a time in the future" in result.not_repaired[0]
+    assert not world.published
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        None,
+        pytest.param(str(four_sections(10**18)), id="of a time to come"),
+        pytest.param("FF", id="short"),
+        pytest.param(str(four_sections(START // 1_000 - 1)), id="of a repair, or a snapshot"),
+    ],
+)
+def test_while_the_mirror_is_on_its_way_to_the_source_nothing_is_called_different(
+    tmp_path: Path, stray: str | None
+) -> None:
+    """A consumer that is two minutes behind applies everything in the end, one row every five seconds.
+
+    A row that looks newer than all others does not make it look as if it were there.
+    """
+    world = World(dict.fromkeys(range(25), NOTE), dict.fromkeys(range(25), "{}"))
+    if stray is not None:
+        world.source[99] = world.mirror[99] = NOTE
+        world.applied[99] = stray
+    base = world.now // 1_000 - 10**9
+    late = iter(range(25))
+
+    def apply(w: World) -> None:
+        for key in islice(late, 6):  # half a minute has passed
+            w.apply(key)
+            w.applied[key] = str(four_sections(base + key))
+
+    world.events = [apply] * 1_000
+
+    assert reconciled(world, tmp_path).equal
+
+
+# Repairs.
+
+
+def test_what_is_repaired_is_published_as_the_source_has_it_and_looked_at_again(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE, 3: NOTE}, {1: "{}", 2: NOTE, 9: NOTE})
+
+    result = reconciled(world, tmp_path, repair=True)
+
+    assert sorted(world.published) == [(1, NOTE), (3, NOTE), (9, None)]
+    assert world.mirror == world.source
+    assert (result.repaired, result.equal, exit_code([result])) == (3, True, 0)
+
+
+def test_what_is_published_and_not_applied_is_not_healed(tmp_path: Path) -> None:
+    world = World({1: NOTE, 2: NOTE}, {2: NOTE}, consuming=False)
+
+    result = reconciled(world, tmp_path, repair=True)
+
+    assert (kinds(result), result.repaired) == ({1: "missing"}, 0)
+    assert "does the consumer run?" in result.not_repaired[-1]
+
+
+@pytest.mark.parametrize("error", [MisconfiguredError("made-up", "topic gone"), TransientError("UNAVAILABLE")])
+def test_what_cannot_be_published_is_said_and_the_differences_are_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.reconcile.KEYS", 1)
+    monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.RETRY_BUDGET", timedelta(0))
+    world = World({1: NOTE, 2: NOTE, 3: NOTE}, {3: NOTE}, unpublished={1: error})
+
+    result = reconciled(world, tmp_path, repair=True)
+
+    assert (kinds(result), result.repaired) == ({1: "missing"}, 1)
+    assert result.not_repaired == [f"[1] and 0 others were not published: {error}"]
+
+
+def test_a_source_without_any_of_the_mirrors_rows_deletes_none_of_them(tmp_path: Path) -> None:
+    world = World({}, {1: NOTE, 2: NOTE})
+
+    result = reconciled(world, tmp_path, repair=True)
+
+    assert not world.published
+    assert set(kinds(result).values()) == {"extra"}
+    assert "none is deleted" in result.not_repaired[0]
+
+
+# Keys in buckets, in bounded memory.
+
+
+def test_a_key_is_in_one_bucket_wherever_it_stands() -> None:
+    texts = ["", "x" * 3_000_000, "y", *["a" * (n % 300) + str(n) for n in range(20_000)], "z" * 1_100_000, "", "q"]
+    together = buckets_of(pa.array(texts, pa.large_string()), 64)
+
+    alone = [int(buckets_of(pa.array([text], pa.large_string()), 64)[0]) for text in [*texts[:500], *texts[-5:]]]
+    assert [*together[:500], *together[-5:]] == alone
+    assert len(set(together.tolist())) == 64
+    assert len(buckets_of(pa.array([], pa.large_string()), 64)) == 0
+
+
+def test_memory_is_bounded_whatever_all_keys_together_take() -> None:
+    texts = pa.array([f"{n:0168d}" for n in range(100_000)], pa.large_string())
+    tracemalloc.start()
+    buckets_of(texts, 64)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 4 * texts.nbytes
+
+
+def test_a_key_is_written_as_its_source_writes_it() -> None:
+    kinds = {"number": INT64, "colour": ENUM, "day": DATE, "name": STRING}
+    rows = pa.table({"number": [5], "colour": [7], "day": [20_000], "name": ["a"]})
+
+    assert wire_keys(rows, kinds) == [("5", "7", "2024-10-04", "a")]

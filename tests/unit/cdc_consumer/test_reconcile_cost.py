@@ -35,14 +35,6 @@ def compared(differences: int = 0, undecided: int = 0, rows: int = 1_000) -> Tab
     return found
 
 
-def test_a_mirror_that_is_equal_is_read_by_one_query(tmp_path: Path) -> None:
-    rows = dict.fromkeys(range(50), NOTE)
-
-    result = reconciled(World(rows, dict(rows)), tmp_path)
-
-    assert (result.equal, result.cost) == (True, QuerySpend(1, 1))
-
-
 def test_rows_that_differ_take_two_queries_more_however_many_they_are(tmp_path: Path) -> None:
     world = World(dict.fromkeys(range(3_000), NOTE), {})
 

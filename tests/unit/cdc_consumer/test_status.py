@@ -1,5 +1,7 @@
 """What the consumer says of its tables, and what `status` makes of it."""
 
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,11 +12,16 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
-from services.cdc_consumer.commands.status import exit_code, lines
+from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
+from services.cdc_consumer.commands.status import exit_code, lines, status
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
 from services.cdc_consumer.ports import Mirror
+from services.cdc_consumer.wiring.doctor import running_consumer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.runtime.findings import Level
+from shared.runtime.health import Health, serving_health
+from shared.runtime.stop import Stop
 from tests.unit.cdc_consumer.status_world import LATEST, MICROS, WAITS, World
 from tests.unit.cdc_consumer.world import NOW
 
@@ -58,6 +65,7 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
     assert world.table("anew")["troubles"][0]["since"] == "2026-11-21T12:00:00Z"
     assert world.table("pilots")["troubles"][0]["why"].startswith("no_primary_key")
     assert world.table("airports")["troubles"] == []
+    assert exit_code(world.document()) == 1
 
 
 def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
@@ -162,17 +170,11 @@ def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(worl
 
 def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
     for made_at in (MICROS, MICROS, MICROS + 1_000_000, MICROS + 1_000_000):
-        world.mirrors = [Mirror("planes", made_at), Mirror("quiet", MICROS)]
-        world.states()
-        world.clock.pass_time(timedelta(seconds=11))
+        world.look(Mirror("planes", made_at), Mirror("quiet", MICROS))
 
     assert world.marked == ["planes"]
-    world.mirrors = []  # dropped, and not made again yet
-    world.states()
-    world.clock.pass_time(timedelta(seconds=11))
-    world.mirrors = [Mirror("planes", MICROS + 9_000_000)]
-    states = world.states()
-    assert states["planes"] == "needs re-sync"
+    world.look()  # dropped, and not made again yet
+    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "needs re-sync"
     assert world.marked == ["planes", "planes"]
 
 
@@ -334,3 +336,69 @@ def test_while_the_subscription_cannot_be_pulled_from_it_does_not_run(back: Mapp
     assert (world.document()["state"], world.status.not_pulled()) == ("cannot pull messages", "UNAVAILABLE")
     world.take(**back)
     assert (world.document()["state"], world.status.not_pulled()) == ("running", "")
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("ready", "alive", "state"),
+    [(True, True, "running"), (False, True, "starting"), (True, False, "makes no progress")],
+)
+def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
+    world.take(Counts(tables={"planes": TableNote()}))
+    document = world.document(ready=ready, alive=alive)
+
+    assert document["state"] == state
+    assert exit_code(document) == (state != "running")
+
+
+def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.take(Counts(dead_letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
+    printed = list(lines(world.document()))
+
+    assert printed[0] == "cdc_consumer: running since 2026-11-21T12:00:05Z"
+    assert printed[1].split("  ")[0] == "TABLE"
+    airports, planes, more = printed[2:5]
+    assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
+    assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
+    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
+    assert "dead letters since the start: bad_name 4" in printed
+
+
+def test_it_asks_the_running_service(world: World) -> None:
+    world.take(Counts(tables={"planes": WAITS}))
+
+    with world.served() as address:
+        out = io.StringIO()
+        assert status(ConsumerStatusCommand(json=True, address=address), {}, out) == 1
+        assert json.loads(out.getvalue()) == world.document()
+        out = io.StringIO()
+        environ = {"HOST": "0.0.0.0", "PORT": address.partition(":")[2]}  # noqa: S104  what it listens on
+        assert status(ConsumerStatusCommand(), environ, out) == 1
+        assert "planes" in out.getvalue()
+
+
+def test_doctor_names_what_the_running_consumer_has_trouble_with(world: World) -> None:
+    world.take(Counts(tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
+
+    with world.served() as address:
+        (found,) = running_consumer(address)
+    assert (found.level, found.check) == (Level.WARNING, "running consumer, table planes")
+    assert found.detail == "deferred: PERMISSION_DENIED"
+    assert list(running_consumer(address)) == [], "none runs there"
+
+
+def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
+    with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
+        address = f"127.0.0.1:{port}"
+        with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):
+            status(ConsumerStatusCommand(address=address), {}, io.StringIO())
+    with pytest.raises(MisconfiguredError, match=r"is it running\? --address HOST:PORT"):
+        status(ConsumerStatusCommand(address=address), {}, io.StringIO())
+    with (
+        serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0, lambda: {"service": "other"}) as port,
+        pytest.raises(MisconfiguredError, match="no cdc_consumer"),
+    ):
+        status(ConsumerStatusCommand(address=f"127.0.0.1:{port}"), {}, io.StringIO())

@@ -1,8 +1,10 @@
 """What a sweep deletes, and what it never does: nothing that lives is lost for good, whenever it comes."""
 
-from collections.abc import Mapping, Sequence
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import spooled
-from services.cdc_consumer.app.delete_missing_rows.sweep import SourceOfMirror, Swept, described, sweep
+from services.cdc_consumer.app.delete_missing_rows.sweep import (
+    Swept,
+    described,
+    estimate_document,
+    exit_code,
+    lines,
+    print_sweep,
+    sweep,
+    sweep_document,
+)
 from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, last_sequence_before, source_keys
 from services.cdc_consumer.core.schema.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
 from services.cdc_consumer.core.schema.tables import (
@@ -22,10 +33,11 @@ from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
     TableDefinition,
+    table_definition,
 )
 from services.cdc_consumer.core.types.types import FLOAT32_KEY
 from services.cdc_consumer.core.types.values import wire_values
-from services.cdc_consumer.ports import MirrorTable, OtherRows, RowCount, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, QuerySpend, RowCount, Spool
 from shared.contracts.change_batch import Column, Header, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -35,40 +47,37 @@ from tests.builders import a_change, a_header, a_message
 from tests.fakes.cdc_writer import FakeAppending, FakeCdcWriter
 from tests.fakes.mirror_rows import FakeMirrorRows, FakeSource
 from tests.seeds import examples
-from tests.unit.cdc_consumer.world import NOW, World
+from tests.unit.cdc_consumer.world import NOW, World, an_end
 
-PUBLISHED = datetime.fromtimestamp(NOW / 1e9, UTC)
 AFTER = timedelta(minutes=10)
 BOTH = '[defaults]\nmode = "both"'
 Message = Mapping[str, object]
 
 
-def an_end(since: int) -> Message:
-    """Return the message that says that a snapshot is at its end."""
-    header = structs.replace(a_header(), origin="snapshot", complete_since=str(four_sections(since)))
-    return dict(a_message(header=header)) | {"publish_time": PUBLISHED}
-
-
 def swept(
-    world: World, source: FakeSource | None = None, *, before: int = 0, execute: bool = True, told: int = 0
+    world: World,
+    source: FakeSource | None = None,
+    *,
+    rows: FakeMirrorRows | None = None,
+    before: int = 0,
+    execute: bool = True,
+    unasked: Callable[[RowCount], None] | None = None,
 ) -> Swept:
     """Sweep the mirror of the planes, by what it is complete since."""
-    rows = FakeMirrorRows(world.writer)
-    rows.told = told
+    rows = rows or FakeMirrorRows(world.writer)
     mirror = rows.find("planes")
-    asked = None if source is None else described(source, "planes")
-    since = before or mirror.complete_since
     return sweep(
         mirror,
         rows,
         world.writer,
-        asked,
+        None if source is None else described(source, "planes"),
         spooled,
         world.stop,
         world.clock,
-        before=since,
+        before=before or mirror.complete_since,
         after=AFTER,
         execute=execute,
+        unasked=unasked,
     )
 
 
@@ -78,7 +87,7 @@ def a_world(tables_file: str = "") -> World:
     world.apply(
         *(a_message(a_change(key, 50)) for key in (1, 2, 3)), *(a_message(a_change(key, 100)) for key in (11, 12))
     )
-    world.apply(an_end(100))
+    world.apply(an_end(since=100))
     return world
 
 
@@ -100,26 +109,13 @@ def test_what_the_source_does_not_have_goes_and_what_it_has_stays(world: World) 
 
 
 def test_one_query_finds_the_rows_and_another_one_counts_what_is_left_of_those_that_were_deleted(world: World) -> None:
-    rows, source = FakeMirrorRows(world.writer), described(FakeSource(a_header(), {2: "", 11: ""}), "planes")
-    mirror = rows.find("planes")
+    queries = []
+    for execute in (False, True, True):
+        rows = FakeMirrorRows(world.writer)
+        swept(world, FakeSource(a_header(), {2: "", 11: ""}), rows=rows, execute=execute)
+        queries.append(rows.queries)
 
-    def sweep_it(*, execute: bool) -> int:
-        before = rows.queries
-        sweep(
-            mirror,
-            rows,
-            world.writer,
-            source,
-            spooled,
-            world.stop,
-            world.clock,
-            before=100,
-            after=AFTER,
-            execute=execute,
-        )
-        return rows.queries - before
-
-    assert [sweep_it(execute=execute) for execute in (False, True, True)] == [1, 2, 1]
+    assert queries == [1, 2, 1]
     assert set(world.names()) == {2, 11, 12}
 
 
@@ -130,36 +126,18 @@ def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(w
         counted.append(count)
         raise MisconfiguredError("made-up", "too many")
 
-    rows = FakeMirrorRows(world.writer)
     with pytest.raises(MisconfiguredError, match="too many"):
-        sweep(
-            rows.find("planes"),
-            rows,
-            world.writer,
-            None,
-            spooled,
-            world.stop,
-            world.clock,
-            before=100,
-            after=AFTER,
-            execute=True,
-            unasked=refuse,
-        )
+        swept(world, unasked=refuse)
     assert counted == [RowCount(3, 5)]
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
 
-def test_without_a_source_all_that_is_older_goes(world: World) -> None:
-    done = swept(world)
-
-    assert (done.deleted, done.left, done.clean) == (3, 0, True)
-    assert set(world.names()) == {11, 12}
-
-
 def test_one_that_was_made_anew_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
-    at = NOW // 1_000 - AFTER // timedelta(microseconds=1)
-    assert swept(world, told=at + 1).early
-    assert not swept(world, told=at).early
+    rows = FakeMirrorRows(world.writer)
+    rows.told = NOW // 1_000 - AFTER // timedelta(microseconds=1)
+    assert not swept(world, rows=rows).early
+    rows.told += 1
+    assert swept(world, rows=rows).early
 
 
 def test_a_later_time_than_that_of_the_snapshot_is_refused_whoever_asks(world: World) -> None:
@@ -357,7 +335,7 @@ class History:
         self.messages += [
             a_message(a_change(key, self.time, name=name), header=header) for key, name in self.rows.items()
         ]
-        self.messages.append(an_end(self.time))
+        self.messages.append(an_end(since=self.time))
 
 
 KEYS = st.integers(1, 4)
@@ -433,13 +411,6 @@ def _swept_if_it_may_be(world: World, source: FakeSource | None) -> None:
         assert world.writer.rows("planes") == before
 
 
-def test_a_table_of_the_source_tells_its_keys_as_they_are_shown() -> None:
-    source = SourceOfMirror(FakeSource(a_header()), a_header())
-
-    assert source.text(("17",)) == "[17]"
-    assert list(source.living([])) == []
-
-
 def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) -> None:
     """Forty pages of more than half a megabyte each, and never more in memory than a few of them would take."""
     pages, size = 40, 20_000
@@ -462,11 +433,97 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
             largest = max(largest, pa.total_allocated_bytes() - before)
             return super().append(definition, rows.slice(0, 1))
 
-    writer = Measuring(world.tables)
-    mirror = Large(writer).find("planes")
-    done = sweep(
-        mirror, Large(writer), writer, None, spooled, world.stop, world.clock, before=100, after=AFTER, execute=True
-    )
+    world.writer = Measuring(world.tables)
+    done = swept(world, rows=Large(world.writer))
 
     assert (done.older, done.deleted) == (pages * size, pages * size)
     assert largest < 5 * page(0).nbytes
+
+
+# How a sweep is told to whoever asked for it.
+
+
+MIRROR = MirrorTable(table_definition(a_header()), "label", soft_delete=False, complete_since=1_000_000)
+LATE = MirrorTable(table_definition(a_header()), "label", False, 1_000_000, timedelta(minutes=15))
+
+
+def told(found: Swept, mirror: MirrorTable = MIRROR, *, execute: bool = True) -> list[str]:
+    return list(lines(sweep_document("Planes", mirror, found, QuerySpend(2, 20_971_520), execute=execute)))
+
+
+def test_a_dry_run_says_what_would_go_and_how() -> None:
+    found = Swept(1_000_000, older=3, living=1, some_living=["[2]"], some_gone=["[1]", "[3]"])
+
+    assert told(found, execute=False) == [
+        "planes: 3 rows from before 1970-01-01T00:00:01Z",
+        "1 of them are in the source and stay: their snapshot rows are on their way, or are dead letters",
+        "  of these keys, among others: [2]",
+        "2 are not in the source and would be deleted; --execute deletes them",
+        "  of these keys, among others: [1], [3]",
+        "BigQuery billed 20971520 bytes for 2 queries",
+    ]
+    assert exit_code(found) == 1
+
+
+def test_what_was_done_and_what_was_not_is_said() -> None:
+    found = Swept(1_000_000, older=3, some_gone=["[1]"], deleted=2, refused=1, left=1, hidden=True)
+
+    assert told(found, LATE)[1:] == [
+        "2 are not in the source and were deleted",
+        "  of these keys, among others: [1]",
+        "BigQuery has refused the deletion of 1",
+        "1 are still there",
+        "queries of it may be 900 s behind (max_staleness): look again then",
+        "BigQuery billed 20971520 bytes for 2 queries",
+    ]
+
+
+def test_what_no_change_can_delete_is_left_to_whoever_asked() -> None:
+    found = Swept(1_000_000, older=1, keyless=1)
+
+    assert "1 hold a NULL in their key" in told(found, execute=False)[2]
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (Swept(1), 0),
+        (Swept(1, older=2, deleted=2, left=0), 0),
+        (Swept(1, older=2, living=1), 1),
+        (Swept(1, older=2, refused=1), 1),
+        (Swept(1, older=2, keyless=1), 1),
+        (Swept(1, older=2, left=1), 1),
+        (Swept(1, hidden=True), 1),
+        (Swept(1, early=True), 1),
+    ],
+)
+def test_the_exit_code_says_whether_anything_older_stays(found: Swept, code: int) -> None:
+    assert exit_code(found) == code
+
+
+def test_it_is_one_object_where_that_is_asked_for() -> None:
+    out = io.StringIO()
+    print_sweep(sweep_document("Planes", MIRROR, Swept(1_000_000, older=1), QuerySpend(1, 7), execute=False), True, out)
+
+    document = json.loads(out.getvalue())
+    assert (document["table"], document["mirror"], document["before"]) == ("Planes", "planes", "1970-01-01T00:00:01Z")
+    assert (document["older"], document["gone"], document["left"]) == (1, 1, None)
+    assert (document["queries"], document["bytes_billed"]) == (1, 7)
+
+
+def test_what_a_sweep_would_read_is_told_as_text_or_as_one_object() -> None:
+    told = estimate_document("Planes", MIRROR, QueryEstimate(1_500_000_000, 670))
+    text, as_json = io.StringIO(), io.StringIO()
+    print_sweep(told, False, text)
+    print_sweep(told, True, as_json)
+
+    assert text.getvalue().splitlines() == [
+        "planes: one query finds the rows: 1500000000 bytes (1.5 GB)",
+        "  where rows are deleted, another one counts what is left: 670 bytes (670 B)",
+    ]
+    assert json.loads(as_json.getvalue()) == {
+        "table": "Planes",
+        "mirror": "planes",
+        "read_bytes": 1_500_000_000,
+        "count_bytes": 670,
+    }
