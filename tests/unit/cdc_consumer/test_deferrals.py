@@ -1,15 +1,34 @@
 """Until when a drain that finds nothing has not drained the subscription, from one run to the next."""
 
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from services.cdc_consumer.app.stream.deferrals import Deferrals
+from services.cdc_consumer.adapters.spark.options import SinkOptions
+from services.cdc_consumer.adapters.stream.message_data import compress
+from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
+from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Counts
+from services.cdc_consumer.core.stream.messages import DATA_AT
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring import sink_task
+from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter
+from services.cdc_consumer.wiring.service import state_file
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import format_timestamp
-from tests.builders import a_change, a_message
+from shared.pubsub.stubs import PublishResponse
+from shared.runtime.clock import SystemClock
+from shared.runtime.settings import read_settings
+from tests.builders import a_change, a_message, messages_table
 from tests.fakes.durable_bytes import FakeDurableBytes
-from tests.unit.cdc_consumer.world import AIRPORTS, NOW, SetClock, World
+from tests.fakes.pubsub_channel import FakeChannel
+from tests.unit.cdc_consumer.listening import heard, listening
+from tests.unit.cdc_consumer.world import AIRPORTS, NEEDED, NOW, SetClock, World
 
 
 def test_the_next_run_knows_by_when_what_was_deferred_comes_again() -> None:
@@ -58,3 +77,89 @@ def test_a_time_that_another_process_has_kept_counts_and_is_not_replaced_by_an_e
     driver.take(Counts(deferred=1, deferred_until=NOW // 1000 + 1_000_000))
     clock.pass_time(timedelta(seconds=60))
     assert Deferrals(kept, clock).until() is not None
+
+
+# What a worker process says, and leaves to the next.
+
+
+OPTIONS = SinkOptions(
+    subscription="projects/p/subscriptions/s",
+    dead_letter_topic="projects/p/topics/d",
+    project="p",
+    dataset="mirror",
+    ack_deadline=timedelta(seconds=60),
+    bigquery_emulator_host="127.0.0.1:9",
+    bigquery_storage_emulator_host="127.0.0.1:9",
+)
+
+
+@pytest.fixture
+def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeChannel]:
+    """Be a worker process: its channel to Pub/Sub is in memory, and the logs of this process stay as they are."""
+    channel = FakeChannel(lambda _name, _request: None)
+    monkeypatch.setattr(sink_task, "open_channel", lambda _host: channel)
+    monkeypatch.setattr(sink_task, "configure_logs", lambda *_arguments: None)
+    monkeypatch.setattr(sink_task, "log_whatever_happens", lambda: None)
+    sink_task._composed.cache_clear()
+    yield channel
+    sink_task._composed.cache_clear()
+
+
+def defer_a_flood(options: SinkOptions) -> None:
+    with pytest.raises(MisconfiguredError, match="POISON_LIMIT"):
+        write(options, a_message(data=b"garbage", delivery_attempt=2), a_message(data=b"more"))
+
+
+def write(options: SinkOptions, *messages: Mapping[str, object]) -> None:
+    """Write messages as a task does that got them through Spark."""
+    table = messages_table(*messages)
+    data, data_at = compress(table["data"].to_pylist())
+    carried = table.set_column(table.schema.get_field_index("data"), "data", pa.array(data, pa.binary()))
+    BigQueryCdcWriter(options).write(iter(carried.append_column(DATA_AT, pa.array(data_at)).to_batches()))
+
+
+def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(
+    pubsub: FakeChannel,
+) -> None:
+    before = SystemClock().now() // 1000
+    with heard(limit=0) as (driver, taken):
+        defer_a_flood(replace(OPTIONS, driver=driver))
+        told = taken.get(timeout=10).counts.plus(taken.get(timeout=10).counts)
+    after = SystemClock().now() // 1000
+
+    deadlines = {request.ack_deadline_seconds for name, request in pubsub.calls if name == "ModifyAckDeadline"}
+    assert deadlines == {30, 60}
+    minute = timedelta(minutes=1) // timedelta(microseconds=1)
+    assert (told.deferred, told.acked) == (2, 0)
+    assert before + minute <= told.deferred_until <= after + minute
+
+
+def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arrived(
+    pubsub: FakeChannel, tmp_path: Path
+) -> None:
+    next_run = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
+    directory = choose_state_directory(next_run.checkpoint_location)
+    with listening(lambda _report: None, limit=0) as driver:
+        defer_a_flood(replace(OPTIONS, driver=driver, state_directory=str(directory)))
+
+    assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
+    assert Deferrals(state_file(next_run, DEFERRALS_FILE), SystemClock()).until() is not None
+
+
+def test_the_poison_of_all_worker_processes_is_counted_together(
+    pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_as(number: int, options: SinkOptions) -> None:
+        monkeypatch.setattr(os, "getpid", lambda: 1_000_000 + number)  # each in a process of its own
+        garbage = dict(a_message(data=b"garbage %d" % number)) | {"ordering_key": ""}
+        write(options, garbage)
+
+    pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1"])
+    with listening(lambda _report: None, limit=2) as driver:
+        options = replace(OPTIONS, driver=driver)
+        for number in range(2):
+            write_as(number, options)
+        with pytest.raises(MisconfiguredError, match="3 of the last 3 messages"):
+            write_as(2, options)
+    published = [request for name, request in pubsub.calls if name == "Publish"]
+    assert [len(request.messages) for request in published] == [1, 1]

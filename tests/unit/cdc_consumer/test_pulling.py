@@ -1,6 +1,7 @@
 """Pulling: short when quiet, long when behind, and every lease taken is handed on or given back."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -197,36 +198,17 @@ def test_a_wait_that_ran_out_found_nothing() -> None:
     assert backlog.puller.now(2) is None
 
 
-class PendingCall:
+class PendingCall(Future[Any]):
     """A pull that Pub/Sub has not answered yet."""
 
-    def __init__(self) -> None:
-        self.callbacks: list[Any] = []
-        self.response: Any = None
-        self.cancels = 0
-
-    def add_done_callback(self, callback: Any) -> None:
-        self.callbacks.append(callback)
+    cancels = 0
 
     def answer(self, *ids: str) -> None:
-        self.response = PullResponse(received_messages=[{"ack_id": one, "message": {}} for one in ids])
-        for callback in self.callbacks:
-            callback(self)
+        self.set_result(PullResponse(received_messages=[{"ack_id": one, "message": {}} for one in ids]))
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         self.cancels += 1
-
-    def done(self) -> bool:
-        return self.response is not None
-
-    def cancelled(self) -> bool:
-        return False
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> Any:
-        return self.response
+        return True
 
 
 class WaitingPubsub:
