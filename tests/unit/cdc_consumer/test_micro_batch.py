@@ -135,15 +135,6 @@ def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_de
     assert world.dead_letters.kept == {}
 
 
-def test_a_table_in_trouble_is_tried_again_for_a_while(world: World) -> None:
-    world.start_anew(RetryLimits(table=timedelta(minutes=1), between_calls=AT_ONCE))
-    world.writer.invisible["name"] = 2
-    counts = world.apply(a_message(a_change(1)))
-
-    assert world.names() == {1: "name 1"}
-    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 0, ())
-
-
 def test_a_table_in_trouble_is_deferred_and_all_others_are_written_and_acked(world: World) -> None:
     world.tables.forbidden.add("planes")
     counts = world.apply(

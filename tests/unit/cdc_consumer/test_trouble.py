@@ -166,18 +166,6 @@ def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_deferred_f
     assert world.leases.deferred_for == {"a0": LONGEST}
 
 
-def test_a_service_away_for_a_day_costs_a_table_that_is_alone_less_than_all_attempts(world: World) -> None:
-    world.writer.failing.add("planes")
-    world.clock.ticks = timedelta(seconds=15)
-    began, deliveries = world.clock.time, 0
-    while world.clock.time - began < 86_400e9:
-        deliveries += 1
-        world.apply(a_message(a_change(1), delivery_attempt=deliveries))
-        world.clock.pass_time(world.leases.deferred_for["a0"])
-
-    assert deliveries < 100
-
-
 def test_once_others_were_accepted_it_is_that_table_and_is_deferred_at_once(world: World) -> None:
     world.writer.failing.add("planes")
     world.apply(a_message(a_change(1)))
