@@ -95,15 +95,19 @@ def test_poison_is_kept_as_it_came_and_its_neighbours_are_applied(world: World) 
     assert counts.acked == 2
 
 
-def test_a_key_of_another_type_is_a_schema_conflict_also_for_an_announcement(world: World) -> None:
+def test_another_key_or_one_of_another_type_is_a_schema_conflict_also_for_an_announcement(world: World) -> None:
     world.apply(a_message(a_change(1)))
     other_type = a_header(columns=(("id", "STRING"), ("name", "STRING"), ("seats", "INT64")))
+    named = msgspec.structs.replace(a_change(), key='{"name":"x"}', row='{"id":"2","seats":"3"}')
     counts = world.apply(
-        a_message(a_change(2), header=other_type), a_message(header=other_type), a_message(a_change(4))
+        a_message(a_change(2), header=other_type),
+        a_message(header=other_type),
+        a_message(named, header=a_header(key=("name",))),
+        a_message(a_change(4)),
     )
 
-    assert counts.dead_letters == {"schema_conflict": 2}
-    assert counts.acked == 3
+    assert counts.dead_letters == {"schema_conflict": 3}
+    assert counts.acked == 4
     assert set(world.names()) == {1, 4}
 
 

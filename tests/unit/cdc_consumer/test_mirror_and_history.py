@@ -239,6 +239,8 @@ def test_a_change_without_its_old_values_reaches_mirror_and_history_and_keeps_a_
 
 def test_a_table_whose_key_no_bigquery_key_holds_has_a_history_alone_and_is_warned_of_once() -> None:
     header = a_header(columns=(("id", "TIME"), ("name", "STRING"), ("seats", "INT64")))
+    assert World().apply(a_message(a_change(1), header=header)).dead_letters == {"key_not_representable": 1}
+
     world = World(tables_file='[defaults]\nunfit_key = "history"')
     with capture_logs() as logs:
         for sequence in (1, 2):
