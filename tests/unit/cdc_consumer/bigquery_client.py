@@ -25,19 +25,18 @@ def resource(name: str, fields: Sequence[Mapping[str, str]] = (), **more: Any) -
 class FakeBigQuery:
     """What the REST reference says of tables, and of the defaults that a dataset gives them."""
 
-    def __init__(
-        self, *tables: Mapping[str, Any], defaults: Mapping[str, str] | None = None, **errors: Exception
-    ) -> None:
+    def __init__(self, *tables: Mapping[str, Any], **errors: Exception) -> None:
         self.tables: dict[str, Any] = {one["tableReference"]["tableId"]: dict(one) for one in tables}
         self.errors = errors
         """What calls are answered with, by the name of the call."""
-        self._defaults = defaults or {}
+        self.defaults: Mapping[str, str] = {}
+        """What the dataset gives its tables."""
 
     def get_dataset(self, path: str, **_more: Any) -> bigquery.Dataset:
         self.fail_if_told("get_dataset")
         project, dataset = path.split(".")
         return bigquery.Dataset.from_api_repr(
-            {"datasetReference": {"projectId": project, "datasetId": dataset}, **self._defaults}
+            {"datasetReference": {"projectId": project, "datasetId": dataset}, **self.defaults}
         )
 
     def get_table(self, path: object, **_more: Any) -> bigquery.Table:
@@ -50,14 +49,14 @@ class FakeBigQuery:
     def create_table(self, table: bigquery.Table, **_more: Any) -> bigquery.Table:
         made = deepcopy(table.to_api_repr())
         made["type"] = "VIEW" if "view" in made else "TABLE"
-        collation = made.setdefault("defaultCollation", self._defaults.get("defaultCollation", ""))
+        collation = made.setdefault("defaultCollation", self.defaults.get("defaultCollation", ""))
         for field in made.get("schema", {}).get("fields", ()):
             if field["type"] == "STRING" and collation:
                 field.setdefault("collation", collation)
-        by_partition = self._defaults.get("defaultPartitionExpirationMs")
+        by_partition = self.defaults.get("defaultPartitionExpirationMs")
         if "timePartitioning" in made and by_partition:
             made["timePartitioning"].setdefault("expirationMs", by_partition)
-        elif after := self._defaults.get("defaultTableExpirationMs"):
+        elif after := self.defaults.get("defaultTableExpirationMs"):
             made.setdefault("expirationTime", str(int(time.time() * 1_000) + int(after)))
         made["creationTime"] = str(int(time.time() * 1_000))
         self.tables[table.table_id] = made

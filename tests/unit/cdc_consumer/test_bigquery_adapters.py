@@ -127,7 +127,7 @@ class Several(FakeBigQuery):
         self.writable: Collection[str] = ()
         self.asked: list[str] = []
 
-    def get_table(self, _table: Any, **_more: Any) -> bigquery.Table:
+    def get_table(self, path: object, **_more: Any) -> bigquery.Table:
         return bigquery.Table.from_api_repr(planes())
 
     def list_tables(self, dataset: str, **_more: Any) -> Iterator[bigquery.table.TableListItem]:
@@ -138,7 +138,7 @@ class Several(FakeBigQuery):
             item: Any = bigquery.table.TableListItem  # untyped
             yield item({**resource(name), "labels": label, "type": "VIEW" if name == "view" else "TABLE"})
 
-    def update_table(self, table: bigquery.Table, _fields: Sequence[str], **_more: Any) -> bigquery.Table:
+    def update_table(self, table: bigquery.Table, fields: Sequence[str], **_more: Any) -> bigquery.Table:
         return table
 
     def test_iam_permissions(self, table: str, permissions: Sequence[str], **_more: Any) -> dict[str, Any]:

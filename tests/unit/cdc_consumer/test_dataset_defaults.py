@@ -34,7 +34,8 @@ class Giving(FakeBigQuery):
     """A client of a dataset that gives its tables an expiry and a collation."""
 
     def __init__(self, **errors: Exception) -> None:
-        super().__init__(defaults=DEFAULTS, **errors)
+        super().__init__(**errors)
+        self.defaults = DEFAULTS
         self.away = 0
         """So many changes of a table are answered with 503."""
         self.away_for = ""
