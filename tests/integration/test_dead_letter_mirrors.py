@@ -14,7 +14,7 @@ from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
 from services.dead_letter.core.rows import RowOf, content_of
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import four_sections
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from tests.builders import a_change, a_header
 from tests.integration.stand_in import PROJECT, StandIn
@@ -162,3 +162,10 @@ def test_bigquery_unavailable_is_transient() -> None:
     away = BigQueryMirrors(open_client(PROJECT, "localhost:1"), PROJECT, ("d",))
     with pytest.raises(TransientError):
         away.sequences([row_of(a_change(1))])
+
+
+@pytest.mark.parametrize("address", ["localhost:port", "ftp://localhost:9050", "http://"])
+def test_an_address_that_is_none_is_never_retried(address: str) -> None:
+    mirrors = BigQueryMirrors(open_client(PROJECT, address), PROJECT, ("d",))
+    with pytest.raises(MisconfiguredError, match="BIGQUERY_EMULATOR_HOST is host:port"):
+        mirrors.sequences([row_of(a_change(1))])

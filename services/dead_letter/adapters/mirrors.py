@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
+import requests
 import structlog
 from google.api_core import exceptions
 from google.api_core.client_options import ClientOptions
@@ -35,6 +36,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
 """The reasons by which BigQuery says that a call may succeed later: 403, as where a right is wanting ("Troubleshoot
 quota and limit errors")."""
+_NO_ADDRESS: Final = (
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
 _values: Final = msgspec.json.Decoder(list[object])
 
 
@@ -255,6 +261,10 @@ def _rest_errors(what: str) -> Iterator[None]:
         yield
     except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too
         raise credentials_error(what, error) from error
+    except _NO_ADDRESS as error:
+        raise MisconfiguredError(
+            "bigquery-emulator-address", f"{what}: {_words(error)}; BIGQUERY_EMULATOR_HOST is host:port"
+        ) from error
     except (
         exceptions.ServerError,
         exceptions.TooManyRequests,
