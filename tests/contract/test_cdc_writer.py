@@ -10,11 +10,12 @@ import pytest
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CdcWriter, DestinationTables, TableTroubleError
+from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason

@@ -11,11 +11,12 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.commands.command_line import COMMAND_LINE, SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.wiring.sweep import sweep_command
+from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Op
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.tables_file import read_tables_file

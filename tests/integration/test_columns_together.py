@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.stream.counts import Counts
+from shared.bigquery.client import open_client
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table

@@ -8,8 +8,9 @@ import pytest
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from shared.bigquery.client import open_client
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header, a_message, messages_table

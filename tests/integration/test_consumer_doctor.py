@@ -20,11 +20,12 @@ from structlog.testing import capture_logs
 
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Processes, wait_until
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.doctor import doctor
 from services.cdc_consumer.wiring.service import check_start
+from shared.bigquery.client import open_client
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.pubsub.topology import PubsubTopology

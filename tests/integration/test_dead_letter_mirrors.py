@@ -10,8 +10,9 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
+from services.dead_letter.adapters.mirrors import BigQueryMirrors
 from services.dead_letter.core.rows import RowOf, content_of
+from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError

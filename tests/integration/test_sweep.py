@@ -26,7 +26,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
 from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.delete_missing_rows.sweep import deletions
@@ -36,6 +36,7 @@ from services.cdc_consumer.ports import RECREATED
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.sweep import sweep_command, sweeping
+from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.stream.message_data import compress, with_data
 from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA
+from shared.bigquery.client import open_client
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.leases import PubsubLeases

@@ -12,10 +12,11 @@ from deploy.local.platform.source import Row
 from deploy.local.platform.target import BigQueryDataset
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import conform, decode_messages, in_table
 from services.cdc_consumer.core.stream.poison import Poison
+from shared.bigquery.client import open_client
 from shared.contracts.tables_file import read_tables_file
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop

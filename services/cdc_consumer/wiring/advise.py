@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
 from services.cdc_consumer.adapters.advice.figures import AdviceFigures
-from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.commands.advise import consumer_figures, print_advice
 from services.cdc_consumer.commands.command_line import AdviseCommand
@@ -17,6 +16,7 @@ from services.cdc_consumer.core.advice.figures import AdviceProblem
 from services.cdc_consumer.core.advice.pipeline import stream_storage
 from services.cdc_consumer.core.advice.prices import Prices
 from services.cdc_consumer.settings import Settings
+from shared.bigquery.client import open_client
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile

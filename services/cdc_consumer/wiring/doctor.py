@@ -12,12 +12,12 @@ from pyspark import __version__
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset, inspect_datasets_of_schemas
-from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.spark.spark_session import check_java
 from services.cdc_consumer.adapters.spark.spark_version import check_spark
 from services.cdc_consumer.commands.status import Address, ask_consumer
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.advise import summary
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel

@@ -9,7 +9,6 @@ from typing import TextIO, TypeVar
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
-from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
@@ -27,6 +26,7 @@ from services.cdc_consumer.core.reconcile.row_keys import key_kinds
 from services.cdc_consumer.core.reconcile.source_table import Mirrored
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.settings import ReconcileSettings
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.dataset_defaults import dataset_defaults
-from services.cdc_consumer.adapters.schema.tables import check_dataset, open_client
+from services.cdc_consumer.adapters.schema.tables import check_dataset
 from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, owned_checkpoint
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
@@ -61,6 +61,7 @@ from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource
 from services.cdc_consumer.wiring.sweep import sweeping
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.channels import stoppable_channel

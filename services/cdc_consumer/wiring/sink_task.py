@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mask_key import read_mask_key
-from services.cdc_consumer.adapters.schema.tables import BigQueryTables, open_client
+from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.adapters.stream.message_data import with_data
 from services.cdc_consumer.adapters.stream.reports import (
@@ -34,6 +34,7 @@ from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
+from shared.bigquery.client import open_client
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel

@@ -8,7 +8,6 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
-from services.cdc_consumer.adapters.schema.tables import open_client
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import (
     AutomaticSweep,
@@ -32,6 +31,7 @@ from services.cdc_consumer.commands.command_line import SweepCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
 from services.cdc_consumer.settings import Settings
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import label_of, source_table
 from shared.contracts.timestamps import microseconds, parse_timestamp

@@ -4,28 +4,23 @@ A mirror is found by the label that says of which source table it is, whatever i
 has no such row, supersedes nothing: the dead letter is sent, and loses by its sequence if it is old.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
-import requests
 import structlog
 from google.api_core import exceptions
-from google.api_core.client_options import ClientOptions
-from google.auth import exceptions as auth_exceptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import bigquery
 
 from services.dead_letter.core.rows import RowOf
+from shared.bigquery.client import bigquery_errors
 from shared.contracts.change_sequence import parse_sequence
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.timestamps import microseconds, parse_timestamp
-from shared.pubsub.credentials import credentials_error, unusable_credentials
 
 _TIMEOUT: Final = 60.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the replay has the one policy
@@ -33,34 +28,13 @@ _KEYS: Final = 500
 _PLACE: Final = "_millrace_place"  # of a key among those that a query asks for: no column of a source has the name
 """Rows that one query asks for."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
-"""The reasons by which BigQuery says that a call may succeed later: 403, as where a right is wanting ("Troubleshoot
-quota and limit errors")."""
-_NO_ADDRESS: Final = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-)
 _values: Final = msgspec.json.Decoder(list[object])
-
-
-def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
-    """Return the official client, of the real service or of what listens at ``host:port``."""
-    if emulator_host:
-        endpoint = emulator_host if "://" in emulator_host else f"http://{emulator_host}"
-        anonymous: Any = AnonymousCredentials  # untyped
-        options = ClientOptions(api_endpoint=endpoint)
-        return bigquery.Client(project=project, credentials=anonymous(), client_options=options)
-    try:
-        return bigquery.Client(project=project)
-    except auth_exceptions.DefaultCredentialsError as error:
-        raise unusable_credentials(error, "BIGQUERY_EMULATOR_HOST") from error
 
 
 def check_dataset(client: bigquery.Client, project: str, dataset: str) -> None:
     """Raise MisconfiguredError or TransientError where the tables of a dataset cannot be listed."""
     path = f"{project}.{dataset}"
-    with _rest_errors(f"dataset {path}"):
+    with bigquery_errors(f"dataset {path}", _refusal):
         list(client.list_tables(path, max_results=1, retry=_NO_RETRY, timeout=_TIMEOUT))
 
 
@@ -132,7 +106,7 @@ class BigQueryMirrors:
             return ()
         mirrors = []
         for path in [path for dataset in datasets for path in dataset.mirrors.get(label, ())]:
-            with _rest_errors(f"table {path}"):
+            with bigquery_errors(f"table {path}", _refusal):
                 try:
                     table = self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
                 except exceptions.NotFound:
@@ -152,7 +126,7 @@ class BigQueryMirrors:
     def _read(self, path: str) -> _Dataset:
         mirrors: dict[str, list[str]] = {}
         with_history: set[str] = set()
-        with _rest_errors(f"dataset {path}"):
+        with bigquery_errors(f"dataset {path}", _refusal):
             try:
                 for one in self._client.list_tables(path, retry=_NO_RETRY, timeout=_TIMEOUT):
                     if MIRROR_OF in one.labels:
@@ -177,7 +151,7 @@ class BigQueryMirrors:
             for place, kind in enumerate(types)
         ]
         config = bigquery.QueryJobConfig(query_parameters=parameters)
-        with _rest_errors(f"table {mirror.path}"):
+        with bigquery_errors(f"table {mirror.path}", _refusal):
             try:
                 answer = self._client.query_and_wait(
                     _query(mirror.path, key_columns),
@@ -254,39 +228,11 @@ _KINDS: Final[Mapping[str, Callable[[object], object]]] = {
 }
 
 
-@contextmanager
-def _rest_errors(what: str) -> Iterator[None]:
-    """Translate what the BigQuery client raises; ``what`` says what was being read."""
-    try:
-        yield
-    except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too
-        raise credentials_error(what, error) from error
-    except _NO_ADDRESS as error:
-        raise MisconfiguredError(
-            "bigquery-emulator-address", f"{what}: {_words(error)}; BIGQUERY_EMULATOR_HOST is host:port"
-        ) from error
-    except (
-        exceptions.ServerError,
-        exceptions.TooManyRequests,
-        exceptions.RetryError,
-        OSError,  # of requests, too: the connection is gone, or nothing came in time
-    ) as error:
-        raise TransientError(f"{what}: {_words(error)}") from error
-    except exceptions.GoogleAPICallError as error:
-        raise _refusal(what, error) from error
-
-
-def _refusal(what: str, error: exceptions.GoogleAPICallError) -> Exception:
-    if any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in getattr(error, "errors", ())):
-        return TransientError(f"{what}: {_words(error)}")
-    if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
+def _refusal(text: str, error: exceptions.GoogleAPICallError) -> Exception:
+    if isinstance(error, exceptions.Forbidden):
         return MisconfiguredError(
             "mirrors-denied",
-            f"{what}: {_words(error)}; give this identity roles/bigquery.dataViewer on the dataset and "
-            "roles/bigquery.jobUser on the project, or leave BIGQUERY_DATASET out: then nothing counts as superseded",
+            f"{text}; give this identity roles/bigquery.dataViewer on the dataset and roles/bigquery.jobUser on the "
+            "project, or leave BIGQUERY_DATASET out: then nothing counts as superseded",
         )
-    return MisconfiguredError("mirrors-refused", f"{what}: {_words(error)}")
-
-
-def _words(error: Exception) -> str:
-    return str(getattr(error, "message", "")) or str(error) or type(error).__name__
+    return MisconfiguredError("mirrors-refused", text)

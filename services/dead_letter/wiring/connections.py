@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from services.dead_letter.adapters.mirrors import BigQueryMirrors, open_client
+from services.dead_letter.adapters.mirrors import BigQueryMirrors
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
@@ -14,6 +14,7 @@ from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline, named
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final, TextIO
 
-from services.dead_letter.adapters.mirrors import check_dataset, open_client
+from services.dead_letter.adapters.mirrors import check_dataset
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.disk import mounts, short_lived
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import joined
 from services.dead_letter.settings import Settings
 from services.dead_letter.wiring.connections import pipeline_named
+from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.pubsub.channels import open_channel

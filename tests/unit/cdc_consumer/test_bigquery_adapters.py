@@ -19,7 +19,7 @@ from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
-from services.cdc_consumer.adapters.bigquery.errors import append_error, beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import append_error, rest_errors
 from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
@@ -31,6 +31,7 @@ from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.core.types.types import COLUMN_TYPES, INT64
 from services.cdc_consumer.ports import DatasetRefusedError, FoundMirror, MirrorProgress, TableTroubleError
 from services.cdc_consumer.wiring import sink_task
+from shared.bigquery.client import beyond_limits
 from shared.contracts.change_batch import encode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import rest_errors
 from services.cdc_consumer.adapters.bigquery.staleness import interval_of, read_watermarks
 from services.cdc_consumer.adapters.doctor.dataset_inspection import datasets_of_schemas
 from services.cdc_consumer.core.advice.figures import (
@@ -24,6 +24,7 @@ from services.cdc_consumer.core.advice.figures import (
     MirrorFigures,
     RegionFigures,
 )
+from shared.bigquery.client import beyond_limits
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import MIRROR_OF
 

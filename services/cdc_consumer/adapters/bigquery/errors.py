@@ -1,24 +1,21 @@
 """BigQuery's errors, of both its APIs, as the three errors; and which of them are one table's trouble only.
 
 Sources: google.cloud.bigquery.storage.v1 `StorageError`; BigQuery, "Introduction to the Storage Write API", error
-handling (which codes are worth a retry); the codes that Google's Java client retries on; BigQuery, "Troubleshoot quota
-and limit errors" (what is beyond a limit is answered as what is forbidden is, 403, and distinguished by its reason).
+handling (which codes are worth a retry); the codes that Google's Java client retries on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import grpc
-import requests
 from google.api_core import exceptions
-from google.auth import exceptions as auth_exceptions
 from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.ports import TableTroubleError
+from shared.bigquery.client import bigquery_errors
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.pubsub.credentials import credentials_error
 
 _Code = StorageError.StorageErrorCode
 _TABLE_TROUBLE: Final = frozenset(
@@ -32,13 +29,6 @@ _TABLE_TROUBLE: Final = frozenset(
         _Code.KMS_SERVICE_ERROR,
         _Code.KMS_PERMISSION_DENIED,
     }
-)
-_LIMITS: Final = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"})
-"""The reasons by which the REST API says that a call may succeed later."""
-_NO_ADDRESS: Final = (
-    requests.exceptions.InvalidURL,
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
 )
 _storage_error: Final = StorageError.pb()
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -105,48 +95,22 @@ def call_status(ended: Any) -> Status:
     return Status(code=ended.code().value[0], message=ended.details() or "")
 
 
-def beyond_limits(error: exceptions.GoogleAPICallError) -> bool:
-    """Return whether a call was refused for a limit or a quota of BigQuery's: not what it asks for, but when."""
-    return any(isinstance(each, Mapping) and each.get("reason") in _LIMITS for each in error.errors)
-
-
 def reason_of(error: exceptions.GoogleAPICallError) -> str:
     """Return the word of Google's error table that a refusal is of; empty where it names none."""
     reasons = [str(each.get("reason") or "") for each in error.errors if isinstance(each, Mapping)]
     return reasons[0] if reasons else ""
 
 
-@contextmanager
-def rest_errors(what: str) -> Iterator[None]:
+def rest_errors(what: str) -> AbstractContextManager[None]:
     """Translate what the BigQuery client raises about one table; ``what`` says what was being done.
 
     A handler of Forbidden in the block lets it pass where it is `beyond_limits`: no right is missing then.
     """
-    try:
-        yield
-    except auth_exceptions.GoogleAuthError as error:  # first: some of them are an OSError, too
-        raise credentials_error(what, error) from error
-    except _NO_ADDRESS as error:
-        raise MisconfiguredError(
-            "bigquery-emulator-address", f"{what}: {_words(error)}; BIGQUERY_EMULATOR_HOST is host:port"
-        ) from error
-    except (
-        exceptions.ServerError,
-        exceptions.TooManyRequests,
-        exceptions.RetryError,
-        OSError,  # of `requests` and of the sockets below: a connection that ends at any place, or a timeout
-    ) as error:
-        raise TransientError(f"{what}: {_words(error)}") from error
-    except exceptions.Unauthorized as error:
-        raise MisconfiguredError(
-            "bigquery-unauthorized",
-            f"{what}: {_words(error)}; give the process credentials (gcloud auth application-default login)",
-        ) from error
-    except exceptions.GoogleAPICallError as error:
-        if beyond_limits(error):
-            raise TransientError(f"{what}: {_words(error)}") from error
-        denied = isinstance(error, exceptions.Forbidden)
-        raise TableTroubleError(f"{what}: {_words(error)}", denied=denied) from error
+    return bigquery_errors(what, _table_trouble)
+
+
+def _table_trouble(text: str, error: exceptions.GoogleAPICallError) -> Exception:
+    return TableTroubleError(text, denied=isinstance(error, exceptions.Forbidden))
 
 
 def _storage_code(details: Iterable[Any]) -> StorageError.StorageErrorCode | None:
@@ -156,7 +120,3 @@ def _storage_code(details: Iterable[Any]) -> StorageError.StorageErrorCode | Non
             detail.Unpack(found)
             return _Code(found.code)
     return None
-
-
-def _words(error: Exception) -> str:
-    return str(getattr(error, "message", "")) or str(error) or type(error).__name__

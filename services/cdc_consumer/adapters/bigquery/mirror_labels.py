@@ -13,9 +13,10 @@ import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import rest_errors
 from services.cdc_consumer.core.schema.column_marks import MASKS
 from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD, TableTroubleError
+from shared.bigquery.client import beyond_limits
 from shared.contracts.mirrors import MIRROR_OF
 
 _TIMEOUT: Final = 30.0  # seconds for a call

@@ -22,11 +22,12 @@ import pyarrow.compute as pc
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, reason_of, rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import reason_of, rest_errors
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableColumn
 from services.cdc_consumer.core.types.types import STRING, TIMESTAMP, ColumnType
 from services.cdc_consumer.core.types.values import wire_values
 from services.cdc_consumer.ports import BytesLimitError, QuerySpend
+from shared.bigquery.client import beyond_limits
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 

@@ -20,7 +20,6 @@ from google.auth import exceptions as auth_exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import GetWriteStreamRequest, WriteStream
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
 from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
 from services.cdc_consumer.adapters.bigquery.staleness import read_watermarks
@@ -28,6 +27,7 @@ from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import GRANT, LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD
+from shared.bigquery.client import beyond_limits
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN
 from shared.runtime.findings import Finding, Level
 

@@ -13,7 +13,7 @@ import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits
+from shared.bigquery.client import beyond_limits
 
 _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested

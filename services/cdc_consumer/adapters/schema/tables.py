@@ -15,13 +15,10 @@ from typing import Any, Final
 
 import structlog
 from google.api_core import exceptions
-from google.api_core.client_options import ClientOptions
-from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
-from services.cdc_consumer.adapters.bigquery.errors import beyond_limits, rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import rest_errors
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     CLOCK_MARGIN,
     DEAD_LETTERS,
@@ -68,10 +65,10 @@ from services.cdc_consumer.ports import (
     NotLabelledError,
     TableTroubleError,
 )
+from shared.bigquery.client import beyond_limits
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
-from shared.pubsub.credentials import unusable_credentials
 
 _TIMEOUT: Final = 30.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
@@ -88,19 +85,6 @@ _MOST_ORDERS: Final = 40_320  # of a key of eight columns
 _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
     kind.bigquery: kind for kind in reversed(list(COLUMN_TYPES.values()))
 }
-
-
-def open_client(project: str, emulator_host: str | None) -> bigquery.Client:
-    """Return the official client, of the real service or of what listens at ``host:port``."""
-    if emulator_host:
-        endpoint = emulator_host if "://" in emulator_host else f"http://{emulator_host}"
-        anonymous: Any = AnonymousCredentials  # untyped
-        options = ClientOptions(api_endpoint=endpoint)
-        return bigquery.Client(project=project, credentials=anonymous(), client_options=options)
-    try:
-        return bigquery.Client(project=project)
-    except DefaultCredentialsError as error:
-        raise unusable_credentials(error, "BIGQUERY_EMULATOR_HOST") from error
 
 
 def check_dataset(
