@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TextIO
 
-import msgspec
 import structlog
 
 from shared.contracts.errors import TransientError
+from shared.runtime.answers import print_answer
 
 _EVERY: Final = timedelta(seconds=1)
 _HINDRANCE_AFTER: Final = timedelta(seconds=30)
@@ -45,12 +45,9 @@ def print_snapshots(
     shown: Shown, tables: Iterable[str], as_json: bool, lines: Callable[[Mapping[str, Any]], Iterable[str]], out: TextIO
 ) -> None:
     """Write snapshots as one JSON object, or as their lines; and which of the named tables have none."""
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode({"snapshots": shown}), indent=2).decode() + "\n")
-        return
-    out.writelines(f"{line}\n" for one in shown for line in lines(one))
     present = {one["table"] for one in shown}
-    out.writelines(f"{table}: no snapshot was asked for\n" for table in tables if table not in present)
+    missing = [f"{table}: no snapshot was asked for" for table in tables if table not in present]
+    print_answer({"snapshots": shown}, [*(line for one in shown for line in lines(one)), *missing], as_json, out)
 
 
 async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], out: TextIO) -> Shown:

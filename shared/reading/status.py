@@ -1,10 +1,8 @@
 """What `status` of every reader shows: its state, how far all readers are, and whether that is in time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final, TextIO
-
-import msgspec
+from typing import Any, Final
 
 NOT_STARTED: Final = "not started yet"
 NOT_READ: Final = "nobody reads"
@@ -33,14 +31,6 @@ def is_late(shown: Mapping[str, Any]) -> bool:
     """Return whether less than half of what the stream keeps is left; nothing is late where nothing was read yet."""
     left, retention = shown["retention_left_seconds"], shown["retention_seconds"]
     return bool(left is not None and left < retention * _LITTLE)
-
-
-def print_status(shown: Mapping[str, Any], lines: Iterable[str], as_json: bool, out: TextIO) -> None:
-    """Write a document as one JSON object, or as its lines."""
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
-    else:
-        out.writelines(f"{line}\n" for line in lines)
 
 
 def state_lines(shown: Mapping[str, Any]) -> Iterator[str]:

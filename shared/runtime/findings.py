@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TextIO
 
-import msgspec
-
+from shared.runtime.answers import print_answer
 from shared.runtime.settings import misspelling, misspelt_variables
 
 _WIDTH: Final = 100  # characters of a line
@@ -47,10 +46,12 @@ def misspelt_settings(settings: type, environ: Mapping[str, str]) -> Iterator[Fi
 
 
 def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> None:
-    """Write all findings: as a JSON list of objects, or as a table with the fix, and a last line that counts them."""
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n")
-        return
+    """Write all findings, as a JSON list of objects or as text."""
+    print_answer(findings, finding_lines(findings), as_json, out)
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Return findings as text: a table with the fix, and a last line that counts them."""
     level = max((len(each.level) for each in findings), default=0)
     check = max((len(each.check) for each in findings), default=0)
     margin = " " * (level + check + 4)
@@ -58,9 +59,9 @@ def print_findings(findings: Sequence[Finding], as_json: bool, out: TextIO) -> N
         lines = wrapped(each.detail)
         if each.fix:
             lines += wrapped(each.fix, "-> ", "   ")
-        out.write(f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip() + "\n")
-        out.writelines(f"{margin}{line}\n" for line in lines[1:])
-    out.write(", ".join(f"{sum(one.level is kind for one in findings)} {kind}" for kind in Level) + "\n")
+        yield f"{each.level:<{level}}  {each.check:<{check}}  {lines[0]}".rstrip()
+        yield from (f"{margin}{line}" for line in lines[1:])
+    yield ", ".join(f"{sum(one.level is kind for one in findings)} {kind}" for kind in Level)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

@@ -40,7 +40,7 @@ from services.bigtable_reader.wiring.stores import (
     watched_table,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.reading.status import print_status
+from shared.runtime.answers import print_answer
 from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
@@ -112,7 +112,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
         await channels.close()
     snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
     shown = document(settings.source, survey, inspection.retention, now, snapshots)
-    print_status(shown, lines(shown), as_json, out)
+    print_answer(shown, lines(shown), as_json, out)
     return exit_code(shown)
 
 

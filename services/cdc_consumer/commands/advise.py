@@ -4,9 +4,7 @@ import re
 import urllib.request
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, TextIO
-
-import msgspec
+from typing import Final
 
 from services.cdc_consumer.commands.status import ask_consumer
 from services.cdc_consumer.core.advice.advice import Advice
@@ -56,14 +54,6 @@ def consumer_figures(address: str, dataset: str, at: datetime) -> ConsumerFigure
             if (since := one.get("unapplied_since"))  # an older consumer may answer
         },
     )
-
-
-def print_advice(advice: Advice, out: TextIO, *, as_json: bool) -> None:
-    """Write advice as text or as a JSON object."""
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode(advice), indent=2).decode() + "\n")
-    else:
-        out.writelines(f"{line}\n" for line in lines(advice))
 
 
 def lines(advice: Advice) -> Iterator[str]:

@@ -12,6 +12,7 @@ import msgspec
 from services.cdc_consumer.app.status.status import RUNNING
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.answers import print_answer
 from shared.runtime.settings import read_settings, setting
 
 _TIMEOUT: Final = 15.0  # seconds: longer than the service waits for BigQuery's listing
@@ -34,10 +35,7 @@ def status(told: ConsumerStatusCommand, environ: Mapping[str, str], out: TextIO)
     """Ask, print and return the exit code; MisconfiguredError where no consumer answers."""
     address = told.address or str(read_settings(Address, environ))
     document = ask_consumer(address)
-    if told.json:
-        out.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-    else:
-        out.writelines(f"{line}\n" for line in lines(document))
+    print_answer(document, lines(document), told.json, out)
     return exit_code(document)
 
 

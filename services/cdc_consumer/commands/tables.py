@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-import msgspec
-
 from services.cdc_consumer.core.schema.preview import ColumnPreview, DestinationPreview, TablePreview
 from shared.contracts.durations import format_duration
-from shared.runtime.findings import Finding, Level, print_findings, wrapped
+from shared.runtime.answers import print_answer
+from shared.runtime.findings import Finding, Level, finding_lines, wrapped
 
 
 def exit_code(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> int:
@@ -16,16 +15,13 @@ def exit_code(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> 
     return int(unfit or any(one.level is Level.ERROR for one in findings))
 
 
-def document(previews: Sequence[TablePreview], findings: Sequence[Finding]) -> bytes:
-    """Return everything as JSON; durations are ISO 8601 (``PT900S``)."""
-    return msgspec.json.format(msgspec.json.encode({"tables": previews, "findings": findings}), indent=2)
+def print_previews(previews: Sequence[TablePreview], findings: Sequence[Finding], as_json: bool, out: TextIO) -> None:
+    """Write what source tables become, then what is found of the settings and the file.
 
-
-def print_previews(previews: Sequence[TablePreview], findings: Sequence[Finding], out: TextIO) -> None:
-    """Write everything as text: a block for each source table, then what is found of the settings and the file."""
-    out.writelines(f"{line}\n" for line in lines(previews))
-    out.write("\n")
-    print_findings(findings, False, out)
+    In JSON durations are ISO 8601 (``PT900S``).
+    """
+    document = {"tables": previews, "findings": findings}
+    print_answer(document, [*lines(previews), "", *finding_lines(findings)], as_json, out)
 
 
 def lines(previews: Sequence[TablePreview]) -> Iterator[str]:

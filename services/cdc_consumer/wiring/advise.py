@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from services.cdc_consumer.adapters.advice.figures import AdviceFigures
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.commands.advise import consumer_figures, print_advice
+from services.cdc_consumer.commands.advise import consumer_figures, lines
 from services.cdc_consumer.commands.command_line import AdviseCommand
 from services.cdc_consumer.commands.status import Address
 from services.cdc_consumer.core.advice.advice import SOURCE_KEPT, Advice, Question, advise
@@ -21,6 +21,7 @@ from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import microseconds, parse_timestamp
+from shared.runtime.answers import print_answer
 from shared.runtime.findings import Finding, Level
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings
@@ -68,7 +69,7 @@ def advise_command(told: AdviseCommand, environ: Mapping[str, str], stop: Stop, 
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     advice = _advice(client, settings, file, question, told.tables, told.address)
     advice = replace(advice, problems=[*unread, *advice.problems])
-    print_advice(advice, out, as_json=told.json)
+    print_answer(advice, lines(advice), told.json, out)
     return int(bool(advice.problems))
 
 

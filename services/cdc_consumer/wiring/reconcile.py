@@ -18,7 +18,6 @@ from services.cdc_consumer.app.reconcile.reconcile_report import (
     estimate_lines,
     estimates_document,
     exit_code,
-    json_text,
     lines,
 )
 from services.cdc_consumer.commands.command_line import ReconcileCommand
@@ -28,6 +27,7 @@ from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.settings import ReconcileSettings
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.answers import json_text
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import MISCONFIGURED, command_settings
@@ -76,7 +76,7 @@ def _reconciled(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out:
         reconciler, told, stop, out, reconciler.reconcile, lambda _table, found: lines(found, told.limit)
     )
     if told.json:
-        out.write(json_text(document(list(results.values()), failed)) + "\n")
+        out.write(json_text(document(list(results.values()), failed)))
     thresholds = Thresholds(told.max_differences, told.min_coverage)
     return MISCONFIGURED if failed else exit_code(list(results.values()), thresholds)
 
@@ -86,7 +86,7 @@ def _estimated(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: 
         reconciler, told, stop, out, reconciler.estimate, lambda table, found: estimate_lines(table, *found)
     )
     if told.json:
-        out.write(json_text(estimates_document(found, failed)) + "\n")
+        out.write(json_text(estimates_document(found, failed)))
     return MISCONFIGURED if failed else 0
 
 

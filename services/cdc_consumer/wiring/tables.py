@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.source_rows import SourceProcess, opened_source
 from services.cdc_consumer.commands.command_line import TablesCommand
-from services.cdc_consumer.commands.tables import document, exit_code, print_previews
+from services.cdc_consumer.commands.tables import exit_code, print_previews
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.schema.preview import preview, unknown, without_clashes
 from services.cdc_consumer.settings import Settings, TablesSettings
@@ -60,10 +60,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
         {**environ, _TABLES_FILE: str(told.check)},
         lambda it: f"project {it.dataset_project}, dataset {it.bigquery_dataset}",
     )
-    if told.json:
-        out.write(document(previews, found).decode() + "\n")
-    else:
-        print_previews(previews, found, out)
+    print_previews(previews, found, told.json, out)
     return exit_code(previews, found)
 
 

@@ -36,7 +36,7 @@ from services.spanner_reader.wiring.stores import (
 )
 from services.spanner_reader.wiring.topics import change_topic
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.reading.status import print_status
+from shared.runtime.answers import print_answer
 from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
@@ -93,7 +93,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
         await channels.close()
     quote = definition.dialect.quote
     shown = document(settings.source, survey, definition.retention, inspection, requests, quote, snapshots, pauses)
-    print_status(shown, lines(shown), as_json, out)
+    print_answer(shown, lines(shown), as_json, out)
     return exit_code(shown)
 
 

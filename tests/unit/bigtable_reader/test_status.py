@@ -18,7 +18,7 @@ from services.bigtable_reader.core.schema.resync import (
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange, StreamRangeId
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
 from services.bigtable_reader.wiring.stores import MicrosecondClock
-from shared.reading.status import print_status
+from shared.runtime.answers import print_answer
 
 NOON = Microseconds(1_700_000_000_000_000)
 DAY = timedelta(days=1)
@@ -78,7 +78,7 @@ def test_each_stream_range_is_in_one_state_and_owners_are_told() -> None:
     assert "keys that no reader holds now: [b, end)" in list(lines(shown))
     assert "keys that no partition covers: none; that two cover: none" in list(lines(shown))
     out = StringIO()
-    print_status(shown, lines(shown), True, out)
+    print_answer(shown, lines(shown), True, out)
     assert msgspec.json.decode(out.getvalue()) == shown
 
 

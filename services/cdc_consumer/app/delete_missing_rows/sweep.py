@@ -47,6 +47,7 @@ from shared.contracts.row_id import canonical_key, key_text
 from shared.contracts.sizes import format_size
 from shared.contracts.source_rows import keys_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
+from shared.runtime.answers import print_answer
 from shared.runtime.clock import Clock
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
@@ -302,10 +303,7 @@ def exit_code(found: Swept) -> int:
 
 def print_sweep(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
     """Write a document, of a sweep or of what one would read, as one JSON object, or as text."""
-    if as_json:
-        out.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-    else:
-        out.writelines(f"{line}\n" for line in (lines if "older" in document else estimate_lines)(document))
+    print_answer(document, (lines if "older" in document else estimate_lines)(document), as_json, out)
 
 
 def estimate_lines(document: Mapping[str, Any]) -> Sequence[str]:

@@ -136,11 +136,6 @@ def estimates_document(
     return {"tables": tables, "not_compared": _failed(failed)}
 
 
-def json_text(told: Mapping[str, Any]) -> str:
-    """Return an object as JSON, to be read by people, too."""
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-
-
 def _failed(failed: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
     return [{"table": table, "why": why} for table, why in failed.items()]
 
