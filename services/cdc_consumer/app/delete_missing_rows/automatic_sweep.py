@@ -10,21 +10,22 @@ Rows that were on their way when it was swept may arrive from before then, for a
 messages; so it is inspected again until that time is over.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Final
 
 import structlog
 
 from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept, shown_time
+from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 
 _ROUND: Final = timedelta(seconds=30)
+_SHORTEST_ROUND: Final = timedelta(seconds=0.1)
 _AGAIN: Final = timedelta(hours=6)
 _ALWAYS_FEW: Final = 1_000
 """Rows that may be deleted of any table without asking its source."""
@@ -53,22 +54,10 @@ class AutomaticSweep:
         self._checked: dict[tuple[str, int], Nanoseconds] = {}
         self._refused: set[str] = set()
 
-    @contextmanager
-    def sweeping(self) -> Iterator[None]:
+    def sweeping(self) -> AbstractContextManager[None]:
         """Sweep every now and then while the block runs."""
-        ended = threading.Event()
-
-        def run() -> None:
-            while not ended.wait(min(_ROUND.total_seconds(), max(0.1, self._after / 1e9))):
-                self.go_round()
-
-        thread = threading.Thread(target=run, name="sweep", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(1.0)  # it may wait for BigQuery, which a stop does not; what it does may end anywhere
+        every = min(_ROUND, max(_SHORTEST_ROUND, timedelta(seconds=self._after / 1e9)))
+        return repeating("sweep", self.go_round, every)
 
     def go_round(self) -> None:
         """Sweep what is due."""

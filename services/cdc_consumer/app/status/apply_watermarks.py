@@ -1,8 +1,7 @@
 """The metric that shows up to when BigQuery has applied what was written to each mirror."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from services.cdc_consumer.app.repeating import repeating
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.metrics import MOST_TABLES
 
@@ -49,21 +49,6 @@ class ApplyWatermarks:
             self._watermark.remove(table)
         self._shown = set(found)
 
-    @contextmanager
-    def showing(self) -> Iterator[None]:
+    def showing(self) -> AbstractContextManager[None]:
         """Ask every few minutes while the block runs."""
-        ended = threading.Event()
-
-        def ask() -> None:
-            wait = _FIRST
-            while not ended.wait(wait.total_seconds()):
-                self.show()
-                wait = _EVERY
-
-        thread = threading.Thread(target=ask, name="watermarks", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(1.0)  # it may be waiting for BigQuery, which a stop does not
+        return repeating("watermarks", self.show, _EVERY, _FIRST)

@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.core.stream.counts import Applied, Report, TableNote, newest_heartbeats, stages
 from services.cdc_consumer.ports import MASKS_CHANGED, RECREATED, RESYNC, ROWS_TOO_OLD, DurableBytes, Mirror
@@ -150,22 +151,9 @@ class ConsumerStatus:
                     last = table.latest.applied or 0 if table.latest is not None else 0
                     table.unapplied_since = last if last > until else 0
 
-    @contextmanager
-    def polling_labels(self) -> Iterator[None]:
+    def polling_labels(self) -> AbstractContextManager[None]:
         """Poll the tables while the block runs, whether a client asks for the status or not."""
-        ended = threading.Event()
-
-        def poll() -> None:
-            while not ended.wait(_READ_ANYWAY.total_seconds()):
-                self._read_labels()
-
-        thread = threading.Thread(target=poll, name="labels", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(1.0)  # it may be waiting for BigQuery, which a stop does not; it holds nothing
+        return repeating("labels", self._read_labels, _READ_ANYWAY)
 
     def document(self, *, ready: bool, alive: bool) -> Mapping[str, object]:
         """Return the answer, ready for JSON: names, codes, counts and times, no row's values."""
