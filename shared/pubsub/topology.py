@@ -199,14 +199,7 @@ def check_subscription(
 
     Return its topic.
     """
-    pubsub = _Pubsub(channel, stop or Stop())
-    found = pubsub.subscription(subscription)
-    if found is None:
-        raise MisconfiguredError(
-            "subscription-missing",
-            f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
-            "or grant roles/pubsub.viewer on it",
-        )
+    found = _Pubsub(channel, stop or Stop()).existing_subscription(subscription)
     mistakes = [each.text for each in mistakes_of(found, subscription, dead_letter_topic, keep_messages_for, topic)]
     if mistakes:
         raise MisconfiguredError(
@@ -228,13 +221,7 @@ def check_dead_letter_subscription(
 
     One of the topic of change batches, too: all of them would become dead letters. Return its topic.
     """
-    found = _Pubsub(channel, stop or Stop()).subscription(subscription)
-    if found is None:
-        raise MisconfiguredError(
-            "subscription-missing",
-            f"subscription {subscription} does not exist or cannot be read by this identity: make it with `{SETUP}`, "
-            "or grant roles/pubsub.viewer on it",
-        )
+    found = _Pubsub(channel, stop or Stop()).existing_subscription(subscription)
     update = f"gcloud pubsub subscriptions update {short_name(subscription)} --project={project_of(subscription)}"
     mistakes = [replace(one, fix=f"{update} {one.fix}") for one in _fixable(found, keep_messages_for)]
     if topic_of_changes is not None and found.topic == topic_of_changes:
@@ -403,6 +390,16 @@ class _Pubsub:
             return type(found).pb(found)
 
         return self._call(f"read subscription {name}", get)
+
+    def existing_subscription(self, name: str) -> Any:
+        """Return the same; MisconfiguredError where it cannot be had."""
+        if (found := self.subscription(name)) is None:
+            raise MisconfiguredError(
+                "subscription-missing",
+                f"subscription {name} does not exist or cannot be read by this identity: make it with `{SETUP}`, or "
+                "grant roles/pubsub.viewer on it",
+            )
+        return found
 
     def _unless_there(self, what: str, create: Callable[[], None]) -> None:
         def create_or_leave() -> None:
