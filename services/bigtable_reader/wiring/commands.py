@@ -78,8 +78,8 @@ async def snapshots_of(parsed: BigtableSnapshotCommand, settings: Settings, out:
     _text, file = load_tables_file(settings.tables_file)
     options = file.options(settings.bigtable_table)
     watching = watching_of(options.mode, options.bigtable)
-    channels, clock = BigtableChannels(settings.bigtable_emulator_host), MicrosecondClock()
-    try:
+    clock = MicrosecondClock()
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
         with _partition_table():
             if not parsed.status:
                 await _check_known(settings, channels)
@@ -97,19 +97,14 @@ async def snapshots_of(parsed: BigtableSnapshotCommand, settings: Settings, out:
                 clock=clock,
                 out=out,
             )
-    finally:
-        await channels.close()
 
 
 async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    channels = BigtableChannels(settings.bigtable_emulator_host)
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
         inspection = await BigtableCatalog(channels, watched_table(settings)).inspect()
         now = MicrosecondClock().now()
         found, survey = await read_survey(settings, channels, now)
-    finally:
-        await channels.close()
     snapshots = summaries(settings.bigtable_table, found, survey, micros(settings.end_timestamp))
     shown = document(settings.source, survey, inspection.retention, now, snapshots)
     print_answer(shown, lines(shown), as_json, out)
@@ -118,24 +113,18 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
 
 async def paused(parsed: BigtablePauseCommand | BigtableResumeCommand, settings: Settings, out: TextIO) -> int:
     """Pause the stream, or let it go on."""
-    channels = BigtableChannels(settings.bigtable_emulator_host)
-    store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
+        store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
         with _partition_table():
             await _check_known(settings, channels)
             return await (pause if isinstance(parsed, BigtablePauseCommand) else resume)(store, out)
-    finally:
-        await channels.close()
 
 
 async def resync_done(settings: Settings, out: TextIO) -> int:
     """Remove the resync request of a table whose rows came again."""
-    channels = BigtableChannels(settings.bigtable_emulator_host)
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
         with _partition_table():
             return await synced(resync_store(settings, channels), out)
-    finally:
-        await channels.close()
 
 
 async def read_survey(

@@ -52,14 +52,12 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
     options = file.options(settings.bigtable_table)
     watched = Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
     kept = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
-    try:
+    async with channels:
         inspected = inspect(channels, watched, kept, options.bigtable, reads_rows=options.mode != "history")
         findings = [found async for found in inspected]
         cluster = await inspect_cluster(channels, watched, PartitionRows(channels, kept, settings.stream_name))
         found = [*findings, *await _keep(channels, watched, file), *([] if cluster is None else [cluster])]
         return [*found, *await _kept_with_the_stream_ranges(channels, kept, settings)]
-    finally:
-        await channels.close()
 
 
 async def _keep(channels: BigtableChannels, watched: Table, file: TablesFile) -> Sequence[Finding]:

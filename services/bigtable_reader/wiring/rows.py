@@ -53,9 +53,8 @@ async def rows(settings: Settings) -> int:
             "bigtable-table-without-mirror",
             f"table {name} has no mirror to compare with: see the tables file (include, mode)",
         )
-    channels = BigtableChannels(settings.bigtable_emulator_host)
-    stop, clock = Stop(), MicrosecondClock()
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
+        stop, clock = Stop(), MicrosecondClock()
         table = watched_table(settings)
         partitions = partition_rows(settings, channels)
         store = partition_store(settings, partitions, "", timedelta(0))
@@ -95,6 +94,4 @@ async def rows(settings: Settings) -> int:
             publisher,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer, found.retention or 0)
-    finally:
-        await channels.close()
     return 0

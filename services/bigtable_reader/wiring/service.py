@@ -106,9 +106,8 @@ async def read(
     _text, file = load_tables_file(settings.tables_file)
     topic = topic_of(settings)
     budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
-    channels = BigtableChannels(settings.bigtable_emulator_host, budget)
-    table = watched_table(settings)
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host, budget) as channels:
+        table = watched_table(settings)
         owner = owner_name(uuid.uuid4().hex[:8])
         prepared = retried(stop, health.attempting(lambda: prepare(settings, file, channels, owner, stop)))
         outputs, store = await until_stopped(stop, prepared)
@@ -177,8 +176,6 @@ async def read(
             gc.freeze()  # what is imported and set up stays: no collection need look through it again
             async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
-    finally:
-        await channels.close()
 
 
 def make_outputs(settings: Settings, file: TablesFile, families: Collection[str]) -> Outputs:
@@ -265,20 +262,15 @@ async def prepare(
 async def request_resync_of_lost_messages(settings: Settings, stop: Stop, health: Health) -> None:
     """Request a resync of the table of a topic that lost messages, if changes were read into it before."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = BigtableChannels(settings.bigtable_emulator_host)
-    rows = partition_rows(settings, channels)
-    store, resync_requests = (
-        partition_store(settings, rows, "start", timedelta(0)),
-        resync_requests_of(settings, channels, file),
-    )
-    topic = topic_of(settings).identity
-    try:
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
+        rows = partition_rows(settings, channels)
+        store = partition_store(settings, rows, "start", timedelta(0))
+        resync_requests = resync_requests_of(settings, channels, file)
+        topic = topic_of(settings).identity
         attempt = health.attempting(
             lambda: request_resync_if_resumed(store, lambda: check_topic(rows, topic), resync_requests)
         )
         await until_stopped(stop, retried(stop, attempt))
-    finally:
-        await channels.close()
 
 
 def resync_requests_of(settings: Settings, channels: BigtableChannels, file: TablesFile) -> ResyncRequests:

@@ -71,8 +71,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Print what the partition table says of all readers; no reader has to run."""
-    channels = open_channels(settings)
-    try:
+    async with open_channels(settings) as channels:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
         definition = await SpannerCatalog(database, settings.change_stream).definition()
@@ -89,8 +88,6 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
                 (),
             )
             snapshots, pauses = SnapshotSurvey(survey.now, ()), Pauses(survey.now)
-    finally:
-        await channels.close()
     quote = definition.dialect.quote
     shown = document(settings.source, survey, definition.retention, inspection, requests, quote, snapshots, pauses)
     print_answer(shown, lines(shown), as_json, out)
@@ -99,8 +96,7 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
 
 async def synced(table: str, settings: Settings) -> int:
     """Delete the resync request of a table whose rows came again."""
-    channels = open_channels(settings)
-    try:
+    async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
         if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
@@ -109,8 +105,6 @@ async def synced(table: str, settings: Settings) -> int:
                 f"table {table} has no resync request: `python -m services.spanner_reader status` lists the tables "
                 "that have one",
             )
-    finally:
-        await channels.close()
     structlog.get_logger().info("table_synced", table=table)
     return 0
 
@@ -120,8 +114,7 @@ async def asked(
 ) -> int:
     """Run a command that asks the readers for something; what it asks for is kept for them."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = open_channels(settings)
-    try:
+    async with open_channels(settings) as channels:
         database, partitions = databases(settings, channels)
         await learn_dialects(database, partitions)
         if not await partition_store(settings, partitions, owner="command").exists():
@@ -137,5 +130,3 @@ async def asked(
                 store = snapshot_store(settings, partitions, owner="command")
                 shapes = SpannerShapeStore(partitions, settings.partition_table)
                 return await snapshot(told, catalog, store, shapes, file.included, out)
-    finally:
-        await channels.close()

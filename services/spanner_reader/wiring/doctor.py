@@ -69,10 +69,8 @@ async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
         channels = open_channels(settings)
     except MisconfiguredError as error:
         return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
-    try:
+    async with channels:
         return await _SpannerInspection(settings, file, channels).everything()
-    finally:
-        await channels.close()
 
 
 class _SpannerInspection:

@@ -24,9 +24,8 @@ from shared.runtime.tables_file import load_tables_file
 async def rows(settings: Settings) -> int:
     """Answer requests until there are none left; return the exit code."""
     _text, file = load_tables_file(settings.tables_file)
-    channels = open_channels(settings)
-    stop = Stop()
-    try:
+    async with open_channels(settings) as channels:
+        stop = Stop()
         database, partitions = databases(settings, channels)
         await database.learn_dialect()
 
@@ -49,6 +48,4 @@ async def rows(settings: Settings) -> int:
             stop,
         )
         await answer_requests(answers, sys.stdin.buffer, sys.stdout.buffer, retention)
-    finally:
-        await channels.close()
     return 0

@@ -101,8 +101,7 @@ async def read(
     _text, file = load_tables_file(settings.tables_file)
     topic = topic_of(settings)
     budget = ByteBudget(settings.outstanding_bytes // 2)  # the other half waits for Pub/Sub
-    channels = open_channels(settings, budget)
-    try:
+    async with open_channels(settings, budget) as channels:
         owner = owner_name(uuid.uuid4().hex[:8])
         database, partitions = databases(settings, channels)
         stream = SpannerChangeStream(database, settings.change_stream)
@@ -168,8 +167,6 @@ async def read(
             )
             async with topic.watching_backlogs(metrics.backlog):
                 await reader.run(stop)
-    finally:
-        await channels.close()
 
 
 async def prepare(

@@ -18,8 +18,7 @@ async def change_topic(settings: Settings) -> int:
 
     MisconfiguredError where no topic is remembered: the start does that.
     """
-    channels = open_channels(settings)
-    try:
+    async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
         store = partition_store(settings, partitions, owner="command")
@@ -32,16 +31,13 @@ async def change_topic(settings: Settings) -> int:
                 "no-topic-remembered",
                 "no topic is stored yet: start the reader with the right TOPIC",
             )
-    finally:
-        await channels.close()
     structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings).identity)
     return 0
 
 
 async def request_resyncs_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:
     """Request a resync of the tables of a topic that lost messages, if they were read into it before."""
-    channels = open_channels(settings)
-    try:
+    async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         store = partition_store(settings, partitions, owner="start")
         shapes = SpannerShapeStore(partitions, settings.partition_table)
@@ -55,5 +51,3 @@ async def request_resyncs_if_resumed(settings: Settings, stop: Stop, health: Hea
                 await request_resyncs(store, shapes, kept=kept, recheck=recheck)
 
         await until_stopped(stop, retried(stop, health.attempting(request_if_read)))
-    finally:
-        await channels.close()

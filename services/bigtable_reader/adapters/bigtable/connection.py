@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import google.auth
@@ -142,6 +142,12 @@ class BigtableChannels:
             async with aclosing(self._streams.portions(method.path, request, table.metadata, timeout)) as found:
                 async for portion in found:
                     yield portion
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connections; calls on them are cancelled."""

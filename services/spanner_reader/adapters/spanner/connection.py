@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import grpc
@@ -225,6 +225,12 @@ class SpannerChannels:
                     yield portion
         except grpc.RpcError as error:
             raise from_grpc_error(error) from error  # type: ignore[no-untyped-call]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connections; calls on them are cancelled."""
