@@ -13,7 +13,7 @@ knows no limit of bytes, and any message may have ten million.
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -146,10 +146,8 @@ def open_inbox(
         inbox = PubsubInbox(
             channel, subscription, leases, keeper, messages=messages, outstanding_bytes=outstanding_bytes
         )
-        try:
+        with closing(inbox):
             yield inbox
-        finally:
-            inbox.close()
 
 
 def _received(one: Any) -> Received:

@@ -1,10 +1,10 @@
 """What commands and the HTTP API reach by the settings: store, topic, mirrors. Each is opened when it is needed."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from services.dead_letter.adapters.mirrors import BigQueryMirrors
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
@@ -35,11 +35,8 @@ def known_launcher(settings: CommandSettings) -> Launcher:
 @contextmanager
 def known_store(settings: CommandSettings) -> Iterator[DeadLetterStore]:
     """Open the store for the block; MisconfiguredError where there is none."""
-    database = open_database(settings.database, make=False)
-    try:
+    with closing(open_database(settings.database, make=False)) as database:
         yield SqlDeadLetterStore(database)
-    finally:
-        database.close()
 
 
 @contextmanager
@@ -91,8 +88,5 @@ def known_mirrors(settings: CommandSettings) -> Iterator[Mirrors | None]:
         )
     tables = known_tables(settings)
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
-    client: Any = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    try:
+    with closing(open_client(settings.dataset_project, settings.bigquery_emulator_host)) as client:
         yield BigQueryMirrors(client, settings.dataset_project, datasets, lambda table: tables.options(table).dataset)
-    finally:
-        client.close()

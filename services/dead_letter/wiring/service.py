@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -68,10 +68,8 @@ def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLette
             health.progressed()
             database = open_database(settings.database)
     assert database is not None
-    try:
+    with closing(database):
         yield database
-    finally:
-        database.close()
 
 
 def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop) -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -250,9 +250,8 @@ class SpooledRows:
 @contextmanager
 def spooled() -> Iterator[SpooledRows]:
     """Make room for rows, for the block."""
-    with tempfile.TemporaryDirectory(prefix="millrace-sweep-") as directory:
-        rows = SpooledRows(Path(directory))
-        try:
-            yield rows
-        finally:
-            rows.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-sweep-") as directory,
+        closing(SpooledRows(Path(directory))) as rows,
+    ):
+        yield rows

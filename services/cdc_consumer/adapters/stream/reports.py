@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import count
 from typing import Any, Final
@@ -296,8 +296,5 @@ class DriverServer:
 @contextmanager
 def receiving_reports(take: Callable[[Report], None], limit: SharedPoisonLimit) -> Iterator[DriverServer]:
     """Hand every report to ``take``, and every question to ``limit``, while the block runs; it has yet to listen."""
-    server = DriverServer(take, limit)
-    try:
+    with closing(DriverServer(take, limit)) as server:
         yield server
-    finally:
-        server.close()

@@ -9,7 +9,7 @@ other of its values stays, since with all of them the server has flushed what it
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -158,8 +158,7 @@ def _engine(url: URL, timeout: int) -> Engine:
 
 def _prepare_sqlite(timeout: int, connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions are begun below, not by the driver when it thinks fit
-    cursor = connection.cursor()
-    try:
+    with closing(connection.cursor()) as cursor:
         cursor.execute(f"PRAGMA busy_timeout = {timeout}")
         for attempt in retrying(Stop(), timedelta(milliseconds=timeout), longest_wait=_WAL_PAUSE):
             with attempt, _busy_is_transient():
@@ -167,8 +166,6 @@ def _prepare_sqlite(timeout: int, connection: Any, _record: object) -> None:
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA cache_size = -32000")  # KiB; of 2000, the indexes of 100,000 dead letters have no room
-    finally:
-        cursor.close()
 
 
 @contextmanager
