@@ -13,6 +13,7 @@ from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import BUILD, LAST_FATAL_ERROR
 from shared.runtime.retries import name_emulators
 from shared.runtime.settings import misspelling, misspelt_variables, read_settings, settings_shown
+from shared.runtime.stop import Stop, stop_on_signals
 
 MISCONFIGURED: Final = 2
 """The exit code where nothing will work until someone acts."""
@@ -82,6 +83,16 @@ def command_settings(settings: type[T], environ: Mapping[str, str]) -> T:
     for name, meant in misspelt_variables(settings, environ).items():
         sys.stderr.write(f"warning: {misspelling(name, meant)}\n")
     return found
+
+
+def run_service(service: str, settings: type[T], environ: Mapping[str, str], serve: Callable[[T, Stop], None]) -> int:
+    """Run a service as the environment says, until a signal stops it or ``serve`` returns; return the exit code."""
+    with stop_on_signals() as stop:
+        found = read_settings(settings, environ)
+        started(service, found, environ)
+        serve(found, stop)
+    stopped()
+    return 0
 
 
 def stopped() -> None:

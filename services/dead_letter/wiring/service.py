@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -26,21 +25,13 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health, serving_health
 from shared.runtime.metrics import TOPICS
 from shared.runtime.retries import retrying
-from shared.runtime.service import started, stopped
-from shared.runtime.settings import read_settings
-from shared.runtime.stop import Stop, stop_on_signals, unless_stopped
-
-_NAME: Final = "dead_letter"
+from shared.runtime.service import run_service
+from shared.runtime.stop import Stop, unless_stopped
 
 
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
-    with stop_on_signals() as stop:
-        settings = read_settings(Settings, os.environ)
-        started(_NAME, settings, os.environ)
-        serve(settings, stop)
-    stopped()
-    return 0
+    return run_service("dead_letter", Settings, os.environ, serve)
 
 
 def serve(settings: Settings, stop: Stop) -> None:

@@ -57,9 +57,8 @@ from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health, serving_health
 from shared.runtime.retries import retried
-from shared.runtime.service import started, stopped
-from shared.runtime.settings import read_settings
-from shared.runtime.stop import Stop, stop_on_signals, unless_stopped, until_stopped
+from shared.runtime.service import run_service
+from shared.runtime.stop import Stop, unless_stopped, until_stopped
 from shared.runtime.tables_file import load_tables_file
 
 _LONGEST_SAVE: Final = timedelta(seconds=2)  # of how far snapshots are: what is read again after a crash
@@ -68,12 +67,7 @@ _LONGEST_IDLE: Final = timedelta(seconds=10)  # until a snapshot that is asked f
 
 def service() -> int:
     """Run the service as the environment says; return the exit code."""
-    with stop_on_signals() as stop:
-        settings = read_settings(Settings, os.environ)
-        started("spanner_reader", settings, os.environ)
-        serve(settings, stop)
-    stopped()
-    return 0
+    return run_service("spanner_reader", Settings, os.environ, serve)
 
 
 def serve(settings: Settings, stop: Stop) -> None:
