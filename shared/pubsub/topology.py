@@ -411,7 +411,4 @@ class _Pubsub:
         self._call(what, create_or_leave)
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        for attempt in retrying(self._stop, _RETRY_BUDGET):
-            with attempt, pubsub_errors(what):
-                return call()
-        raise AssertionError("a retry ends with a value or an error")
+        return retrying(self._stop, _RETRY_BUDGET)(pubsub_errors(what)(call))

@@ -75,7 +75,8 @@ def retrying(
     The budget counts from the first attempt's start. With ``headway``, for what takes longer than that even without an
     error, from the first failure after any: so what has come further than ever before is always tried again.
     The log calls it ``name``, or else after the function that asks for it.
-    What the last attempt raised is raised again. Use as ``for attempt in retrying(...): with attempt: ...``.
+    What the last attempt raised is raised again. Use as ``retrying(...)(call)``, or as ``for attempt in
+    retrying(...): with attempt: ...``.
     """
     return Retrying(
         retry=retry_if_exception_type(TransientError),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Final, TypeVar
+from typing import IO, Final
 
 import msgspec
 
@@ -35,8 +35,6 @@ from shared.runtime.stop import Stop
 _MOMENT: Final = 5.0
 """Seconds that a child has to end by itself."""
 _PYTHON: Final = frozenset({"python", "python3"})
-
-A = TypeVar("A")
 
 
 class SourceProcess:

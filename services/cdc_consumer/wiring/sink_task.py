@@ -46,7 +46,6 @@ from shared.runtime.metrics import RETRIED
 from shared.runtime.retries import name_emulators, retrying
 from shared.runtime.stop import Stop
 
-_NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
 _FIRST_ANSWER: Final = timedelta(seconds=30)
 
 
@@ -142,11 +141,7 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     pubsub = open_channel(options.pubsub_emulator_host)
     storage = open_storage_channel(options.bigquery_storage_emulator_host)
     client = open_client(options.project, options.bigquery_emulator_host)
-    deadline = options.ack_deadline
-    for attempt in retrying(stop, _FIRST_ANSWER):
-        with attempt:
-            deadline = deadline or ack_deadline_of(pubsub, options.subscription)
-    assert deadline is not None
+    deadline = options.ack_deadline or retrying(stop, _FIRST_ANSWER)(ack_deadline_of, pubsub, options.subscription)
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)

@@ -67,10 +67,7 @@ class PubsubReplayPublisher:
 
     def _confirmed(self, requests: Sequence[Any]) -> None:
         """Return when Pub/Sub has confirmed these requests, each of another key; only what failed is sent again."""
-        left = list(requests)
-        for attempt in retrying(self._stop, self._budget):
-            with attempt:
-                self._try(left)
+        retrying(self._stop, self._budget)(self._try, list(requests))
 
     def _try(self, left: list[Any]) -> None:
         """Publish what is left, and take out what is confirmed; TransientError if that is not all."""

@@ -53,13 +53,12 @@ def serve(settings: Settings, stop: Stop) -> None:
 @contextmanager
 def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLetterDatabase]:
     """Open the store for the block, made or brought up to date where needed; wait for one that is unavailable."""
-    database = None
-    for attempt in retrying(stop):
-        with attempt:
-            health.progressed()
-            database = open_database(settings.database)
-    assert database is not None
-    with closing(database):
+
+    def open_it() -> DeadLetterDatabase:
+        health.progressed()
+        return open_database(settings.database)
+
+    with closing(retrying(stop)(open_it)) as database:
         yield database
 
 
@@ -92,9 +91,7 @@ def collected(settings: Settings, stop: Stop) -> Iterator[PubsubInbox]:
     check_start(settings, stop)
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
     with open_channel(settings.pubsub_emulator_host, settings.pull_bytes) as channel:
-        for attempt in retrying(stop):
-            with attempt:
-                ack_deadline = ack_deadline_of(channel, subscription, TIMEOUT)
+        ack_deadline = retrying(stop)(ack_deadline_of, channel, subscription, TIMEOUT)
         # The collector tries again what fails, and counts as not ready meanwhile.
         leases = PubsubLeases(channel, subscription, ack_deadline, stop, budget=timedelta(0), timeout=TIMEOUT)
         with open_inbox(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -107,19 +108,16 @@ class BigQueryMirrorRows:
 
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time; as `MirrorRows.count_older`."""
-        for attempt in retrying(self._stop, _RETRY_BUDGET, headway=Headway()):  # of a query, which may take an hour
-            with attempt:
-                (counted,) = self._queries.rows(self._path(mirror), _count(mirror, self._path(mirror), before))
+        path, retry = self._path(mirror), retrying(self._stop, _RETRY_BUDGET, headway=Headway())  # it may take an hour
+        (counted,) = retry(self._queries.rows, path, _count(mirror, path, before))
         return int(counted["f"][0]["v"])
 
     def estimate(self, mirror: MirrorTable, before: int) -> QueryEstimate:
         """Return what BigQuery expects to read of a mirror that is swept."""
         path = self._path(mirror)
         queries = _select(mirror, path, before), _count(mirror, path, before)
-        for attempt in retrying(self._stop, _RETRY_BUDGET):
-            with attempt:
-                found = QueryEstimate(*(self._queries.estimate(path, query) for query in queries))
-        return found
+        estimate = partial(self._queries.estimate, path)
+        return retrying(self._stop, _RETRY_BUDGET)(lambda: QueryEstimate(*map(estimate, queries)))
 
     def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that it is swept; as `MirrorRows.mark_swept`."""
@@ -130,16 +128,11 @@ class BigQueryMirrorRows:
             early = too_early(found.labels, told_by)
             return None if early else swept(found.labels, before)
 
-        for attempt in retrying(self._stop, _RETRY_BUDGET):
-            with attempt:
-                change_labels(self._queries.client, self._path(mirror), labels)
+        retrying(self._stop, _RETRY_BUDGET)(change_labels, self._queries.client, self._path(mirror), labels)
         return not early
 
     def _table(self, path: str) -> bigquery.Table | None:
-        for attempt in retrying(self._stop, _RETRY_BUDGET):
-            with attempt:
-                found = self._queries.table(path)
-        return found
+        return retrying(self._stop, _RETRY_BUDGET)(self._queries.table, path)
 
     def _path(self, mirror: MirrorTable) -> str:
         return f"{self._project}.{mirror.definition.dataset or self._dataset}.{mirror.definition.name}"

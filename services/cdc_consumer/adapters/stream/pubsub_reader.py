@@ -153,9 +153,7 @@ class MessagePlanner:
         began, response, retries = time.monotonic(), None, RETRIED.made()
         not_pulled = "" if self._pulls_fail else None
         try:
-            for attempt in retrying(Stop(), self._options.idle_wait):
-                with attempt:
-                    response = self._pull()
+            response = retrying(Stop(), self._options.idle_wait)(self._pull)
             self._drained = self.drain and response is None
         except TransientError as error:  # Pub/Sub is unavailable and keeps the backlog; the query lives on
             not_pulled = str(error)
@@ -208,10 +206,8 @@ class MessagePlanner:
     def _deadline(self) -> timedelta:
         if self._ack_deadline is None:
             channel = _channel(os.getpid(), self._options.emulator_host, self._options.log_level)
-            for attempt in retrying(Stop(), timedelta(seconds=30)):
-                with attempt:
-                    self._ack_deadline = ack_deadline_of(channel, self._options.subscription)
-        assert self._ack_deadline is not None
+            ask = retrying(Stop(), timedelta(seconds=30))
+            self._ack_deadline = ask(ack_deadline_of, channel, self._options.subscription)
         return self._ack_deadline
 
     def _clients(self) -> "_Clients":

@@ -278,9 +278,7 @@ def _appended(
     """Append rows, and wait until all are durable but those that are refused."""
     appending = writer.append(definition, rows)
     try:
-        for attempt in retrying(stop, RETRY_BUDGET):
-            with attempt:
-                return appending.refused()
+        return retrying(stop, RETRY_BUDGET)(appending.refused)
     except TableTroubleError as error:
         raise MisconfiguredError(
             "sweep-cannot-write",
@@ -288,7 +286,6 @@ def _appended(
             f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
             "deleted before; sweep again",
         ) from error
-    raise AssertionError("the last attempt returns or raises")
 
 
 def shown_time(micros: int) -> str:

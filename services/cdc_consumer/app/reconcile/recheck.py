@@ -51,10 +51,7 @@ class Waits:
 
     def retried(self, call: Callable[[], T]) -> T:
         """Make a call, again for a minute where it may succeed."""
-        for attempt in retrying(self.stop, RETRY_BUDGET):
-            with attempt:
-                return call()
-        raise AssertionError("a retry ends with a value or an error")
+        return retrying(self.stop, RETRY_BUDGET)(call)
 
     def pause(self, duration: timedelta) -> None:
         """Wait; TransientError once asked to stop."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -368,11 +369,7 @@ def _leave(
     }
     try:
         for delay, ack_ids in _by_delay(delays).items():
-            for attempt in retrying(stop, limits.leaving, limits.between_calls):
-                with attempt:
-                    if for_later:
-                        leases.defer(ack_ids, delay)
-                    else:
-                        leases.release(ack_ids)
+            nack = partial(leases.defer, ack_ids, delay) if for_later else partial(leases.release, ack_ids)
+            retrying(stop, limits.leaving, limits.between_calls)(nack)
     except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
         structlog.get_logger().warning("messages_not_given_back", messages=len(delays), error=str(error))

@@ -248,10 +248,7 @@ class Replay:
         self._store.set_state(letters, State.SUPERSEDED, only_from=only_from, who=who, now=self._clock.now(), why=why)
 
     def _retried(self, call: Callable[[], T]) -> T:
-        for attempt in retrying(self._stop, _RETRY_BUDGET):
-            with attempt:
-                return call()
-        raise AssertionError("retrying ends with a result or an error")
+        return retrying(self._stop, _RETRY_BUDGET)(call)
 
 
 def _report_nothing(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
