@@ -58,7 +58,7 @@ class SpannerRows:
         self._data_boost = data_boost
         self.in_key_order = not data_boost
 
-    async def read(
+    def read(
         self,
         table: WatchedTable,
         at: Nanoseconds,
@@ -68,22 +68,35 @@ class SpannerRows:
         in_key_order: bool = False,
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Yield rows, some at a time: behind ``after`` up to and with ``until``; in key order without Data Boost."""
+        read = self._read if in_key_order or not self._data_boost else self._read_by_parts
+        return read(table, at, _keys(after, until))
+
+    def read_keys(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield the rows that there are under some keys, some at a time."""
+        return self._read(table, at, KeySet(keys=[_wire(key) for key in keys]))
+
+    async def _read(
+        self, table: WatchedTable, at: Nanoseconds, keys: KeySet
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        request = ReadRequest(
+            session=await self._session(table),
+            transaction=read_only_at(at),
+            table=table.name,
+            columns=[column.name for column in table.column_types],
+            key_set=keys,
+            request_options=_LOW,
+            directed_read_options=self._database.options.directed_reads,
+        )
+        async with aclosing(self._rows(table, request)) as batches:
+            async for rows in batches:
+                yield rows
+
+    async def _read_by_parts(
+        self, table: WatchedTable, at: Nanoseconds, keys: KeySet
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         columns = [column.name for column in table.column_types]
-        keys = _keys(after, until)
-        if in_key_order or not self._data_boost:
-            request = ReadRequest(
-                session=await self._session(table),
-                transaction=read_only_at(at),
-                table=table.name,
-                columns=columns,
-                key_set=keys,
-                request_options=_LOW,
-                directed_read_options=self._database.options.directed_reads,
-            )
-            async with aclosing(self._rows(table, request)) as batches:
-                async for rows in batches:
-                    yield rows
-            return
         async with self._partitions(table, at, columns, keys) as (reading, tokens):
             for token in tokens:
                 request = ReadRequest(
@@ -92,23 +105,6 @@ class SpannerRows:
                 async with aclosing(self._rows(table, request)) as batches:
                     async for rows in batches:
                         yield rows
-
-    async def read_keys(
-        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
-    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
-        """Yield the rows that there are under some keys, some at a time."""
-        request = ReadRequest(
-            session=await self._session(table),
-            transaction=read_only_at(at),
-            table=table.name,
-            columns=[column.name for column in table.column_types],
-            key_set=KeySet(keys=[_wire(key) for key in keys]),
-            request_options=_LOW,
-            directed_read_options=self._database.options.directed_reads,
-        )
-        async with aclosing(self._rows(table, request)) as batches:
-            async for rows in batches:
-                yield rows
 
     async def cuts(self, table: WatchedTable, at: Nanoseconds) -> Sequence[KeyText]:
         """Return first keys of the parts that Spanner itself would read a table in, but for the first part's.
