@@ -23,7 +23,7 @@ from shared.pubsub.credentials import credentials_error
 from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import retentions
 from shared.runtime.backlog import DEAD_LETTER_SUBSCRIPTION, SUBSCRIPTION, SubscriptionBacklog
-from shared.runtime.clock import Clock, SystemClock
+from shared.runtime.clock import SystemClock
 from shared.runtime.findings import Finding, Level
 from shared.runtime.stop import Stop
 
@@ -46,14 +46,11 @@ _NO_SUCH_METRIC: Final = "Cannot find metric(s)"
 class MonitoredBacklogs:
     """The backlogs of all subscriptions of the topic, and of the dead-letter topic."""
 
-    def __init__(
-        self, emulator_host: str | None, url: str | None, topics: tuple[str, str], clock: Clock | None = None
-    ) -> None:
+    def __init__(self, emulator_host: str | None, url: str | None, topics: tuple[str, str]) -> None:
         """``topics`` are the two by full name; ``url`` is where Cloud Monitoring answers, None: Google's."""
         self._emulator_host = emulator_host
         self._url = (url or MONITORING).rstrip("/")
         self._topics = topics
-        self._clock = clock or SystemClock()
         self._session: AuthorizedSession | None = None
 
     async def read(self) -> Sequence[SubscriptionBacklog]:
@@ -94,7 +91,7 @@ class MonitoredBacklogs:
 
     def _latest(self, project: str, metric: str, subscriptions: Sequence[str]) -> Mapping[str, int]:
         """Return the newest sample of each subscription that has one; a new one has none."""
-        now = self._clock.now()
+        now = SystemClock().now()
         names = ", ".join(f'"{short_name(name)}"' for name in subscriptions)
         asked = {
             "filter": f'metric.type = "{metric}" AND resource.labels.subscription_id = one_of({names})',

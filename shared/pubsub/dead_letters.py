@@ -65,7 +65,6 @@ class AsyncDeadLetterPublisher:
         channel: grpc.aio.Channel,
         topic: str,
         stop: Stop,
-        budget: timedelta | None = None,
         kept: Callable[[Sequence[DeadLetter]], None] = lambda _dead_letters: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,12 +73,11 @@ class AsyncDeadLetterPublisher:
         self._publish = publish_stub(channel)
         self._topic = topic
         self._stop = stop
-        self._budget = budget
 
     async def keep(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Return when every dead letter is confirmed by the dead-letter topic."""
         for request in publish_requests(self._topic, map(dead_letter_message, dead_letters)):
-            async for attempt in retrying_async(self._stop, self._budget):
+            async for attempt in retrying_async(self._stop):
                 with attempt, self._outage.attempt(), pubsub_errors(f"publish dead letters to {self._topic}"):
                     await self._publish(request, timeout=_TIMEOUT, metadata=routing("topic", self._topic))
         self._kept(dead_letters)

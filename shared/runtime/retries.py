@@ -68,13 +68,12 @@ def retrying(
     longest_wait: timedelta = LONGEST_WAIT,
     *,
     headway: Headway | None = None,
-    name: str | None = None,
 ) -> Retrying:
     """Retry what raises TransientError; without ``budget`` until it succeeds or the process is asked to stop.
 
     The budget counts from the first attempt's start. With ``headway``, for what takes longer than that even without an
     error, from the first failure after any: so what has come further than ever before is always tried again.
-    The log calls it ``name``, or else after the function that asks for it.
+    The log calls it after the function that asks for it.
     What the last attempt raised is raised again. Use as ``retrying(...)(call)``, or as ``for attempt in
     retrying(...): with attempt: ...``.
     """
@@ -83,7 +82,7 @@ def retrying(
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
         stop=_ends(stop, budget, headway),
         sleep=sleep_using_event(stop.event),
-        before_sleep=partial(_log, name or _caller()),
+        before_sleep=partial(_log, _caller()),
         reraise=True,
     )
 
@@ -91,7 +90,10 @@ def retrying(
 def retrying_async(
     stop: Stop, budget: timedelta | None = None, longest_wait: timedelta = LONGEST_WAIT, *, name: str | None = None
 ) -> AsyncRetrying:
-    """Do the same in an event loop: ``async for attempt in retrying_async(...): with attempt: ...``."""
+    """Do the same in an event loop: ``async for attempt in retrying_async(...): with attempt: ...``.
+
+    ``name``: what the log calls it, if not that function.
+    """
 
     async def sleep(seconds: float) -> None:
         waiter = asyncio.ensure_future(stop.wait_async())

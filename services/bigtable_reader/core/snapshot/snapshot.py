@@ -252,10 +252,10 @@ def cuts_of(samples: Iterable[tuple[bytes, int]], part_bytes: int = _PART_BYTES)
     return cuts
 
 
-def parts_of(keys: KeyRange, cuts: Iterable[bytes], most: int = _MOST_PARTS) -> Sequence[KeyRange]:
-    """Cut a range before some keys, those of them that lie in it; into so many parts at most."""
+def parts_of(keys: KeyRange, cuts: Iterable[bytes]) -> Sequence[KeyRange]:
+    """Cut a range before some keys, those of them that lie in it; into `_MOST_PARTS` at most."""
     inside = sorted({cut for cut in cuts if cut > keys.start and (not keys.end or cut < keys.end)})
-    step = -(-len(inside) // max(1, most - 1)) if inside else 1
+    step = -(-len(inside) // (_MOST_PARTS - 1)) if inside else 1
     starts = [keys.start, *inside[step - 1 :: step]]
     return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], keys.end], strict=True)]
 
