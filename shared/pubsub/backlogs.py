@@ -24,7 +24,7 @@ from shared.pubsub.names import project_of, short_name
 from shared.pubsub.topology import retentions
 from shared.runtime.backlog import DEAD_LETTER_SUBSCRIPTION, SUBSCRIPTION, SubscriptionBacklog
 from shared.runtime.clock import SystemClock
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 from shared.runtime.stop import Stop
 
 MONITORING: Final = "https://monitoring.googleapis.com"
@@ -139,15 +139,15 @@ def inspect_backlogs(backlogs: MonitoredBacklogs | None) -> Finding:
     """Check whether a reader can export the backlogs. It runs without them, so that nothing here is an error."""
     what = "backlogs"
     if backlogs is None:
-        return Finding(Level.OK, what, "not known here: an emulator of Pub/Sub has no Cloud Monitoring")
+        return Finding.ok(what, "not known here: an emulator of Pub/Sub has no Cloud Monitoring")
     try:
         found = asyncio.run(backlogs.read())
     except MisconfiguredError as error:
         fix = "do what is named there: without it nothing warns before a subscription's retention is over"
-        return Finding(Level.WARNING, what, str(error), fix)
+        return Finding.warning(what, str(error), fix)
     except TransientError as error:
-        return Finding(Level.WARNING, what, str(error), "check the network and MONITORING_URL; then ask again")
-    return Finding(Level.OK, what, "\n".join(map(_counted, found)) or "no subscription has any")
+        return Finding.warning(what, str(error), "check the network and MONITORING_URL; then ask again")
+    return Finding.ok(what, "\n".join(map(_counted, found)) or "no subscription has any")
 
 
 def _counted(backlog: SubscriptionBacklog) -> str:

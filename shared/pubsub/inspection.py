@@ -51,7 +51,7 @@ def inspect_topics(
     try:
         opened = open_channel(emulator_host)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "Pub/Sub", str(error), login)
+        yield Finding.error("Pub/Sub", str(error), login)
         return
     with opened as channel:
         inspection = Inspection(channel)
@@ -76,16 +76,15 @@ class Inspection:
         if isinstance(found, Finding):
             yield found
             return
-        yield Finding(Level.OK, what, f"{name} is there, of topic {found.topic}")
+        yield Finding.ok(what, f"{name} is there, of topic {found.topic}")
         wrong = mistakes_of(found, name, dead_letter_topic, keep_messages_for, topic)
         yield from _settings(what, found, wrong)
         deadline = timedelta(seconds=found.ack_deadline_seconds or 10)
         fix = f"gcloud pubsub subscriptions update {short_name(name)} --project={project_of(name)} --ack-deadline="
         yield (
-            Finding(Level.OK, f"{what}: ack deadline", f"{deadline.seconds}s")
+            Finding.ok(f"{what}: ack deadline", f"{deadline.seconds}s")
             if deadline >= _SHORT_DEADLINE
-            else Finding(
-                Level.WARNING,
+            else Finding.warning(
                 f"{what}: ack deadline",
                 f"{deadline.seconds}s: a busy moment of Spark's outlasts it, and messages come twice",
                 f"{fix}{ACK_DEADLINE.seconds}",
@@ -109,12 +108,11 @@ class Inspection:
             read = self._asked(f"{what}: {subscription}", self._get_subscription, subscription)
             mistakes = [read.detail] if isinstance(read, Finding) else losses(read, keep_messages_for)
             if not mistakes:
-                yield Finding(Level.OK, what, f"{name} is there, and {subscription} keeps what is published")
+                yield Finding.ok(what, f"{name} is there, and {subscription} keeps what is published")
                 return
             lacking.append(f"{subscription}: {'; '.join(mistakes)}")
         seen = "no subscription keeps what is published: it would be lost"
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             what,
             "\n".join([seen, *lacking]),
             f"{SETUP}\nor gcloud pubsub subscriptions create NAME --topic={name} --expiration-period=never "
@@ -132,11 +130,10 @@ class Inspection:
             return
         missing = [each for each in permissions if each not in found]
         if not missing:
-            yield Finding(Level.OK, what, ", ".join(permissions))
+            yield Finding.ok(what, ", ".join(permissions))
             return
         command = f"gcloud pubsub {kind} add-iam-policy-binding {short_name(resource)} --project={project_of(resource)}"
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             what,
             f"this identity lacks {', '.join(missing)}",
             "\n".join(
@@ -152,10 +149,9 @@ class Inspection:
             if isinstance(found, Finding):
                 yield Finding(found.level, found.check, found.detail, fix if found.level is not Level.OK else "")
             elif any(one.role == role and any(AGENT in each for each in one.members) for one in found):
-                yield Finding(Level.OK, what, role)
+                yield Finding.ok(what, role)
             else:
-                yield Finding(
-                    Level.WARNING,
+                yield Finding.warning(
                     what,
                     f"Pub/Sub's service agent does not have {role} here (it may have it from the project): without it "
                     f"a message delivered {MAX_DELIVERY_ATTEMPTS} times is delivered on and on",
@@ -186,23 +182,21 @@ class Inspection:
             code = status_code(error)
         match code:
             case grpc.StatusCode.NOT_FOUND:
-                return Finding(Level.ERROR, what, f"{arguments[0]} does not exist", SETUP)
+                return Finding.error(what, f"{arguments[0]} does not exist", SETUP)
             case grpc.StatusCode.PERMISSION_DENIED:
-                return Finding(
-                    Level.ERROR, what, f"{arguments[0]} cannot be read by this identity", "grant it roles/pubsub.viewer"
+                return Finding.error(
+                    what, f"{arguments[0]} cannot be read by this identity", "grant it roles/pubsub.viewer"
                 )
             case grpc.StatusCode.UNIMPLEMENTED:
-                return Finding(Level.OK, what, "not known here: an emulator has no rights")
+                return Finding.ok(what, "not known here: an emulator has no rights")
             case grpc.StatusCode.UNAUTHENTICATED:
-                return Finding(
-                    Level.ERROR,
+                return Finding.error(
                     what,
                     "these credentials are not taken",
                     "run `gcloud auth application-default login` or give the workload a service account",
                 )
             case _:
-                return Finding(
-                    Level.ERROR,
+                return Finding.error(
                     what,
                     f"Pub/Sub does not answer: {code.name}",
                     "check the network, and PUBSUB_EMULATOR_HOST, which is for emulators only; then ask again",
@@ -226,6 +220,6 @@ def _settings(what: str, found: Any, wrong: Sequence[SubscriptionMistake]) -> It
     for setting, detail in right.items():
         mistake = by_setting.get(setting)
         if mistake is None:
-            yield Finding(Level.OK, f"{what}: {setting}", detail)
+            yield Finding.ok(f"{what}: {setting}", detail)
         else:
-            yield Finding(Level.ERROR, f"{what}: {setting}", mistake.what, mistake.fix)
+            yield Finding.error(f"{what}: {setting}", mistake.what, mistake.fix)

@@ -7,7 +7,7 @@ from typing import Final, TextIO, TypeVar
 
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import TablesFile
-from shared.runtime.findings import Finding, Level, exit_code, misspelt_settings, print_findings
+from shared.runtime.findings import Finding, exit_code, misspelt_settings, print_findings
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
 
@@ -31,9 +31,9 @@ def inspect_settings(
     try:
         right = read_settings(settings, environ)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "settings", str(error), "set what is named; nothing else can be checked without it")
+        yield Finding.error("settings", str(error), "set what is named; nothing else can be checked without it")
         return None
-    yield Finding(Level.OK, "settings", summary(right))
+    yield Finding.ok("settings", summary(right))
     yield from misspelt_settings(settings, environ)
     return right
 
@@ -43,9 +43,9 @@ def inspect_tables_file(path: Path | None, without: str) -> Generator[Finding, N
     try:
         _text, file = load_tables_file(path)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "tables file", str(error), "fix the lines that are named")
+        yield Finding.error("tables file", str(error), "fix the lines that are named")
         return TablesFile()
-    yield Finding(Level.OK, "tables file", str(path or without))
+    yield Finding.ok("tables file", str(path or without))
     return file
 
 
@@ -54,4 +54,4 @@ def inspect_keep(file: TablesFile, tables: Iterable[str], retention: timedelta) 
     try:
         file.refuse_short_keep(tables, retention)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "tables file: keep", str(error), "let the history keep as much, or leave keep out")
+        yield Finding.error("tables file: keep", str(error), "let the history keep as much, or leave keep out")

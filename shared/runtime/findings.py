@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TextIO
+from typing import Final, Self, TextIO
 
 from shared.runtime.answers import print_answer
 from shared.runtime.settings import misspelling, misspelt_variables
@@ -33,6 +33,21 @@ class Finding:
     check: str
     detail: str
     fix: str = ""
+
+    @classmethod
+    def ok(cls, check: str, detail: str) -> Self:
+        """Return that a thing is as it should be."""
+        return cls(Level.OK, check, detail)
+
+    @classmethod
+    def warning(cls, check: str, detail: str, fix: str) -> Self:
+        """Return that it works, and is likely to hurt later."""
+        return cls(Level.WARNING, check, detail, fix)
+
+    @classmethod
+    def error(cls, check: str, detail: str, fix: str) -> Self:
+        """Return that it does not work, or loses."""
+        return cls(Level.ERROR, check, detail, fix)
 
     def __post_init__(self) -> None:
         if self.level is not Level.OK and not self.fix:

@@ -20,7 +20,7 @@ from services.bigtable_reader.wiring.stores import topic_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.doctor import LOGIN, inspect_keep, inspect_settings, inspect_tables_file, run_doctor
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
@@ -34,8 +34,7 @@ def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     file = yield from inspect_tables_file(settings.tables_file, "none: rows are mirrored")
     if not file.included(settings.bigtable_table):
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             "tables file",
             f"it leaves table {settings.bigtable_table} out",
             "fix include and exclude, or BIGTABLE_TABLE",
@@ -48,7 +47,7 @@ async def _bigtable(settings: Settings, file: TablesFile) -> list[Finding]:
     try:
         channels = BigtableChannels(settings.bigtable_emulator_host)
     except MisconfiguredError as error:
-        return [Finding(Level.ERROR, "Bigtable", str(error), LOGIN)]
+        return [Finding.error("Bigtable", str(error), LOGIN)]
     options = file.options(settings.bigtable_table)
     watched = Table(settings.instance_path, settings.bigtable_table, settings.app_profile)
     kept = Table(settings.partition_instance_path, settings.partition_table, settings.partition_profile)
@@ -82,8 +81,7 @@ async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, 
     findings = []
     if found is not None and found.paused_since is not None:
         findings.append(
-            Finding(
-                Level.WARNING,
+            Finding.warning(
                 "stream: pause",
                 f"it is paused since {shown(found.paused_since)}: nothing is read",
                 "`python -m services.bigtable_reader resume`, before what the stream keeps is over: see `status`",
@@ -92,5 +90,5 @@ async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, 
     if found is not None and (request := found.resync_request) is not None:
         kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in request.findings}))
         said = f"needs re-sync since {shown(request.since)}: {kinds}"
-        findings.append(Finding(Level.WARNING, f"table {request.table}", said, fix_of(request)))
+        findings.append(Finding.warning(f"table {request.table}", said, fix_of(request)))
     return findings

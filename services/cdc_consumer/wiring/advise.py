@@ -22,7 +22,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import microseconds, parse_timestamp
 from shared.runtime.answers import print_answer
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings
 from shared.runtime.stop import Stop
@@ -85,12 +85,10 @@ def summary(client: Any, settings: Settings, file: TablesFile) -> Iterator[Findi
     ]
     unread = [f"{one.check}: {one.detail}" for one in advice.problems if one.unread]
     said = f"recommended max_staleness: {', '.join(best) or 'unknown'}"
-    yield Finding(
-        Level.OK, "advice", "\n".join([f"{said}; the command `advise` says why, and what applies cost", *unread])
-    )
+    yield Finding.ok("advice", "\n".join([f"{said}; the command `advise` says why, and what applies cost", *unread]))
     for problem in advice.problems:
         if not problem.unread:
-            yield Finding(Level.WARNING, f"advice: {problem.check}", problem.detail, problem.fix)
+            yield Finding.warning(f"advice: {problem.check}", problem.detail, problem.fix)
 
 
 def _advice(

@@ -24,7 +24,7 @@ from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import subscription_path, topic_path
 from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 
 
 def doctor(environ: Mapping[str, str], out: TextIO, *, as_json: bool) -> int:
@@ -61,8 +61,7 @@ def running_consumer(address: str) -> Iterator[Finding]:
         return
     for table in document["tables"]:
         for trouble in table["troubles"]:
-            yield Finding(
-                Level.WARNING,
+            yield Finding.warning(
                 f"running consumer, table {table['table']}",
                 f"{trouble['state']}: {trouble['why']}",
                 "see docs/reference/dead-letters.md or docs/how-to/resync.md; "
@@ -85,7 +84,7 @@ def _bigquery(storage: Any, settings: Settings, file: TablesFile) -> Iterator[Fi
     try:
         client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "BigQuery", str(error), LOGIN)
+        yield Finding.error("BigQuery", str(error), LOGIN)
         return
     project, datasets = settings.dataset_project, sorted({settings.bigquery_dataset, *file.datasets})
     for dataset in datasets:
@@ -98,9 +97,9 @@ def _check(name: str, check: Callable[[], None], fine: str, fix: str) -> Iterato
     try:
         check()
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, name, str(error), fix)
+        yield Finding.error(name, str(error), fix)
     else:
-        yield Finding(Level.OK, name, fine)
+        yield Finding.ok(name, fine)
 
 
 def _with(opened: Callable[[], Any], name: str, inspect: Callable[[Any], Iterator[Finding]]) -> Iterator[Finding]:
@@ -108,7 +107,7 @@ def _with(opened: Callable[[], Any], name: str, inspect: Callable[[Any], Iterato
     try:
         channel = opened()
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, name, str(error), LOGIN)
+        yield Finding.error(name, str(error), LOGIN)
         return
     with channel:
         yield from inspect(channel)

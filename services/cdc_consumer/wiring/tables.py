@@ -16,7 +16,7 @@ from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError, TransientError
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.doctor import inspect_keep, inspect_settings
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from shared.runtime.tables_file import load_tables_file
@@ -37,7 +37,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
         key = read_mask_key(file)
     except MisconfiguredError as error:
         key = None
-        found.append(Finding(Level.ERROR, "mask key", str(error), "let the file be there when the consumer starts"))
+        found.append(Finding.error("mask key", str(error), "let the file be there when the consumer starts"))
     plan = Plan(file, settings.bigquery_dataset, key)
     retention = timedelta()
     if told.schema is not None:
@@ -67,7 +67,7 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
 def _names_nothing(file: TablesFile, tables: Sequence[str]) -> Iterator[Finding]:
     for section, name in file.naming_none_of(tables):
         fix = "correct it, unless it names tables of another source that shares the file"
-        yield Finding(Level.WARNING, f"tables file: {section}", f"{name} names no table of this source", fix)
+        yield Finding.warning(f"tables file: {section}", f"{name} names no table of this source", fix)
 
 
 def _asked(

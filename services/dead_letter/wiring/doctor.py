@@ -23,7 +23,7 @@ from shared.pubsub.inspection import Inspection
 from shared.pubsub.names import short_name, subscription_path, topic_path
 from shared.pubsub.topology import check_dead_letter_subscription
 from shared.runtime.doctor import LOGIN, inspect_settings, inspect_tables_file, run_doctor
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 
 _AS_IT_SAYS: Final = "as the message says"
 
@@ -42,7 +42,7 @@ def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _store(settings)
     if place := short_lived(settings.database, mounts()):
         fix = "mount a volume for it, or name PostgreSQL in DATABASE"
-        yield Finding(Level.WARNING, "store: disk", f"it is on {place}, and all dead letters with it", fix)
+        yield Finding.warning("store: disk", f"it is on {place}, and all dead letters with it", fix)
     file = yield from inspect_tables_file(settings.tables_file, "none: every table is mirrored")
     yield from _pubsub(settings)
     yield from _mirrors(settings, file)
@@ -54,21 +54,21 @@ def _store(settings: Settings) -> Finding:
             known = SqlDeadLetterStore(database).pipeline()
     except MisconfiguredError as error:
         fix = "start the service, which makes what is missing, or fix DATABASE"
-        return Finding(Level.ERROR, "store", str(error), fix)
+        return Finding.error("store", str(error), fix)
     except TransientError as error:
-        return Finding(Level.ERROR, "store", str(error), "see that it runs and can be reached: DATABASE")
+        return Finding.error("store", str(error), "see that it runs and can be reached: DATABASE")
     try:
         joined(known, pipeline_named(settings, settings.dead_letter_subscription, settings.topic))
     except MisconfiguredError as error:
-        return Finding(Level.ERROR, "store", str(error), _AS_IT_SAYS)
-    return Finding(Level.OK, "store", "it can be read, is of this version, and holds no other pipeline's dead letters")
+        return Finding.error("store", str(error), _AS_IT_SAYS)
+    return Finding.ok("store", "it can be read, is of this version, and holds no other pipeline's dead letters")
 
 
 def _pubsub(settings: Settings) -> Iterator[Finding]:
     try:
         opened = open_channel(settings.pubsub_emulator_host)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "Pub/Sub", str(error), LOGIN)
+        yield Finding.error("Pub/Sub", str(error), LOGIN)
         return
     keep = settings.keep_messages_for
     subscription = subscription_path(settings.project, settings.dead_letter_subscription)
@@ -78,15 +78,15 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
         try:
             check_dead_letter_subscription(channel, subscription, keep, None, topic)
         except MisconfiguredError as error:
-            yield Finding(Level.ERROR, what, str(error), _AS_IT_SAYS)
+            yield Finding.error(what, str(error), _AS_IT_SAYS)
         except TransientError as error:
-            yield Finding(Level.ERROR, what, str(error), "see that Pub/Sub can be reached from here")
+            yield Finding.error(what, str(error), "see that Pub/Sub can be reached from here")
         else:
-            yield Finding(Level.OK, what, "it takes every dead letter and keeps it")
+            yield Finding.ok(what, "it takes every dead letter and keeps it")
         yield from inspection.rights(subscription, "consume", "get")
         if topic is None:
             detail = "not set: dead letters are collected, and none can be replayed"
-            yield Finding(Level.WARNING, "topic", detail, "set TOPIC to the topic of the change batches")
+            yield Finding.warning("topic", detail, "set TOPIC to the topic of the change batches")
             return
         yield from inspection.topic(topic, keep)
         yield from inspection.rights(topic, "publish")
@@ -95,19 +95,19 @@ def _pubsub(settings: Settings) -> Iterator[Finding]:
 def _mirrors(settings: Settings, file: TablesFile) -> Iterator[Finding]:
     if settings.bigquery_dataset is None:
         detail = "not set: a replay sends also what the mirror has something newer of, which loses by its sequence"
-        yield Finding(Level.OK, "BIGQUERY_DATASET", detail)
+        yield Finding.ok("BIGQUERY_DATASET", detail)
         return
     project = settings.dataset_project or settings.project
     try:
         client = open_client(project, settings.bigquery_emulator_host)
     except MisconfiguredError as error:
-        yield Finding(Level.ERROR, "BigQuery", str(error), LOGIN)
+        yield Finding.error("BigQuery", str(error), LOGIN)
         return
     for dataset in sorted({settings.bigquery_dataset, *file.datasets}):
         what = f"dataset {dataset}"
         try:
             check_dataset(client, project, dataset)
         except (MisconfiguredError, TransientError) as error:
-            yield Finding(Level.ERROR, what, str(error), _AS_IT_SAYS)
+            yield Finding.error(what, str(error), _AS_IT_SAYS)
         else:
-            yield Finding(Level.OK, what, "its tables can be listed")
+            yield Finding.ok(what, "its tables can be listed")

@@ -68,7 +68,7 @@ async def _spanner(settings: Settings, file: TablesFile) -> list[Finding]:
     try:
         channels = open_channels(settings)
     except MisconfiguredError as error:
-        return [Finding(Level.ERROR, "Spanner", str(error), LOGIN)]
+        return [Finding.error("Spanner", str(error), LOGIN)]
     async with channels:
         return await _SpannerInspection(settings, file, channels).everything()
 
@@ -104,7 +104,7 @@ class _SpannerInspection:
         name = database.name.rpartition("/")[2]
         create = f"create {database.name}, or name another in {settings_name}"
         if await self._works(f"database {name}", database.learn_dialect, create):
-            self._found.append(Finding(Level.OK, f"database {name}", f"answers; {database.dialect.value}"))
+            self._found.append(Finding.ok(f"database {name}", f"answers; {database.dialect.value}"))
             makes_tables = writes and not await _answer(self._store(database).exists)
             rights = await self._ask(
                 f"rights on {name}", lambda: inspect_rights(database, writes=writes, makes_tables=makes_tables)
@@ -140,7 +140,7 @@ class _SpannerInspection:
                 f"TO ROLE {role}"
             )
         if await self._works(what, first, grant):
-            self._found.append(Finding(Level.OK, what, "answered"))
+            self._found.append(Finding.ok(what, "answered"))
 
     def _tables(self, definition: StreamDefinition, inspection: CatalogInspection) -> Iterator[Finding]:
         settings, leave_out = self._settings, alter_stream_to_leave_out
@@ -153,22 +153,20 @@ class _SpannerInspection:
                 same_database=not self._elsewhere,
             )
         except MisconfiguredError as error:
-            yield Finding(
-                Level.ERROR,
+            yield Finding.error(
                 "partition table",
                 error.message.partition(": set")[0],
                 "create a second database in the instance and set PARTITION_DATABASE to it",
             )
         else:
-            yield Finding(Level.OK, "partition table", f"{settings.partition_table}, which the stream does not watch")
+            yield Finding.ok("partition table", f"{settings.partition_table}, which the stream does not watch")
         watched = [table.name for table in inspection.watched]
         included = [name for name in watched if self._file.included(name)]
         left_out = len(watched) - len(included)
         if included:
-            yield Finding(Level.OK, "tables", f"{len(included)} watched, {left_out} more left out by the tables file")
+            yield Finding.ok("tables", f"{len(included)} watched, {left_out} more left out by the tables file")
         else:
-            yield Finding(
-                Level.ERROR,
+            yield Finding.error(
                 "tables",
                 f"the stream watches no table that is read ({left_out} left out by the tables file)",
                 f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
@@ -188,9 +186,7 @@ class _SpannerInspection:
         if there is None:
             return
         if not there:
-            self._found.append(
-                Finding(Level.OK, "progress", f"{settings.partition_table} will be made at the first start")
-            )
+            self._found.append(Finding.ok("progress", f"{settings.partition_table} will be made at the first start"))
             return
         await self._ask("progress: stream", store.is_empty, "give every change stream its own PARTITION_TABLE")
         topics = SpannerTopicStore(self._partitions, settings.partition_table)
@@ -199,7 +195,7 @@ class _SpannerInspection:
         )
         if await self._works("progress: transaction", self._transaction):
             detail = "a transaction was begun, and ended without a write"
-            self._found.append(Finding(Level.OK, "progress: transaction", detail))
+            self._found.append(Finding.ok("progress: transaction", detail))
         survey = await self._ask("progress", store.survey)
         if survey is not None and definition is not None:
             low = low_watermark((one.watermark for one in survey.unfinished), survey.now)
@@ -209,15 +205,13 @@ class _SpannerInspection:
         if pauses is not None and pauses.stream is not None:
             since = format_timestamp(pauses.stream.paused_at)
             resume = "`python -m services.spanner_reader resume`, before what the stream keeps is over"
-            self._found.append(Finding(Level.WARNING, "progress: pause", f"the stream is paused since {since}", resume))
+            self._found.append(Finding.warning("progress: pause", f"the stream is paused since {since}", resume))
         remembered = await self._ask("schema", SpannerShapeStore(self._partitions, settings.partition_table).read)
         for request in remembered[1] if remembered else ():
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in request.findings}))
             since = format_timestamp(request.since)
             fix = fix_of(request, self._database.dialect.quote)
-            self._found.append(
-                Finding(Level.WARNING, f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix)
-            )
+            self._found.append(Finding.warning(f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix))
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)
@@ -228,16 +222,16 @@ class _SpannerInspection:
         if now is not None:
             apart = abs(SystemClock().now() - now) / _SECOND
             detail = f"{apart:.1f} s from Spanner's; nothing relies on it, all time is Spanner's"
-            self._found.append(Finding(Level.OK, "clock", detail))
+            self._found.append(Finding.ok("clock", detail))
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[T]], fix: str = _AGAIN) -> T | None:
         """Return the answer; where there is none, that is found: ``fix`` is for what Spanner refuses."""
         try:
             return await call()
         except MisconfiguredError as error:
-            self._found.append(Finding(Level.ERROR, what, str(error), fix))
+            self._found.append(Finding.error(what, str(error), fix))
         except (TransientError, TimeoutError) as error:
-            self._found.append(Finding(Level.ERROR, what, str(error) or type(error).__name__, _AGAIN))
+            self._found.append(Finding.error(what, str(error) or type(error).__name__, _AGAIN))
         return None
 
     async def _works(self, what: str, call: Callable[[], Awaitable[object]], fix: str = _AGAIN) -> bool:
@@ -264,17 +258,16 @@ def _position(behind: timedelta, reached: str, definition: StreamDefinition) -> 
     left = definition.retention - behind
     detail = f"everything up to {reached} is published; what comes next is kept for {left} more"
     if left < timedelta(0):
-        return Finding(
-            Level.ERROR,
+        return Finding.error(
             "progress: retention",
             f"{reached} is older than the {definition.retention} that the stream keeps: what lies between is lost",
             f"start again with another PARTITION_TABLE, and {ROWS_AGAIN}",
         )
     if left < definition.retention / 2:
-        return Finding(
-            Level.WARNING, "progress: retention", detail, "start readers, or find out what holds them up (their log)"
+        return Finding.warning(
+            "progress: retention", detail, "start readers, or find out what holds them up (their log)"
         )
-    return Finding(Level.OK, "progress: retention", detail)
+    return Finding.ok("progress: retention", detail)
 
 
 async def _answer(call: Callable[[], Awaitable[T]]) -> T | None:

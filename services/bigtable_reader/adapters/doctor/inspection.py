@@ -92,14 +92,14 @@ async def inspect(
         return  # whatever is asked by that profile has the same answer
     stream = BigtableChangeStream(channels, table)
     partitions, failed = await asked("change stream", stream.initial_partitions, _AGAIN)
-    yield failed or Finding(Level.OK, "change stream", f"answers; {len(partitions or ())} partitions")
+    yield failed or Finding.ok("change stream", f"answers; {len(partitions or ())} partitions")
     if reads_rows:
         rows = BigtableRows(channels, table)
         _none, failed = await asked(
             "rows", lambda: rows.read([_NO_SUCH_ROW]), f"grant this identity roles/bigtable.reader on table {table.id}"
         )
-        yield failed or Finding(Level.OK, "rows", "can be read back")
-    yield Finding(Level.OK, "costs", COSTS)
+        yield failed or Finding.ok("rows", "can be read back")
+    yield Finding.ok("costs", COSTS)
 
 
 async def inspect_cluster(channels: BigtableChannels, table: Table, rows: PartitionRows) -> Finding | None:
@@ -114,16 +114,15 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
         if error.__cause__ is not None and status_of(error.__cause__)[0] is grpc.StatusCode.NOT_FOUND:
             return None
         fix = f"grant this identity roles/bigtable.user on table {rows.table.id}"
-        return Finding(Level.ERROR, check, f"the positions cannot be read: {error.message}", fix)
+        return Finding.error(check, f"the positions cannot be read: {error.message}", fix)
     except TransientError as error:
-        return Finding(Level.ERROR, check, f"the positions cannot be read: {error}", _AGAIN)
+        return Finding.error(check, f"the positions cannot be read: {error}", _AGAIN)
     if seen is None or seen.routed_to is None:
         return None
     try:
         found = (await BigtableCatalog(channels, table).profile()).cluster or ANY
     except (MisconfiguredError, TransientError):  # `inspect` says why
-        return Finding(
-            Level.WARNING,
+        return Finding.warning(
             check,
             f"the positions are of cluster {seen.routed_to}, and where the app profile routes to now is not known",
             f"make sure that it routes there, or grant roles/bigtable.viewer on instance {_instance(table)}",
@@ -132,39 +131,36 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
         require_the_same_cluster(seen.routed_to, found)
     except MisconfiguredError as error:
         said, _stop, fix = error.message.partition(". ")
-        return Finding(Level.ERROR, check, said, fix)
-    return Finding(Level.OK, check, f"{found}, which the positions are of")
+        return Finding.error(check, said, fix)
+    return Finding.ok(check, f"{found}, which the positions are of")
 
 
 def inspect_table(table: Table, inspection: TableInspection, options: BigtableOptions) -> Iterator[Finding]:
     """Inspect what the admin API says of the watched table, and whether the tables file fits to it."""
     what = f"table {table.id}"
     if inspection.retention is None:
-        yield Finding(Level.ERROR, f"{what}: change stream", "it has none", enabling(table))
+        yield Finding.error(f"{what}: change stream", "it has none", enabling(table))
     elif inspection.retention < _ENOUGH:
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"{what}: retention",
             f"{inspection.retention}: a reader that is down for longer loses the changes in between",
             enabling(table),
         )
     else:
-        yield Finding(Level.OK, f"{what}: retention", str(inspection.retention))
+        yield Finding.ok(f"{what}: retention", str(inspection.retention))
     watched = Watched(options)
     read = sorted(family for family in inspection.families if watched.family(family))
     if read:
-        yield Finding(Level.OK, f"{what}: families", ", ".join(read))
+        yield Finding.ok(f"{what}: families", ", ".join(read))
     else:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: families",
             f"none of its {len(inspection.families)} families is watched: no row would ever be there",
             "create a family, or see families and excluded_families in the tables file",
         )
     for name in _declared(options):
         if name not in inspection.families:
-            yield Finding(
-                Level.WARNING,
+            yield Finding.warning(
                 f"{what}: families",
                 f"the tables file has a column of family {name}, which the table has not",
                 f"the nearest one is {nearest(name, inspection.families)}; names are compared letter by letter",
@@ -178,7 +174,7 @@ def _columns(table: Table, inspection: TableInspection, options: BigtableOptions
         ImageMaker(source="", table=table.id, options=options, families=inspection.families, buckets=1, watched=watched)
     except MisconfiguredError as error:
         said, _newline, fix = error.message.partition("\n")
-        return Finding(Level.ERROR, f"table {table.id}: columns", said, fix)
+        return Finding.error(f"table {table.id}: columns", said, fix)
     return None
 
 
@@ -206,35 +202,31 @@ async def _profile(channels: BigtableChannels, table: Table, check: str, *, tran
 def _not_seen(table: Table, check: str, error: MisconfiguredError, *, transactional: bool) -> Finding:
     code = None if error.__cause__ is None else status_of(error.__cause__)[0]
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return Finding(Level.OK, check, "not known here: an emulator has none")
+        return Finding.ok(check, "not known here: an emulator has none")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-        return Finding(
-            Level.WARNING,
+        return Finding.warning(
             check,
             "this identity may not inspect it: whether it routes to one cluster shows at the first call, and no "
             "error is reported when it routes to another",
             f"grant roles/bigtable.viewer on instance {_instance(table)}, or make sure of it",
         )
-    return Finding(Level.ERROR, check, error.message, single_cluster(table, transactional=transactional))
+    return Finding.error(check, error.message, single_cluster(table, transactional=transactional))
 
 
 def _judged(table: Table, check: str, profile: Profile, *, transactional: bool) -> Finding:
     fix = single_cluster(table, transactional=transactional)
     if profile.cluster is None:
-        return Finding(
-            Level.ERROR,
+        return Finding.error(
             check,
             "it may route to any cluster: change streams are read through one, and a row that is read back has to "
             "come from where its record came from",
             fix,
         )
     if profile.data_boost:
-        return Finding(Level.ERROR, check, _BOOSTED, _standard(table, profile.cluster, transactional=transactional))
+        return Finding.error(check, _BOOSTED, _standard(table, profile.cluster, transactional=transactional))
     if transactional and not profile.transactional:
-        return Finding(
-            Level.ERROR, check, "it does not allow transactions on single rows, by which readers keep apart", fix
-        )
-    return Finding(Level.OK, check, f"routes to cluster {profile.cluster}")
+        return Finding.error(check, "it does not allow transactions on single rows, by which readers keep apart", fix)
+    return Finding.ok(check, f"routes to cluster {profile.cluster}")
 
 
 def _standard(table: Table, cluster: str, *, transactional: bool) -> str:
@@ -262,7 +254,7 @@ async def _asked(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple
     try:
         return await _asked_once(what, call, fix)
     except TransientError as error:
-        return None, Finding(Level.ERROR, what, str(error), _AGAIN)
+        return None, Finding.error(what, str(error), _AGAIN)
 
 
 async def _asked_once(what: str, call: Callable[[], Awaitable[T]], fix: str) -> tuple[T | None, Finding | None]:
@@ -271,4 +263,4 @@ async def _asked_once(what: str, call: Callable[[], Awaitable[T]], fix: str) -> 
         return await call(), None
     except MisconfiguredError as error:
         said, _newline, in_error = error.message.partition("\n")
-        return None, Finding(Level.ERROR, what, said, in_error or fix)
+        return None, Finding.error(what, said, in_error or fix)

@@ -56,18 +56,17 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
         found = client.get_dataset(path, retry=_NO_RETRY, timeout=_TIMEOUT)
     except exceptions.NotFound:
         fix = f"bq --project_id={project} mk --dataset {dataset}"
-        yield Finding(Level.ERROR, what, f"{path} does not exist", fix)
+        yield Finding.error(what, f"{path} does not exist", fix)
         yield from _write_api(storage, project, dataset, _PROBE)
         return
     except _ANSWERS as error:
         yield _unanswered(what, error)
         yield from _write_api(storage, project, dataset, _PROBE)
         return
-    yield Finding(Level.OK, what, f"{path} is there, in {found.location}")
+    yield Finding.ok(what, f"{path} is there, in {found.location}")
     yield _expiry(what, found, project, dataset)
     if collation := default_collation(found):
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"{what}: collation",
             f"tables made in it compare text by {collation}; the consumer makes its own without, others do not",
             f"ALTER SCHEMA `{path}` SET DEFAULT COLLATE ''",
@@ -92,7 +91,7 @@ def inspect_datasets_of_schemas(
     except _ANSWERS as error:
         yield _unanswered(check, error)
         return
-    yield Finding(Level.OK, check, f"{', '.join(sorted(templates))}: {', '.join(ours) or 'none has a table yet'}")
+    yield Finding.ok(check, f"{', '.join(sorted(templates))}: {', '.join(ours) or 'none has a table yet'}")
     for dataset in ours:
         yield from inspect_dataset(client, storage, project, dataset)
 
@@ -122,18 +121,16 @@ def _expiry(what: str, found: bigquery.Dataset, project: str, dataset: str) -> F
     check = f"{what}: expiry"
     if found.default_partition_expiration_ms is not None:
         days = found.default_partition_expiration_ms / 86_400_000
-        return Finding(
-            Level.ERROR,
+        return Finding.error(
             check,
             f"partitions of tables made in it are deleted after {days:g} days: a history loses what is older",
             f"bq --project_id={project} update --default_partition_expiration 0 {dataset}; and of the histories that "
             "are there: bq update --time_partitioning_expiration 0 TABLE",
         )
     if found.default_table_expiration_ms is None:
-        return Finding(Level.OK, check, "tables made in it stay")
+        return Finding.ok(check, "tables made in it stay")
     days = found.default_table_expiration_ms / 86_400_000
-    return Finding(
-        Level.ERROR,
+    return Finding.error(
         check,
         f"tables made in it are deleted after {days:g} days, and with them all that was applied",
         f"bq --project_id={project} update --default_table_expiration 0 {dataset}",
@@ -152,7 +149,7 @@ def _probe(client: bigquery.Client, path: str) -> Iterator[tuple[str, list[Findi
     except _ANSWERS as error:
         yield "", [_unanswered(check, error, "tables cannot be made in it: ")]
         return
-    findings.append(Finding(Level.OK, check, "a table could be made"))
+    findings.append(Finding.ok(check, "a table could be made"))
     try:
         yield name, findings
     finally:
@@ -168,8 +165,8 @@ def _rights(client: bigquery.Client, table: str, what: str) -> Finding:
         return _unanswered(check, error)
     missing = [one for one in _RIGHTS if one not in answer.get("permissions", ())]
     if missing:
-        return Finding(Level.ERROR, check, f"this identity lacks {', '.join(missing)}", GRANT)
-    return Finding(Level.OK, check, ", ".join(_RIGHTS))
+        return Finding.error(check, f"this identity lacks {', '.join(missing)}", GRANT)
+    return Finding.ok(check, ", ".join(_RIGHTS))
 
 
 def _write_api(storage: grpc.Channel, project: str, dataset: str, table: str) -> Iterator[Finding]:
@@ -190,16 +187,13 @@ def _write_api(storage: grpc.Channel, project: str, dataset: str, table: str) ->
         code = grpc.StatusCode.OK
     match code:
         case grpc.StatusCode.OK | grpc.StatusCode.NOT_FOUND:  # of a table just made it need not know yet
-            yield Finding(Level.OK, check, "the Storage Write API answers")
+            yield Finding.ok(check, "the Storage Write API answers")
         case grpc.StatusCode.PERMISSION_DENIED:
-            yield Finding(Level.ERROR, check, "this identity may not write", GRANT)
+            yield Finding.error(check, "this identity may not write", GRANT)
         case grpc.StatusCode.UNAUTHENTICATED:
-            yield Finding(
-                Level.ERROR, check, "these credentials are not taken", "gcloud auth application-default login"
-            )
+            yield Finding.error(check, "these credentials are not taken", "gcloud auth application-default login")
         case _:
-            yield Finding(
-                Level.ERROR,
+            yield Finding.error(
                 check,
                 f"the Storage Write API does not answer: {code.name}",
                 "let this machine reach bigquerystorage.googleapis.com:443; BIGQUERY_STORAGE_EMULATOR_HOST is for a "
@@ -218,7 +212,7 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
         yield _unanswered(f"tables of {path}", error)
         return
     if not listed:
-        yield Finding(Level.OK, f"tables of {path}", "none yet: they are made as their changes arrive")
+        yield Finding.ok(f"tables of {path}", "none yet: they are made as their changes arrive")
     applied = _applied(client, path)
     for name in listed:
         try:
@@ -231,7 +225,7 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
         wrong = list(_table(table))
         yield from wrong
         if not wrong:
-            yield Finding(Level.OK, f"table {name}", _described(table, applied.get(name)))
+            yield Finding.ok(f"table {name}", _described(table, applied.get(name)))
         yield from inspect_readers(storage, table)
 
 
@@ -259,8 +253,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
         )
     for column, kind in _OURS.items():
         if column in columns and columns[column].field_type != kind:
-            yield Finding(
-                Level.ERROR,
+            yield Finding.error(
                 f"table {name}: column conflict",
                 f"{column} is {columns[column].field_type}, Millrace writes {kind}: every change becomes a dead letter",
                 f"{alter} DROP COLUMN `{column}`",
@@ -268,18 +261,14 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
     key = set(_key(table))
     for field in table.schema if ours else ():
         if field.mode == "REQUIRED" and field.name not in key:
-            yield Finding(
-                Level.ERROR,
+            yield Finding.error(
                 f"table {name}: column conflict",
                 f"{field.name} is REQUIRED: a change that has no value for it is refused",
                 f"{alter} ALTER COLUMN `{field.name}` DROP NOT NULL",
             )
     if table.expires is not None and ours:
-        yield Finding(
-            Level.ERROR,
-            f"table {name}: expiry",
-            f"it is deleted at {table.expires}",
-            f"bq update --expiration 0 {shown}",
+        yield Finding.error(
+            f"table {name}: expiry", f"it is deleted at {table.expires}", f"bq update --expiration 0 {shown}"
         )
     if table.labels.get(NEEDS_RESYNC):
         whys = {
@@ -289,8 +278,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
             LEFT_OUT: "its changes went to a history alone, or still do (TABLES_FILE: mode)",
         }
         why = whys.get(table.labels[NEEDS_RESYNC], "")
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"table {name}: needs re-sync",
             f"{table.labels[NEEDS_RESYNC]}: {why or 'rows are missing in it'}",
             f"let its source's reader take a snapshot of it, and sweep it after that (docs/how-to/resync.md); "
@@ -326,13 +314,12 @@ def _unanswered(check: str, error: Exception, what: str = "") -> Finding:
     """
     words = str(getattr(error, "message", "")) or str(error) or type(error).__name__
     if isinstance(error, exceptions.GoogleAPICallError) and beyond_limits(error):
-        return Finding(Level.ERROR, check, f"BigQuery takes no more calls for now: {words}", "ask again in a minute")
+        return Finding.error(check, f"BigQuery takes no more calls for now: {words}", "ask again in a minute")
     if isinstance(error, exceptions.Forbidden):
-        return Finding(Level.ERROR, check, what + words, GRANT)
+        return Finding.error(check, what + words, GRANT)
     if isinstance(error, exceptions.Unauthorized | auth_exceptions.GoogleAuthError):
-        return Finding(Level.ERROR, check, words, "gcloud auth application-default login")
-    return Finding(
-        Level.ERROR,
+        return Finding.error(check, words, "gcloud auth application-default login")
+    return Finding.error(
         check,
         f"BigQuery does not answer: {words}",
         "check the network, and BIGQUERY_EMULATOR_HOST, which is for a stand-in only; then ask again",

@@ -16,7 +16,7 @@ from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from shared.contracts.durations import format_duration
 from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.sizes import format_size
-from shared.runtime.findings import Finding, Level
+from shared.runtime.findings import Finding
 
 LARGE: Final = 10_000_000_000
 """Bytes of a mirror whose queries should not read all of it each."""
@@ -37,8 +37,7 @@ def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Fi
     staleness, size = staleness_of(table), table.num_bytes or 0
     how = "docs/how-to/read-a-mirror.md"
     if not staleness and size >= LARGE:
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"table {name}: cost of queries",
             f"it has {format_size(size)} and no max_staleness: while changes wait, each query reads all of it, and the "
             "Storage Read API refuses it",
@@ -49,8 +48,7 @@ def inspect_readers(storage: grpc.Channel, table: bigquery.Table) -> Iterator[Fi
         if staleness:
             fix = f"raise max_staleness in TABLES_FILE, or assign background applies a reservation (BACKGROUND): {how}"
         wait = f"for longer than its max_staleness, {format_duration(staleness)}" if staleness else "to be applied"
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"table {name}: readers",
             f"the Storage Read API refuses it now, for changes wait {wait}; queries read it",
             fix,

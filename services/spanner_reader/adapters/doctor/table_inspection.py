@@ -62,14 +62,13 @@ def inspect_table(name: str, table: TableShape, alter_stream: str, options: Tabl
         *_size(what, len(kept), alter_stream, options),
     ]
     if all(one.level is Level.OK for one in seen):
-        yield Finding(Level.OK, what, "; ".join(one.detail for one in seen))
+        yield Finding.ok(what, "; ".join(one.detail for one in seen))
     else:
         yield from seen
 
 
 def _history_alone(what: str) -> Finding:
-    return Finding(
-        Level.WARNING,
+    return Finding.warning(
         f"{what}: key",
         "no BigQuery key holds it, so a history of the table is kept, and no mirror (unfit_key in the tables file)",
         'give the table mode = "history" in the tables file; a mirror needs a table with another key',
@@ -85,7 +84,7 @@ def _as_history(
     yield from _names(what, kept, alter_stream)
     yield from _names_of_a_history(what, kept, options)
     yield from _size(what, len(kept), alter_stream, options)
-    yield Finding(Level.OK, f"{what}: key", ", ".join(name for name, _kind in table.key))
+    yield Finding.ok(f"{what}: key", ", ".join(name for name, _kind in table.key))
 
 
 def inspect_soft_delete(
@@ -94,8 +93,7 @@ def inspect_soft_delete(
     """Check whether a deleted row that is kept has values to keep."""
     if options.soft_delete and options.mode != "history" and definition.value_capture_type in ("NEW_ROW", "NEW_VALUES"):
         old_values = stream_options(definition.dialect, "value_capture_type = 'NEW_ROW_AND_OLD_VALUES'")
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"table {name}: soft_delete",
             "the stream captures NEW_ROW, so a delete carries no values: a deleted row keeps only its key",
             f"ALTER CHANGE STREAM {quoted(definition.dialect, stream)} {old_values}, if the values matter",
@@ -106,16 +104,14 @@ def _types(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterato
     unknown = [column for column in kept if not _is_known(column)]
     in_key = [column for column in unknown if column.is_key]
     if in_key:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: types",
             f"{_typed(in_key)}: this version does not know when two such keys are the same, so every change of the "
             "table becomes a dead letter (key_not_representable)",
             f'{_without(in_key, alter_stream)}, or keep a history of it alone (unfit_key = "history" there)',
         )
     elif unknown:
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"{what}: types",
             f"{_typed(unknown)}: this version does not know the type, and writes the text of its values into a STRING "
             "column",
@@ -130,8 +126,7 @@ def _typed(columns: Iterable[ColumnShape]) -> str:
 def _names(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterator[Finding]:
     reserved = [column for column in kept if column.name.upper().startswith(_RESERVED_PREFIXES)]
     if reserved:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: names",
             f"{_listed(reserved)}: BigQuery or Millrace keeps the prefix for itself, so every change of the table "
             "becomes a dead letter (bad_name)",
@@ -142,8 +137,7 @@ def _names(what: str, kept: Sequence[ColumnShape], alter_stream: str) -> Iterato
         alike[column.name.upper()].append(column)
     twice = [column for columns in alike.values() if len(columns) > 1 for column in columns]
     if twice:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: names",
             f"{_listed(twice)}: BigQuery does not tell upper from lower case, so every change of the table becomes a "
             "dead letter (bad_name)",
@@ -156,8 +150,7 @@ def _names_of_a_history(what: str, kept: Sequence[ColumnShape], options: TableOp
     taken = {name.upper() for name in (*_OF_A_HISTORY, *_OF_ITS_VIEW)}
     found = [column for column in kept if column.name.upper() in taken]
     if found and options.mode != "mirror":
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: names in a history",
             f"{_listed(found)}: a history has columns of its own so named, so every change of the table becomes a dead "
             "letter (bad_name)",
@@ -171,8 +164,7 @@ def _size(what: str, columns: int, alter_stream: str, options: TableOptions) -> 
     ours += [len(_OF_A_HISTORY)] if options.mode != "mirror" else []
     most = _MOST_COLUMNS - max(ours)
     if columns > most:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: columns",
             f"{columns}, and BigQuery takes {most} beside ours",
             f"{alter_stream}, with fewer of its columns in parentheses, or name some in the table's ignored_columns in "
@@ -183,24 +175,19 @@ def _size(what: str, columns: int, alter_stream: str, options: TableOptions) -> 
 def _key(what: str, table: TableShape, alter_stream: str) -> Iterator[Finding]:
     key: Sequence[tuple[str, str]] = table.key
     if not key:
-        yield Finding(
-            Level.ERROR,
-            f"{what}: key",
-            "has no primary key: there is nothing to upsert by",
-            f"{alter_stream}, or a key",
+        yield Finding.error(
+            f"{what}: key", "has no primary key: there is nothing to upsert by", f"{alter_stream}, or a key"
         )
         return
     if len(key) > MOST_KEY_COLUMNS:
-        yield Finding(
-            Level.ERROR,
+        yield Finding.error(
             f"{what}: key",
             f"{len(key)} columns, and BigQuery takes {MOST_KEY_COLUMNS}",
             f'{alter_stream}, or keep a history of it alone (unfit_key = "history" in the tables file)',
         )
     nullable = [column.name for column in table.columns if column.is_key and column.nullable]
     if nullable:
-        yield Finding(
-            Level.WARNING,
+        yield Finding.warning(
             f"{what}: key",
             f"{', '.join(nullable)} may be NULL: a change with NULL in its key becomes a dead letter "
             "(key_not_representable), for no BigQuery key holds NULL",
@@ -208,7 +195,7 @@ def _key(what: str, table: TableShape, alter_stream: str) -> Iterator[Finding]:
         )
     texts = [f"{name} ({kind})" for name, kind in key if kind in _TEXT_KEYS]
     becomes = f"; a STRING in BigQuery: {', '.join(texts)}" if texts else ""
-    yield Finding(Level.OK, f"{what}: key", ", ".join(name for name, _kind in key) + becomes)
+    yield Finding.ok(f"{what}: key", ", ".join(name for name, _kind in key) + becomes)
 
 
 def _not_null(what: str, columns: Sequence[str]) -> str:
