@@ -48,10 +48,6 @@ def watched_services(text: str | None) -> Mapping[str, str]:
     return found
 
 
-def _services(text: str) -> None:
-    watched_services(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
     """Settings of the commands: the store, and for a replay the topic and the mirrors."""
@@ -81,7 +77,7 @@ class CommandSettings:
         "the services that the console and `watch` show beside dead letters: NAME=http://HOST:PORT each, with commas "
         "between; the address is that of health and metrics",
         default=None,
-        check=_services,
+        check=watched_services,
     )
     console_settings: str | None = setting(
         "the directory that has the settings of each of them in NAME.env, and its log in NAME.log: commands that are "

@@ -44,10 +44,6 @@ def replicas(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _replicas(text: str) -> None:
-    replicas(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ReaderSettings):
     """The settings of a Spanner reader."""
@@ -84,7 +80,7 @@ class Settings(ReaderSettings):
     directed_reads: str | None = setting(
         "the replicas that are read, in their order: LOCATION[:read_only|:read_write],...; Spanner chooses",
         default=None,
-        check=_replicas,
+        check=replicas,
     )
     spanner_endpoint: str | None = setting(
         "host[:port] of a regional endpoint, or of Private Service Connect; spanner.googleapis.com",

@@ -38,7 +38,7 @@ def setting(
     unit: str = "",
     least: Any = None,
     most: Any = None,
-    check: Callable[[Any], None] | None = None,
+    check: Callable[[Any], object] | None = None,
     shown: Callable[[Any], object] | None = None,
 ) -> Any:
     """Declare a field of a Settings class: what it means, its variable's name if not its own, what a number counts.
