@@ -20,7 +20,7 @@ class ChangePublisher(Protocol):
         """
 
     async def close(self) -> None:
-        """Publish what was taken, and end."""
+        """Publish what was taken, and end: return when Pub/Sub has confirmed it, or will not."""
 
 
 class PublishedMetrics(Protocol):

@@ -19,6 +19,7 @@ import structlog
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.confirmed_keys import ConfirmedKeys, KeyT
+from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
 
@@ -95,19 +96,12 @@ SurveyT = TypeVar("SurveyT")
 _SurveyT_contra = TypeVar("_SurveyT_contra", contravariant=True)
 
 
-class Publishing(Protocol):
-    """What publishes change records."""
-
-    async def publish(self, header: Header, changes: Sequence[tuple[str, Change]]) -> asyncio.Future[None]:
-        """Take changes, each with its ordering key; the future resolves when all are confirmed. MisconfiguredError."""
-
-
 class SnapshotPublisher:
     """Publishes rows of key ranges, within the rate and the bytes that snapshots may use."""
 
     def __init__(
         self,
-        publisher: Publishing,
+        publisher: ChangePublisher,
         options: SnapshotOptions,
         owned: Mapping[Hashable, OwnedRange[Any]],
         fail: Callable[[BaseException | None], None],
@@ -233,7 +227,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         self,
         source: SnapshotSource[RangeT, SurveyT],
         ends: SnapshotEnds[SurveyT],
-        publisher: Publishing,
+        publisher: ChangePublisher,
         trusted: Callable[[], bool],
         stop: Stop,
         options: SnapshotOptions,

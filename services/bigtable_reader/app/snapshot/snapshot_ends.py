@@ -19,7 +19,7 @@ from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.ports import ResyncStore, TableSnapshotStore
 from shared.contracts.change_sequence import four_sections
-from shared.reading.snapshots import Publishing
+from shared.reading.publishing import ChangePublisher
 
 _AT_EACH_SURVEY: Final = {BigtableResyncKind.WATCHED_MORE}
 
@@ -35,7 +35,7 @@ class BigtableSnapshotEnds:
         store: TableSnapshotStore,
         resync: ResyncStore,
         rows: MirroredRows,
-        publisher: Publishing,
+        publisher: ChangePublisher,
         *,
         automatic: bool,
     ) -> None:

@@ -61,9 +61,9 @@ from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Mic
 from services.bigtable_reader.ports import BigtableReaderMetrics, ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.confirmed_keys import ConfirmedKeys, TakenRows
+from shared.reading.publishing import ChangePublisher
 from shared.reading.snapshots import (
     OwnedRange,
-    Publishing,
     SnapshotEnds,
     SnapshotOptions,
     SnapshotPublisher,
@@ -341,7 +341,7 @@ class BigtableSnapshots(Snapshots[OwnedPart, SurveyedSnapshot]):
         self,
         source: BigtableSnapshotSource,
         ends: SnapshotEnds[SurveyedSnapshot],
-        publisher: Publishing,
+        publisher: ChangePublisher,
         trusted: Callable[[], bool],
         stop: Stop,
         options: SnapshotOptions,

@@ -24,7 +24,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
 from services.spanner_reader.ports import DatabaseSnapshotStore, ShapeStore, SpannerReaderMetrics, WatchedTable
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
-from shared.reading.snapshots import Publishing
+from shared.reading.publishing import ChangePublisher
 
 
 class SpannerSnapshotEnds:
@@ -35,7 +35,7 @@ class SpannerSnapshotEnds:
         store: DatabaseSnapshotStore,
         shapes: ShapeStore,
         tables: MirroredTables,
-        publisher: Publishing,
+        publisher: ChangePublisher,
         metrics: SpannerReaderMetrics,
         *,
         automatic: bool,
