@@ -286,16 +286,7 @@ class _Draft:
 
 def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[StreamRange, ...]:
     return tuple(
-        StreamRange(
-            id=StreamRangeId(f"{life}.{version}.{index}"),
-            range=heir.range,
-            position=heir.position,
-            min_version=heir.min_version,
-            low_watermark=heir.low_watermark,
-            target=heir.target,
-            reconciled=heir.reconciled,
-            again=heir.again,
-        )
+        StreamRange(id=StreamRangeId(f"{life}.{version}.{index}"), **msgspec.structs.asdict(heir))
         for index, heir in enumerate(heirs)
     )
 
