@@ -17,10 +17,10 @@ from services.spanner_reader.adapters.spanner.connection import (
     Row,
     SpannerDatabaseClient,
     Statement,
-    row,
     strings,
 )
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, Pauses
 from shared.contracts.errors import MisconfiguredError
 
@@ -58,7 +58,7 @@ class SpannerPauseStore:
             if pause is not None and pause.lasts:
                 return False, []
             begun = {"paused_at": COMMIT_TIMESTAMP, "resumed_at": None}
-            return True, [self._write(table, begun if pause else {"since": COMMIT_TIMESTAMP, **begun}, new=not pause)]
+            return True, self._write(table, begun if pause else {"since": COMMIT_TIMESTAMP, **begun}, new=not pause)
 
         return await self._database.read_then_write(self._about(table), decide)
 
@@ -70,8 +70,8 @@ class SpannerPauseStore:
             if pause is None or not pause.lasts:
                 return False, []
             if table is None:  # nothing of it was dropped: nothing is to be remembered
-                return True, [Mutation(delete=Mutation.Delete(table=self._table, key_set={"keys": [row([_STREAM])]}))]
-            return True, [self._write(table, {"resumed_at": COMMIT_TIMESTAMP})]
+                return True, deletions(self._table, [[_STREAM]])
+            return True, self._write(table, {"resumed_at": COMMIT_TIMESTAMP})
 
         return await self._database.read_then_write(self._about(table), decide)
 
@@ -81,13 +81,9 @@ class SpannerPauseStore:
             Statement(self._sql.pauses) if table is None else Statement(self._sql.shapes_of, {"p1": strings([table])})
         )
 
-    def _write(self, table: str | None, values: Mapping[str, str | None], *, new: bool = False) -> Mutation:
-        written = Mutation.Write(
-            table=self._table,
-            columns=["source_table", *values],
-            values=[row([table or _STREAM, *values.values()])],
-        )
-        return Mutation(insert=written) if new else Mutation(update=written)
+    def _write(self, table: str | None, values: Mapping[str, str | None], *, new: bool = False) -> list[Mutation]:
+        rows = [[table or _STREAM, *values.values()]]
+        return writes("insert" if new else "update", self._table, ["source_table", *values], rows)
 
 
 def _pauses(rows: Sequence[Row]) -> dict[str, Pause]:

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 from google.cloud.spanner_v1 import Mutation
-from google.protobuf.struct_pb2 import ListValue
 
-from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, row, strings
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, strings
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
     SchemaInspection,
@@ -72,10 +72,10 @@ class SpannerShapeStore:
             compared, written, gone = self._compared(rows, inspection, sightings)
             if not written:
                 return compared
-            names = sorted({*(str(one.values[0].string_value) for one in written), *gone})
+            names = sorted({*(str(one[0]) for one in written), *gone})
             before = {str(one[0]): one for one in rows if one[0] in names}
-            write = Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_COLUMNS, values=written))
-            mutations = [write, *([_deletion(self._table, gone)] if gone else [])]
+            mutations = writes("insert_or_update", self._table, _COLUMNS, written)
+            mutations += deletions(self._table, ([name] for name in gone))
 
             def decide(
                 found: list[Row], before: Mapping[str, Row] = before, mutations: list[Mutation] = mutations
@@ -88,7 +88,7 @@ class SpannerShapeStore:
 
     def _compared(
         self, rows: Sequence[Row], inspection: SchemaInspection, sightings: Sequence[Sighting]
-    ) -> tuple[SchemaFindings, list[ListValue], list[str]]:
+    ) -> tuple[SchemaFindings, list[list[str | None]], list[str]]:
         """Return what an inspection has found, the rows to write, and the tables to forget."""
         old, requests, pauses = _remembered(rows)
         if old is not None and old.at >= inspection.at:
@@ -103,7 +103,7 @@ class SpannerShapeStore:
             if old is None or old.tables.get(name) != shape or kept.get(name) != requests.get(name)
         ]
         since = None if now.compared_since is None else format_timestamp(now.compared_since)
-        changed.append(row([_INSPECTION, _as_a_whole(now), None, since, format_timestamp(inspection.at)]))
+        changed.append([_INSPECTION, _as_a_whole(now), None, since, format_timestamp(inspection.at)])
         gone = [] if old is None else [name for name in old.tables if name not in now.tables]
         shown = tuple(with_pauses(kept, pauses).values())
         found = SchemaFindings(comparison.findings, comparison.left, shown, now.compared_since, tables=now.tables)
@@ -122,7 +122,7 @@ class SpannerShapeStore:
             values = [
                 _row(request.table, inspection.tables[request.table], request, inspection.at) for request in found
             ]
-            return found, [Mutation(update=Mutation.Write(table=self._table, columns=_COLUMNS, values=values))]
+            return found, writes("update", self._table, _COLUMNS, values)
 
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
@@ -136,6 +136,9 @@ class SpannerShapeStore:
         rows = await self._database.query(Statement(self._sql.pending_shapes), large=True)
         _inspection, requests, pauses = _remembered(rows)
         return tuple(with_pauses(requests, pauses).values())
+
+    def _unpaused(self, table: str) -> list[Mutation]:
+        return deletions(f"{self._partition_table}_pauses", [[table]])
 
     def _of(self, tables: Sequence[str]) -> Statement:
         return Statement(self._sql.shapes_of, {"p1": strings(tables)})
@@ -154,13 +157,12 @@ class SpannerShapeStore:
                     f"table {table} is paused, and its changes are dropped meanwhile: resume it first, and then take "
                     "a snapshot",
                 )
-            unpaused = [] if pause is None else [_deletion(f"{self._partition_table}_pauses", [table])]
+            unpaused = [] if pause is None else self._unpaused(table)
             had = findings is not None or pause is not None
             if kept is None:
-                return had, [_deletion(self._table, [table]), *unpaused]
+                return had, deletions(self._table, [[table]]) + unpaused
             values = [_row(table, kept, None, parse_timestamp(inspected_at))]
-            written = Mutation.Write(table=self._table, columns=_COLUMNS, values=values)
-            return had, [Mutation(update=written), *unpaused]
+            return had, writes("update", self._table, _COLUMNS, values) + unpaused
 
         return await self._database.read_then_write(self._of([table]), decide)
 
@@ -172,19 +174,10 @@ class SpannerShapeStore:
             request = with_pauses(requests, pauses).get(table)
             if request is None or request.sync_after >= since:
                 return False, []
-            unpaused = [_deletion(f"{self._partition_table}_pauses", [table])] if table in pauses else []
-            written = Mutation.Write(
-                table=self._table,
-                columns=["source_table", "needs_resync", "since"],
-                values=[row([table, None, None])],
-            )
-            return True, [Mutation(update=written), *unpaused]
+            written = writes("update", self._table, ("source_table", "needs_resync", "since"), [[table, None, None]])
+            return True, written + (self._unpaused(table) if table in pauses else [])
 
         return await self._database.read_then_write(self._of([table]), decide)
-
-
-def _deletion(table: str, names: Sequence[str]) -> Mutation:
-    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([name]) for name in names]}))
 
 
 def pause_of(since: str | None, paused_at: str | None, resumed_at: str | None) -> Pause | None:
@@ -227,8 +220,8 @@ def _as_a_whole(inspection: SchemaInspection) -> str:
     return _encode(_Excluding(everything, inspection.exclusions) if inspection.exclusions else everything).decode()
 
 
-def _row(name: str, shape: TableShape, request: SpannerResyncRequest | None, at: Nanoseconds) -> ListValue:
+def _row(name: str, shape: TableShape, request: SpannerResyncRequest | None, at: Nanoseconds) -> list[str | None]:
     findings, since = (
         (None, None) if request is None else (_encode(request.findings).decode(), format_timestamp(request.since))
     )
-    return row([name, _encode(shape).decode(), findings, since, format_timestamp(at)])
+    return [name, _encode(shape).decode(), findings, since, format_timestamp(at)]

@@ -19,10 +19,10 @@ from services.spanner_reader.adapters.spanner.connection import (
     Row,
     SpannerDatabaseClient,
     Statement,
-    row,
     strings,
 )
 from services.spanner_reader.adapters.spanner.dialects import SnapshotSql, snapshot_sql
+from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.snapshot.snapshot import (
     UNFINISHED,
     KeyText,
@@ -53,6 +53,7 @@ _COLUMNS: Final = (
     "fencing",
 )
 _NEW: Final = (*_COLUMNS, "requested_at", "finished_at")
+_FINISHED: Final = (*_COLUMNS, "finished_at")
 
 
 class SpannerSnapshotStore:
@@ -154,8 +155,7 @@ class SpannerSnapshotStore:
                 whole = merged(parts)
                 if whole is not None:
                     finished = None if whole.finished_at is None else format_timestamp(whole.finished_at)
-                    columns, values = (*_COLUMNS, "finished_at"), [row([*_values(whole), finished])]
-                    mutations.append(Mutation(update=Mutation.Write(table=self._table, columns=columns, values=values)))
+                    mutations += writes("update", self._table, _FINISHED, [[*_values(whole), finished]])
                     mutations += self._deletions(parts[1:])
             return None, mutations
 
@@ -238,23 +238,15 @@ class SpannerSnapshotStore:
         return Statement(self._sql.of_tables, {"p1": strings(sorted(set(tables)))})
 
     def _requests(self, ranges: Sequence[SnapshotRange]) -> list[Mutation]:
-        if not ranges:
-            return []
-        values = [row([*_values(one), COMMIT_TIMESTAMP, None]) for one in ranges]
-        return [Mutation(insert_or_update=Mutation.Write(table=self._table, columns=_NEW, values=values))]
+        rows = ([*_values(one), COMMIT_TIMESTAMP, None] for one in ranges)
+        return writes("insert_or_update", self._table, _NEW, rows)
 
     def _updates(self, ranges: Sequence[SnapshotRange], *, finished: bool = False) -> list[Mutation]:
-        if not ranges:
-            return []
-        columns = (*_COLUMNS, "finished_at") if finished else _COLUMNS
-        values = [row([*_values(one), *([COMMIT_TIMESTAMP] if finished else [])]) for one in ranges]
-        return [Mutation(update=Mutation.Write(table=self._table, columns=columns, values=values))]
+        rows = ([*_values(one), *([COMMIT_TIMESTAMP] if finished else [])] for one in ranges)
+        return writes("update", self._table, _FINISHED if finished else _COLUMNS, rows)
 
     def _deletions(self, ranges: Sequence[SnapshotRange]) -> list[Mutation]:
-        if not ranges:
-            return []
-        keys = [row([one.table, str(one.number)]) for one in ranges]
-        return [Mutation(delete=Mutation.Delete(table=self._table, key_set={"keys": keys}))]
+        return deletions(self._table, ([one.table, str(one.number)] for one in ranges))
 
 
 def _another(table: str, earlier: Sequence[SnapshotRange], at: Nanoseconds) -> SnapshotRange:

@@ -6,9 +6,8 @@ clock says when a lease ends.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import structlog
 from google.cloud.spanner_v1 import Mutation
@@ -18,11 +17,11 @@ from services.spanner_reader.adapters.spanner.connection import (
     Row,
     SpannerDatabaseClient,
     Statement,
-    row,
     strings,
     timestamp,
 )
 from services.spanner_reader.adapters.spanner.dialects import PartitionSql, partition_sql
+from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.stream.partitions import (
     NewPartition,
     PartitionState,
@@ -101,7 +100,7 @@ class SpannerPartitionStore:
         def decide(rows: list[Row]) -> tuple[bool, list[Mutation]]:
             if not self._names_no_stream(rows):
                 return False, []
-            return True, [self._insert([NewPartition(ROOT, frozenset(), start)], end)]
+            return True, self._insert([NewPartition(ROOT, frozenset(), start)], end)
 
         return await self._database.read_then_write(Statement(self._sql.streams), decide)
 
@@ -134,7 +133,8 @@ class SpannerPartitionStore:
             free = claimable([f.partition for f in found], owner=self._owner, holding=(), now=now, end=end)
             ours = [self._ours(partition, until) for partition in free]
             columns = ("token", "state", "owner", "lease_until", "fencing", "scheduled_at")
-            return ours, _updates(
+            return ours, writes(
+                "update",
                 self._table,
                 columns,
                 [
@@ -165,8 +165,8 @@ class SpannerPartitionStore:
                 if before.state is not PartitionState.RUNNING:
                     started.append((before.token, PartitionState.RUNNING.value, COMMIT_TIMESTAMP))
             return lost, [
-                *_updates(self._table, ("token", "watermark", "lease_until", "load"), saved),
-                *_updates(self._table, ("token", "state", "running_at"), started),
+                *writes("update", self._table, ("token", "watermark", "lease_until", "load"), saved),
+                *writes("update", self._table, ("token", "state", "running_at"), started),
             ]
 
         tokens = [one.partition.token for one in progress]
@@ -189,9 +189,7 @@ class SpannerPartitionStore:
             watermark = format_timestamp(max(before.partition.watermark, progress.watermark))
             columns = ("token", "state", "watermark", "lease_until", "finished_at")
             done = (partition.token, PartitionState.FINISHED.value, watermark, None, COMMIT_TIMESTAMP)
-            mutations = _updates(self._table, columns, [done])
-            if new:
-                mutations.append(self._insert(new, None))
+            mutations = writes("update", self._table, columns, [done]) + self._insert(new, None)
             return frozenset(child.token for child in new), mutations
 
         tokens = [partition.token, *(child.token for child in children)]
@@ -203,11 +201,10 @@ class SpannerPartitionStore:
 
         def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
             if leave:
-                return None, [_deletion(table, [self._owner])]
+                return None, deletions(table, [[self._owner]])
             until = Nanoseconds(parse_timestamp(rows[0][0]) + self._lease)
-            values = [row([self._owner, format_timestamp(until)])]
-            columns = ("owner", "present_until")
-            return None, [Mutation(insert_or_update=Mutation.Write(table=table, columns=columns, values=values))]
+            values = [self._owner, format_timestamp(until)]
+            return None, writes("insert_or_update", table, ("owner", "present_until"), [values])
 
         await self._database.read_then_write(Statement(self._sql.now), decide)
 
@@ -219,15 +216,12 @@ class SpannerPartitionStore:
         gone = await self._database.query(Statement(self._sql.gone_readers, before))
         if not found and not gone:
             return 0
-        forgotten = [str(token) for (token,) in found]
-        owners = [str(owner) for (owner,) in gone]
 
         def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
-            deletions = [_deletion(self._table, forgotten)] if forgotten else []
-            return None, deletions + ([_deletion(f"{self._table}_readers", owners)] if owners else [])
+            return None, deletions(self._table, found) + deletions(f"{self._table}_readers", gone)
 
         await self._database.read_then_write(Statement(self._sql.now), decide)
-        return len(forgotten)
+        return len(found)
 
     def _names_no_stream(self, rows: Sequence[Row]) -> bool:
         others = {str(name) for (name,) in rows} - {self._change_stream}
@@ -261,39 +255,23 @@ class SpannerPartitionStore:
         return kept, frozenset(lost)
 
     def _ours(self, partition: SpannerPartition, until: Nanoseconds) -> SpannerPartition:
-        return SpannerPartition(
-            token=partition.token,
-            start=partition.start,
-            watermark=partition.watermark,
-            parents=partition.parents,
-            finished_parents=partition.finished_parents,
+        return replace(
+            partition,
             state=PartitionState.SCHEDULED,
             owner=self._owner,
             lease_until=until,
             fencing=partition.fencing + 1,
-            load=partition.load,
         )
 
-    def _insert(self, partitions: Iterable[NewPartition], end: Nanoseconds | None) -> Mutation:
+    def _insert(self, partitions: Iterable[NewPartition], end: Nanoseconds | None) -> list[Mutation]:
         names = ("token", "change_stream", "parents", "start_timestamp", "end_timestamp", "state", "watermark")
         rows = []
         for partition in partitions:
             start = format_timestamp(partition.start)
             until = None if end is None else format_timestamp(end)
             values = (partition.token, self._change_stream, sorted(partition.parents), start, until)
-            rows.append(row([*values, PartitionState.CREATED.value, start, "0", COMMIT_TIMESTAMP]))
-        columns = [*names, "fencing", "created_at"]
-        return Mutation(insert=Mutation.Write(table=self._table, columns=columns, values=rows))
-
-
-def _updates(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Mutation]:
-    if not rows:
-        return []
-    return [Mutation(update=Mutation.Write(table=table, columns=columns, values=[row(values) for values in rows]))]
-
-
-def _deletion(table: str, keys: Iterable[str]) -> Mutation:
-    return Mutation(delete=Mutation.Delete(table=table, key_set={"keys": [row([key]) for key in keys]}))
+            rows.append([*values, PartitionState.CREATED.value, start, "0", COMMIT_TIMESTAMP])
+        return writes("insert", self._table, [*names, "fencing", "created_at"], rows)
 
 
 def _found(values: Row) -> _Found:

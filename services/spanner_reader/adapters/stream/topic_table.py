@@ -4,12 +4,13 @@ They share the partitions, so one that published to another topic would take its
 progress that is saved in common would pass over them.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from google.cloud.spanner_v1 import Mutation
 
-from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement, row
+from services.spanner_reader.adapters.spanner.connection import Row, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.spanner.dialects import partition_sql
+from services.spanner_reader.adapters.spanner.mutations import writes
 from shared.contracts.errors import MisconfiguredError
 
 _ONLY_ROW: Final = "1"
@@ -30,7 +31,7 @@ class SpannerTopicStore:
         """Remember a topic where none is; refuse another one than the one that is."""
 
         def decide(rows: list[Row]) -> tuple[None, list[Mutation]]:
-            return None, [] if self._same(topic, rows) else [Mutation(insert=self._written(topic))]
+            return None, [] if self._same(topic, rows) else self._write("insert", topic)
 
         await self._database.read_then_write(self._asked, decide)
 
@@ -48,7 +49,7 @@ class SpannerTopicStore:
                     f"{len(readers)} readers still run ({', '.join(sorted(map(str, readers)))}): stop all of them "
                     "first. One that died counts until its lease ends",
                 )
-            return before, [] if before is None else [Mutation(insert_or_update=self._written(topic))]
+            return before, [] if before is None else self._write("insert_or_update", topic)
 
         return await self._database.read_then_write(self._asked, decide)
 
@@ -68,7 +69,5 @@ class SpannerTopicStore:
             )
         return kept is not None
 
-    def _written(self, topic: str) -> Mutation.Write:
-        return Mutation.Write(
-            table=f"{self._partition_table}_topic", columns=["only_row", "topic"], values=[row([_ONLY_ROW, topic])]
-        )
+    def _write(self, how: Literal["insert", "insert_or_update"], topic: str) -> list[Mutation]:
+        return writes(how, f"{self._partition_table}_topic", ("only_row", "topic"), [[_ONLY_ROW, topic]])
