@@ -75,9 +75,7 @@ class ReaderSettings:
         "how long a subscription of the topic has to keep messages", default=timedelta(days=7)
     )
     check_subscriptions_every: timedelta = setting(
-        "how often the topic's subscriptions are inspected",
-        default=timedelta(minutes=2),
-        least=timedelta(seconds=1),
+        "how often the topic's subscriptions are inspected", default=timedelta(minutes=2), least=timedelta(seconds=1)
     )
     topic_heartbeat_every: timedelta = setting(
         "how often a reader publishes how far it is, so that the consumer notices one that stopped",

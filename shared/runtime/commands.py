@@ -17,8 +17,7 @@ from shared.contracts.errors import MisconfiguredError
 T = TypeVar("T")
 
 Tables = Annotated[
-    list[str],
-    typer.Argument(metavar="TABLE", default_factory=list, help="A source table.", show_default=False),
+    list[str], typer.Argument(metavar="TABLE", default_factory=list, help="A source table.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

@@ -76,10 +76,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     health = Health(settings.liveness)
     registry = CollectorRegistry()
     metrics = BigtablePrometheusMetrics(registry, settings.source, MicrosecondClock())
-    with (
-        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
-        unless_stopped(stop),
-    ):
+    with serving_health(health, registry, stop, settings.host, settings.port, metrics.document), unless_stopped(stop):
         subscriptions = topic_of(settings).subscriptions()
         try:
             subscriptions.check_now(stop)
@@ -141,10 +138,7 @@ async def read(
             reader = BigtableReader(
                 SourceTable(
                     stream=BigtableChangeStream(
-                        channels,
-                        table,
-                        keep=outputs.kept,
-                        most_bytes=settings.most_change_bytes,
+                        channels, table, keep=outputs.kept, most_bytes=settings.most_change_bytes
                     ),
                     rows=BigtableRows(channels, table, outputs.watched),
                     catalog=BigtableCatalog(channels, table),

@@ -197,10 +197,7 @@ class AdviseCommand:
     tables: Annotated[
         list[str],
         typer.Argument(
-            metavar="MIRROR",
-            default_factory=list,
-            help="A mirror as BigQuery names it; all.",
-            show_default=False,
+            metavar="MIRROR", default_factory=list, help="A mirror as BigQuery names it; all.", show_default=False
         ),
     ]
     tolerable: Annotated[

@@ -9,11 +9,7 @@ from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import (
-    AutomaticSweep,
-    check_dead_letters,
-    check_part,
-)
+from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_dead_letters, check_part
 from services.cdc_consumer.app.delete_missing_rows.sweep import (
     SourceOfMirror,
     SweepRefusedError,

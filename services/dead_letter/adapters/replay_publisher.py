@@ -31,13 +31,7 @@ class PubsubReplayPublisher:
     """The ReplayPublisher of one topic."""
 
     def __init__(
-        self,
-        channel: grpc.Channel,
-        topic: str,
-        stop: Stop,
-        budget: timedelta = RETRY_BUDGET,
-        *,
-        emulated: bool = False,
+        self, channel: grpc.Channel, topic: str, stop: Stop, budget: timedelta = RETRY_BUDGET, *, emulated: bool = False
     ) -> None:
         self._stub = publish_stub(channel)
         self._topic = topic

@@ -84,12 +84,7 @@ def decide(
     changed, checked = 0, 0
     for ids in _pages(store, selection, limit):
         done = store.set_state(
-            ids,
-            decision.state,
-            only_from=decision.only_from,
-            who=decision.who,
-            now=clock.now(),
-            why=decision.why,
+            ids, decision.state, only_from=decision.only_from, who=decision.who, now=clock.now(), why=decision.why
         )
         changed, checked = changed + len(done), checked + len(ids)
         report(len(ids))

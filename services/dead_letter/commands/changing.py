@@ -3,14 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.dead_letter.app.decisions import (
-    RESTORABLE,
-    Decision,
-    NotDoneError,
-    decide,
-    keep_edit,
-    letter_of,
-)
+from services.dead_letter.app.decisions import RESTORABLE, Decision, NotDoneError, decide, keep_edit, letter_of
 from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import print_document, progress, say

@@ -21,12 +21,7 @@ from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import Action, DeadLetterLine, State
-from services.dead_letter.core.documents import (
-    group_document,
-    letter_document,
-    line_document,
-    stats_document,
-)
+from services.dead_letter.core.documents import group_document, letter_document, line_document, stats_document
 from services.dead_letter.core.guidance import GUIDANCE, explained_in
 from shared.contracts.errors import MisconfiguredError
 

@@ -5,14 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from services.dead_letter.app.decisions import (
-    RESTORABLE,
-    Decision,
-    decide,
-    keep_edit,
-    letter_of,
-    with_usual_states,
-)
+from services.dead_letter.app.decisions import RESTORABLE, Decision, decide, keep_edit, letter_of, with_usual_states
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.editing import with_columns
 from services.dead_letter.web import answers
@@ -67,12 +60,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
         responses=documented(404, 409, 413),
         operation_id="edit",
     )
-    def edit(
-        letter: Letter,
-        body: Editing,
-        raw: Annotated[bytes, Depends(_body)],
-        who: Who,
-    ) -> Answer:
+    def edit(letter: Letter, body: Editing, raw: Annotated[bytes, Depends(_body)], who: Who) -> Answer:
         """Give the row of a dead letter other values: a copy that takes its place, to be replayed in its stead."""
         try:
             exact = _exact.decode(raw)
@@ -97,12 +85,7 @@ def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: Stat
     matched = tools.store.count(selection)
     done = decide(tools.store, selection, decision, tools.clock, lambda _letters: None, body.limit)
     return Answer(
-        {
-            "state": decision.state.value,
-            "changed": done.changed,
-            "matched": matched,
-            "more": matched > done.checked,
-        }
+        {"state": decision.state.value, "changed": done.changed, "matched": matched, "more": matched > done.checked}
     )
 
 

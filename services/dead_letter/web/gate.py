@@ -99,9 +99,5 @@ def _log(scope: Scope, error: Exception) -> None:
         places.append(f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}")
         at = at.tb_next
     structlog.get_logger().error(
-        "request_failed",
-        method=scope["method"],
-        route=_route(scope),
-        error=type(error).__name__,
-        at=places[-6:],
+        "request_failed", method=scope["method"], route=_route(scope), error=type(error).__name__, at=places[-6:]
     )

@@ -66,9 +66,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     @router.get(
         "/letters/{letter}/trail", response_model=answers.Trail, responses=documented(404), operation_id="trail"
     )
-    def trail(
-        letter: Letter,
-    ) -> Answer:
+    def trail(letter: Letter) -> Answer:
         """Show what was done to a dead letter, first things first, without the values that an edit has changed."""
         entries = store.trail(full_id(store, letter.lower()))
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})

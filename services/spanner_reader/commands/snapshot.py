@@ -11,10 +11,7 @@ from typing import Any, Final, TextIO
 from services.spanner_reader.app.snapshot.snapshot_status import between, summaries, summary_lines
 from services.spanner_reader.commands.command_line import SpannerSnapshotCommand
 from services.spanner_reader.core.snapshot.key_ranges import check_some_between, typed_key
-from services.spanner_reader.core.snapshot.snapshot import (
-    KeyText,
-    is_read,
-)
+from services.spanner_reader.core.snapshot.snapshot import KeyText, is_read
 from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import DatabaseCatalog, DatabaseSnapshotStore, ShapeStore, WatchedTable
 from shared.contracts.errors import MisconfiguredError

@@ -43,10 +43,7 @@ class Pause:
     def finding(self, table: str) -> SpannerResyncCause:
         """Return what the resync request of a table says of it."""
         return SpannerResyncCause(
-            table,
-            SpannerResyncKind.TABLE_PAUSED,
-            self.since,
-            NEVER if self.resumed_at is None else self.resumed_at,
+            table, SpannerResyncKind.TABLE_PAUSED, self.since, NEVER if self.resumed_at is None else self.resumed_at
         )
 
 

@@ -75,10 +75,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     health = Health(settings.liveness)
     registry = CollectorRegistry()
     metrics = SpannerPrometheusMetrics(registry, settings.source)
-    with (
-        serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
-        unless_stopped(stop),
-    ):
+    with serving_health(health, registry, stop, settings.host, settings.port, metrics.document), unless_stopped(stop):
         subscriptions = topic_of(settings).subscriptions()
         try:
             subscriptions.check_now(stop)

@@ -43,11 +43,7 @@ async def learn_dialects(*databases: SpannerDatabaseClient) -> None:
 def partition_store(settings: Settings, partitions: SpannerDatabaseClient, owner: str) -> SpannerPartitionStore:
     """Return the partition table as one owner sees it."""
     return SpannerPartitionStore(
-        partitions,
-        settings.partition_table,
-        change_stream=settings.source,
-        owner=owner,
-        lease=settings.lease_duration,
+        partitions, settings.partition_table, change_stream=settings.source, owner=owner, lease=settings.lease_duration
     )
 
 

@@ -28,8 +28,7 @@ async def change_topic(settings: Settings) -> int:
             before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings).identity)
         if before is None:
             raise MisconfiguredError(
-                "no-topic-remembered",
-                "no topic is stored yet: start the reader with the right TOPIC",
+                "no-topic-remembered", "no topic is stored yet: start the reader with the right TOPIC"
             )
     structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings).identity)
     return 0

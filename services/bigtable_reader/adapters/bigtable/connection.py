@@ -19,10 +19,7 @@ import grpc
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
 )
-from google.cloud.bigtable_v2.services.bigtable.transports import (
-    BigtableGrpcAsyncIOTransport,
-    BigtableGrpcTransport,
-)
+from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcAsyncIOTransport, BigtableGrpcTransport
 
 from services.bigtable_reader.adapters.bigtable.errors import bigtable_errors
 from shared.reading.byte_budget import ByteBudget

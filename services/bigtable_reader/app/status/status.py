@@ -87,14 +87,7 @@ def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]
         }
         for one in request.findings
     ]
-    return [
-        {
-            "table": request.table,
-            "since": _shown(request.since),
-            "why": why,
-            "fix": fix_of(request),
-        }
-    ]
+    return [{"table": request.table, "since": _shown(request.since), "why": why, "fix": fix_of(request)}]
 
 
 def _shown(time: Microseconds) -> str:

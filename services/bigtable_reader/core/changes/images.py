@@ -31,13 +31,7 @@ from services.bigtable_reader.core.changes.refused import (
 )
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
 from services.bigtable_reader.core.stream.records import ChangeKind, DataChange, Microseconds, instant
-from shared.contracts.bigtable_options import (
-    ROW_KEY,
-    BigtableOptions,
-    CellColumn,
-    QualifierEncoding,
-    ValueEncoding,
-)
+from shared.contracts.bigtable_options import ROW_KEY, BigtableOptions, CellColumn, QualifierEncoding, ValueEncoding
 from shared.contracts.change_batch import Change, Column, Header
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason

@@ -42,13 +42,7 @@ class BigQueryMirrorTables:
     """The mirrors of one dataset, and of others that definitions name."""
 
     def __init__(
-        self,
-        client: bigquery.Client,
-        project: str,
-        dataset: str,
-        *,
-        temporary: str = "",
-        max_bytes: int | None = None,
+        self, client: bigquery.Client, project: str, dataset: str, *, temporary: str = "", max_bytes: int | None = None
     ) -> None:
         """``temporary``: the dataset that rows are copied into while they are read; each mirror's own if empty."""
         self._client = client

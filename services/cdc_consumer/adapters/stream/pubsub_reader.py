@@ -234,8 +234,7 @@ def read_messages(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             raise
         finally:
             counts = Counts(
-                taken=len(taken) + clients.puller.given_back - unseen,
-                given_back=clients.leases.given_back - given_back,
+                taken=len(taken) + clients.puller.given_back - unseen, given_back=clients.leases.given_back - given_back
             )
             send_report(partition.options.driver, Report(counts=counts))
     structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))

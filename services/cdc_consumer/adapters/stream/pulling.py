@@ -23,11 +23,7 @@ from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
 from shared.pubsub.leases import PubsubLeases
-from shared.pubsub.stubs import (
-    PullRequest,
-    pull_stub,
-    routing,
-)
+from shared.pubsub.stubs import PullRequest, pull_stub, routing
 
 IN_FLIGHT: Final = 4
 _MOST_PER_PULL: Final = 1_000

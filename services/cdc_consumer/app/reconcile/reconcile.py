@@ -200,13 +200,7 @@ class Reconciler:
         return newest
 
     def _compared(
-        self,
-        table: Mirrored,
-        recheck: Recheck,
-        result: TableDifferences,
-        ours: Spilled,
-        theirs: Spilled,
-        buckets: int,
+        self, table: Mirrored, recheck: Recheck, result: TableDifferences, ours: Spilled, theirs: Spilled, buckets: int
     ) -> Iterator[tuple[str, Candidate]]:
         result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_rechecked = kept = 0
         for bucket in range(buckets):

@@ -24,10 +24,7 @@ _TOLD = "delivered {} times and never settled, and not because it was deferred: 
 
 
 def decoded_groups(
-    groups: Iterable[MessageGroup],
-    decode: Callable[[pa.Table], Decoded],
-    watch: Watch,
-    dead_letter_limit: PoisonLimit,
+    groups: Iterable[MessageGroup], decode: Callable[[pa.Table], Decoded], watch: Watch, dead_letter_limit: PoisonLimit
 ) -> Iterator[tuple[MessageGroup, Decoded]]:
     """Yield all groups in the order in which they are to be handled, smaller ones where the memory asks for it.
 

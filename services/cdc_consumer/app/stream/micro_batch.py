@@ -117,13 +117,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
 
 class _Task:
     def __init__(
-        self,
-        messages: pa.Table,
-        decoded: Decoded,
-        unsettled: set[str],
-        ports: Ports,
-        memory: Memory,
-        writing: Writing,
+        self, messages: pa.Table, decoded: Decoded, unsettled: set[str], ports: Ports, memory: Memory, writing: Writing
     ) -> None:
         self._messages = messages
         self._decoded = decoded

@@ -60,11 +60,7 @@ def _waiting(decoded: Decoded, plan: Plan) -> Mapping[str, Sequence[int]]:
 
 
 def _waiting_note(
-    decoded: Decoded,
-    waiting: Sequence[int],
-    messages: pa.Table,
-    deferred: Mapping[int, timedelta],
-    now: Nanoseconds,
+    decoded: Decoded, waiting: Sequence[int], messages: pa.Table, deferred: Mapping[int, timedelta], now: Nanoseconds
 ) -> TableNote:
     first = waiting[0]
     shown = ", ".join(f"{name} {value}" for name, value in described(messages, first).items())

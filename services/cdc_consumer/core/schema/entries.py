@@ -10,12 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from services.cdc_consumer.core.schema.history import CHANGELOG_SUFFIX
-from services.cdc_consumer.core.schema.tables import (
-    COMMIT_TIMESTAMP_COLUMN,
-    TableColumn,
-    TableDefinition,
-    within_limit,
-)
+from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN, TableColumn, TableDefinition, within_limit
 from services.cdc_consumer.core.types.sequence_array import normal_sequences
 from services.cdc_consumer.core.types.types import KEY_TYPES, STRING, TIMESTAMP
 from shared.contracts.change_batch import Header

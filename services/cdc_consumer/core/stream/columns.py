@@ -335,9 +335,7 @@ def _views(column: pa.ChunkedArray) -> Iterator[memoryview]:
         yield from (whole[start:end] for start, end in pairwise(ends))
 
 
-def _envelopes(
-    data: Iterable[memoryview],
-) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, WaitingMessage]]:
+def _envelopes(data: Iterable[memoryview]) -> tuple[dict[int, ChangeBatch], list[Poison], dict[int, WaitingMessage]]:
     batches: dict[int, ChangeBatch] = {}
     waiting: dict[int, WaitingMessage] = {}
     poison: list[Poison] = []

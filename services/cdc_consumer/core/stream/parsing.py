@@ -54,10 +54,7 @@ class Parsed:
 
 
 def parse_objects(
-    what: str,
-    objects: Sequence[msgspec.Raw],
-    columns: Sequence[TableColumn],
-    ignored: frozenset[str] = frozenset(),
+    what: str, objects: Sequence[msgspec.Raw], columns: Sequence[TableColumn], ignored: frozenset[str] = frozenset()
 ) -> Parsed:
     """Return the columns of keys, or of rows; ``what`` they are, an error says.
 
@@ -102,10 +99,7 @@ def parsed_type(kind: ColumnType) -> pa.DataType:
 
 
 def _fast(
-    schema: pa.Schema,
-    objects: Sequence[msgspec.Raw],
-    constants: Sequence[tuple[bytes, bytes]],
-    ignored: frozenset[str],
+    schema: pa.Schema, objects: Sequence[msgspec.Raw], constants: Sequence[tuple[bytes, bytes]], ignored: frozenset[str]
 ) -> pa.Table | None:
     """Return the objects as a table, or None if they cannot be taken as a whole."""
     # Each object is exactly one JSON value (the envelope was validated), so each line is exactly one document,

@@ -112,10 +112,7 @@ trail: Final = Table(
 
 # Of which pipeline the dead letters are: a row for its subscription, and one for its topic.
 pipeline: Final = Table(
-    "letters_pipeline",
-    metadata,
-    Column("part", ExactText, primary_key=True),
-    Column("name", ExactText, nullable=False),
+    "letters_pipeline", metadata, Column("part", ExactText, primary_key=True), Column("name", ExactText, nullable=False)
 )
 
 _c = letters.c

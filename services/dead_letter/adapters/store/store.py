@@ -43,11 +43,7 @@ from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
-_ACTIONS: Final = {
-    State.OPEN: Action.RESTORED,
-    State.SUPERSEDED: Action.SUPERSEDED,
-    State.DISCARDED: Action.DISCARDED,
-}
+_ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
 """The states that a dead letter can be put into, and what that is called."""
 _FREE: Final = {"claimed_by": None, "claimed_until": None, "lost_by": None}
 _c = letters_table.c

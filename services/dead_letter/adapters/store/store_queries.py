@@ -191,11 +191,7 @@ def stats(connection: Connection) -> DeadLetterStats:
             by_table[row.table_name] = by_table.get(row.table_name, 0) + row.letters
             oldest[reason] = Nanoseconds(min(oldest.get(reason, row.oldest), row.oldest))
     return DeadLetterStats(
-        by_state=by_state,
-        by_reason=by_reason,
-        by_table=by_table,
-        oldest_by_reason=oldest,
-        payload_bytes=payload_bytes,
+        by_state=by_state, by_reason=by_reason, by_table=by_table, oldest_by_reason=oldest, payload_bytes=payload_bytes
     )
 
 

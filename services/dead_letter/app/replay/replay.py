@@ -231,9 +231,7 @@ class Replay:
         if not chunk:
             return
         self._publisher.publish([one.letter for one in chunk], forced)
-        done = self._retried(
-            lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()),
-        )
+        done = self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
         comebacks.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
         outcome.failed_again = comebacks.count

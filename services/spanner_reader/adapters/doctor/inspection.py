@@ -19,11 +19,7 @@ _READS: Final = (
     "spanner.databases.read",
     "spanner.databases.beginReadOnlyTransaction",
 )
-_WRITES: Final = (
-    *_READS,
-    "spanner.databases.beginOrRollbackReadWriteTransaction",
-    "spanner.databases.write",
-)
+_WRITES: Final = (*_READS, "spanner.databases.beginOrRollbackReadWriteTransaction", "spanner.databases.write")
 _BY_ROLE: Final = ("spanner.sessions.create", "spanner.databases.useRoleBasedAccess")
 """What else a role may do is no permission of IAM: the other checks find out by asking."""
 _CHANGES: Final = "spanner.databases.updateDdl"

@@ -146,11 +146,7 @@ class SpannerRows:
             with self._errors(table):
                 begin = BeginTransactionRequest(session=session, options=read_only_at(at).single_use)
                 begun = await database.client.begin_transaction(begin, **how)
-                reading = {
-                    "session": session,
-                    "transaction": TransactionSelector(id=begun.id),
-                    "table": table.name,
-                }
+                reading = {"session": session, "transaction": TransactionSelector(id=begun.id), "table": table.name}
                 asked = PartitionReadRequest(
                     **reading,
                     columns=columns,

@@ -461,11 +461,7 @@ class SpannerDatabaseClient:
         return answer
 
     async def _commit(self, session: str, transaction: bytes, mutations: list[Mutation], token: Any) -> None:
-        again = {
-            "session": session,
-            "transaction_id": transaction,
-            "request_options": self._request_options,
-        }
+        again = {"session": session, "transaction_id": transaction, "request_options": self._request_options}
         request = CommitRequest(**again, mutations=mutations, precommit_token=token)
         for _attempt in range(1 + _COMMITS_REPEATED):
             try:

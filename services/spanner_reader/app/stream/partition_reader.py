@@ -191,10 +191,7 @@ class SpannerPartitionReader:
         """Read until the query ends; return when the partition is over, or where to begin again has moved on."""
         start = owned.prefix.watermark
         query = SpannerStreamQuery(
-            owned.partition.token,
-            start,
-            self._options.end,
-            int(self._options.heartbeat / timedelta(milliseconds=1)),
+            owned.partition.token, start, self._options.end, int(self._options.heartbeat / timedelta(milliseconds=1))
         )
         # A query whose end is still to come may end for other reasons before it; by the time this checks, the end
         # may have passed. Only of one that was asked afterwards does a good end mean: everything up to there.

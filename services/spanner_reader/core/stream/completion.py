@@ -222,11 +222,7 @@ class Version:
 
 
 def versions(
-    entries: Iterable[QueuedChange],
-    before: Before | None,
-    columns: frozenset[str] | None,
-    *,
-    reconstruct: bool = False,
+    entries: Iterable[QueuedChange], before: Before | None, columns: frozenset[str] | None, *, reconstruct: bool = False
 ) -> Iterator[Version]:
     """Yield each change of one row, in order, with its row.
 
