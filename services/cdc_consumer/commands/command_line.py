@@ -38,6 +38,9 @@ MaxBytes = Annotated[
         help="What BigQuery may bill for all queries together, such as 500GB; a query that would go beyond is not run.",
     ),
 ]
+HealthAddress = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The consumer's health port; HOST and PORT if unset.")
+]
 TemporaryDataset = Annotated[
     str,
     typer.Option(
@@ -72,9 +75,7 @@ class ConsumerStatusCommand:
       {program} status --json --address 10.0.0.7:8081
     """
 
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The consumer's health port; HOST and PORT if unset.")
-    ] = None
+    address: HealthAddress = None
     json: Json = False
 
 
@@ -267,9 +268,7 @@ class AdviseCommand:
         ),
     ] = None
     clusters: Annotated[int, typer.Option(metavar="N", min=1, help="In how many clusters that table is.")] = 1
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The consumer's health port; HOST and PORT if unset.")
-    ] = None
+    address: HealthAddress = None
     json: Json = False
 
 
