@@ -1,12 +1,13 @@
 """Owners of the Bigtable reader's partition table in the emulator, whose requests can be made to fail."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
+from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
+
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.core.stream.partitions import BigtablePartition
@@ -26,6 +27,7 @@ from tests.contract.bigtable_partitions import (
 
 CHILDREN = [child("-b"), child("b-c")]
 RESERVED = 500
+MUTATE: Final = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
 
 
 @dataclass
@@ -56,21 +58,12 @@ class Rig:
         return PartitionRows(self.opened[0], PARTITION_TABLE, self.stream)
 
 
-def run_rigs(address: str, scenario: Callable[[Callable[[], Rig]], Awaitable[None]]) -> None:
-    """Run a scenario, which makes as many rigs as it needs."""
-
-    async def go() -> None:
-        async with rigs(address) as make:
-            await scenario(make)
-
-    asyncio.run(go())
-
-
-Run = Callable[[Callable[[Callable[[], Rig]], Awaitable[None]]], None]
+Make = Callable[[], Rig]
 
 
 @asynccontextmanager
-async def rigs(address: str) -> AsyncIterator[Callable[[], Rig]]:
+async def rigs(address: str) -> AsyncIterator[Make]:
+    """Give a function that makes as many rigs as are needed."""
     made: list[Rig] = []
     channels = BigtableChannels(address)
     await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
@@ -95,3 +88,16 @@ async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
     (held,) = await take(store, "a")
     assert await store.advance([reached(held, reserved_up_to=RESERVED, at="saved")]) == frozenset()
     return held
+
+
+async def replace_cell(
+    channels: BigtableChannels, key: str, family: str, column: bytes, value: bytes | None, at: int = 0
+) -> None:
+    """Delete a column of a row of the partition table, or replace it, as nobody should."""
+    request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=key.encode())
+    gone = request.mutations.add().delete_from_column
+    gone.family_name, gone.column_qualifier = family, column
+    if value is not None:
+        cell = request.mutations.add().set_cell
+        cell.family_name, cell.column_qualifier, cell.value, cell.timestamp_micros = family, column, value, at
+    await channels.call(MUTATE, PARTITION_TABLE, request)

@@ -1,9 +1,8 @@
 """Where the promises of the Bigtable reader's PartitionStore are kept: in memory, and in the emulator."""
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,38 +12,17 @@ from services.bigtable_reader.adapters.stream.partition_schema import create_par
 from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.ports import KeyRangePartitionStore
-from tests.contract.bigtable_partitions import (
-    LEASE,
-    LONG,
-    PARTITION_TABLE,
-    Stores,
-    a_store,
-    a_stream,
-)
+from tests.contract.bigtable_partitions import LEASE, LONG, PARTITION_TABLE, Stores, a_store, a_stream
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 
 NOON = 1_700_000_000_000_000
 
 
-class Promises:
-    """Promises. A subclass opens the stores."""
-
-    def open(self) -> AbstractAsyncContextManager[Stores]:
-        raise NotImplementedError
-
-    def run(self, promise: Callable[[Stores], Awaitable[None]]) -> None:
-        async def scenario() -> None:
-            async with self.open() as stores:
-                await promise(stores)
-
-        asyncio.run(scenario())
-
-
-class InMemory(Promises):
+class InMemory:
     """In the fake."""
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stores]:
+    @pytest.fixture
+    def stores(self) -> Stores:
         ticks = itertools.count(NOON, 1_000)
         table = PartitionTable(lambda: Microseconds(next(ticks)))
 
@@ -54,19 +32,16 @@ class InMemory(Promises):
             )
 
         stores = Stores(store)
-        yield stores
+        return stores
 
 
-class InEmulator(Promises):
+class InEmulator:
     """In the Bigtable emulator."""
 
-    @pytest.fixture(autouse=True)
-    def _emulator(self, bigtable_emulator: str) -> None:
-        self.address = bigtable_emulator
-
+    @pytest.fixture
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stores]:
-        channels = BigtableChannels(self.address)
+    async def stores(self, bigtable_emulator: str) -> AsyncIterator[Stores]:
+        channels = BigtableChannels(bigtable_emulator)
         stream = a_stream()
 
         def store(owner: str, *, timeouts: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:

@@ -1,23 +1,58 @@
-"""What the contract tests share: a crowd of readers for the Bigtable partition table, the stores of letters."""
+"""What the contract tests share: `async` tests, owners in the Bigtable partition table, the stores of letters."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 
 import pytest
 
 from services.dead_letter.ports import DeadLetterStore
-from tests.contract.bigtable_rigs import Run, run_rigs
+from tests.contract.bigtable_rigs import Make, Rig, rigs
 from tests.contract.letter_stores import postgresql_store, sqlite_store
 from tests.contract.postgresql_server import postgresql_server
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.integration.stand_in import StandIn
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async` test in an event loop of its own; the async contexts of its fixtures are opened in it."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+
+    async def run() -> None:
+        async with AsyncExitStack() as opened:
+            arguments = {}
+            for name in inspect.signature(test).parameters:
+                value = pyfuncitem.funcargs[name]
+                is_context = isinstance(value, AbstractAsyncContextManager)
+                arguments[name] = await opened.enter_async_context(value) if is_context else value
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
+
+
 @pytest.fixture
-def run(bigtable_emulator: str) -> Run:
-    """Return a function that runs a scenario on rigs in the emulator."""
-    return partial(run_rigs, bigtable_emulator)
+def make(bigtable_emulator: str) -> AbstractAsyncContextManager[Make]:
+    """Return a function that makes rigs in the emulator."""
+    return rigs(bigtable_emulator)
+
+
+@pytest.fixture
+@asynccontextmanager
+async def rig(bigtable_emulator: str) -> AsyncIterator[Rig]:
+    """Return one rig in the emulator."""
+    async with rigs(bigtable_emulator) as make:
+        yield make()
 
 
 @pytest.fixture(scope="session")

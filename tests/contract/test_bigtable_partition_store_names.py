@@ -1,13 +1,11 @@
 """Several streams in one partition table: what a first start does about another name of its own source table."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse
 
-from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Method, Table
+from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels, Table
 from services.bigtable_reader.adapters.stream import partition_rows
 from services.bigtable_reader.adapters.stream.partition_cells import Lease, PartitionContent, PartitionRow
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
@@ -29,20 +27,18 @@ from tests.contract.bigtable_partitions import (
     span,
     take,
 )
+from tests.contract.bigtable_rigs import replace_cell
 
-MUTATE = Method("MutateRow", MutateRowRequest.pb(), MutateRowResponse.pb())
 
-
-def run(address: str, scenario: Callable[[BreakingChannels], Awaitable[None]]) -> None:
-    async def go() -> None:
-        channels = BreakingChannels(address)
-        try:
-            await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
-            await scenario(channels)
-        finally:
-            await channels.close()
-
-    asyncio.run(go())
+@pytest.fixture
+@asynccontextmanager
+async def channels(bigtable_emulator: str) -> AsyncIterator[BreakingChannels]:
+    channels = BreakingChannels(bigtable_emulator)
+    try:
+        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+        yield channels
+    finally:
+        await channels.close()
 
 
 def two_names(channels: BigtableChannels) -> tuple[str, BigtablePartitionStore, BigtablePartitionStore]:
@@ -55,89 +51,69 @@ def two_names(channels: BigtableChannels) -> tuple[str, BigtablePartitionStore, 
     )
 
 
-def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(bigtable_emulator: str) -> None:
-    async def scenario(channels: BreakingChannels) -> None:
-        name, old, new = two_names(channels)
-        await begun(old, "-")
-        (held,) = await take(old, "a")
-        start = (await new.survey()).now
-        with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop all of them first"):
-            await new.begin([span("-")], start)
-        assert (await new.survey()).stream_ranges == ()
+async def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(channels: BreakingChannels) -> None:
+    name, old, new = two_names(channels)
+    await begun(old, "-")
+    (held,) = await take(old, "a")
+    start = (await new.survey()).now
+    with pytest.raises(MisconfiguredError, match=f"{name}#reader#old-reader.*Stop all of them first"):
+        await new.begin([span("-")], start)
+    assert (await new.survey()).stream_ranges == ()
 
-        await old.advance([reached(held, reserved_up_to=10**9)], release=True)
-        await old.leave()
-        assert await new.begin([span("-")], start)
-        survey = await new.survey()
-        (stream_range,) = survey.stream_ranges
-        assert stream_range.min_version > held.min_version + 10**9
-        assert survey.resync_request is not None, "what changed between the two is in no record"
-        assert [(one.kind, one.run) for one in survey.resync_request.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
-        assert (await old.survey()).resync_request is None
-
-    run(bigtable_emulator, scenario)
+    await old.advance([reached(held, reserved_up_to=10**9)], release=True)
+    await old.leave()
+    assert await new.begin([span("-")], start)
+    survey = await new.survey()
+    (stream_range,) = survey.stream_ranges
+    assert stream_range.min_version > held.min_version + 10**9
+    assert survey.resync_request is not None, "what changed between the two is in no record"
+    assert [(one.kind, one.run) for one in survey.resync_request.findings] == [(BigtableResyncKind.BEGUN_ANEW, 0)]
+    assert (await old.survey()).resync_request is None
 
 
-def test_a_change_log_alone_that_is_begun_anew_is_not_marked(bigtable_emulator: str) -> None:
-    async def scenario(channels: BreakingChannels) -> None:
-        _name, old, new = two_names(channels)
-        await begun(old, "-")
-        await old.leave()
-        assert await new.begin([span("-")], (await new.survey()).now, mirrored=False)
-        assert (await new.survey()).resync_request is None
-
-    run(bigtable_emulator, scenario)
+async def test_a_change_log_alone_that_is_begun_anew_is_not_marked(channels: BreakingChannels) -> None:
+    _name, old, new = two_names(channels)
+    await begun(old, "-")
+    await old.leave()
+    assert await new.begin([span("-")], (await new.survey()).now, mirrored=False)
+    assert (await new.survey()).resync_request is None
 
 
 @pytest.mark.parametrize(("leases", "counts"), [(2, True), (4, False)])
-def test_a_reader_that_died_counts_for_some_leases(bigtable_emulator: str, leases: int, counts: bool) -> None:
-    async def scenario(channels: BreakingChannels) -> None:
-        name, old, new = two_names(channels)
-        await begun(old, "-")
-        now = (await new.survey()).now
-        await _last_seen(channels, f"{name}#reader#old-reader", now - leases * LEASE.seconds * 1_000_000)
-        if counts:
-            with pytest.raises(MisconfiguredError, match="old-reader"):
-                await new.begin([span("-")], now)
-        else:
-            assert await new.begin([span("-")], now)
-
-    run(bigtable_emulator, scenario)
+async def test_a_reader_that_died_counts_for_some_leases(channels: BreakingChannels, leases: int, counts: bool) -> None:
+    name, old, new = two_names(channels)
+    await begun(old, "-")
+    now = (await new.survey()).now
+    died = (now - leases * LEASE.seconds * 1_000_000) // 1000 * 1000
+    await replace_cell(channels, f"{name}#reader#old-reader", "reader", b"present", b"dead", died)
+    if counts:
+        with pytest.raises(MisconfiguredError, match="old-reader"):
+            await new.begin([span("-")], now)
+    else:
+        assert await new.begin([span("-")], now)
 
 
-async def _last_seen(channels: BigtableChannels, key: str, at: int) -> None:
-    request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=key.encode())
-    gone = request.mutations.add().delete_from_column
-    gone.family_name, gone.column_qualifier = "reader", b"present"
-    cell = request.mutations.add().set_cell
-    cell.family_name, cell.column_qualifier, cell.value = "reader", b"present", b"dead"
-    cell.timestamp_micros = at // 1000 * 1000
-    await channels.call(MUTATE, PARTITION_TABLE, request)
-
-
-def test_a_whole_partition_table_is_read_in_pages(bigtable_emulator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_whole_partition_table_is_read_in_pages(
+    channels: BreakingChannels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partition_rows, "_PAGE", 2)
+    table = Table(PARTITION_TABLE.instance, f"pages{a_stream()}")
+    one, other = PartitionRows(channels, table, "one"), PartitionRows(channels, table, "other")
+    await create_partition_table(channels, one)
+    first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), min_version=7)
+    await other.write_topology(None, first, "source", "mark")
+    for number in range(6):
+        content = PartitionContent("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
+        lease = Lease(1, 0, "claim", "RUNNING")
+        await other.write_partition(StreamRangeId(f"x.1.{number}"), None, PartitionRow(lease, content))
+        await other.attend(f"reader{number}", "mark")
+    await one.attend("me", "mark")
 
-    async def scenario(channels: BreakingChannels) -> None:
-        table = Table(PARTITION_TABLE.instance, f"pages{a_stream()}")
-        one, other = PartitionRows(channels, table, "one"), PartitionRows(channels, table, "other")
-        await create_partition_table(channels, one)
-        first = shape.begin([ALL_KEYS], life="x", start=Microseconds(1), min_version=7)
-        await other.write_topology(None, first, "source", "mark")
-        for number in range(6):
-            content = PartitionContent("o", Position(start=Microseconds(1)), Microseconds(1), 100 * number)
-            lease = Lease(1, 0, "claim", "RUNNING")
-            await other.write_partition(StreamRangeId(f"x.1.{number}"), None, PartitionRow(lease, content))
-            await other.attend(f"reader{number}", "mark")
-        await one.attend("me", "mark")
-
-        channels.restart_counting()
-        assert await one.highest_version() == 500
-        assert channels.requests == ["ReadRows"] * 4  # seven rows
-        found = await one.streams_elsewhere("source")
-        assert found.keys() == {"other"}
-        assert sorted(found["other"]) == [f"other#reader#reader{number}" for number in range(6)]
-        assert await other.streams_elsewhere("source") == {}
-        assert await one.streams_elsewhere("another") == {}
-
-    run(bigtable_emulator, scenario)
+    channels.restart_counting()
+    assert await one.highest_version() == 500
+    assert channels.requests == ["ReadRows"] * 4  # seven rows
+    found = await one.streams_elsewhere("source")
+    assert found.keys() == {"other"}
+    assert sorted(found["other"]) == [f"other#reader#reader{number}" for number in range(6)]
+    assert await other.streams_elsewhere("source") == {}
+    assert await one.streams_elsewhere("another") == {}

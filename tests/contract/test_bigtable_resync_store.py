@@ -1,8 +1,8 @@
 """What was found that no record tells, kept with the key ranges: the same for the fake and for the emulator."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,166 +62,133 @@ class Both:
 class ResyncStoreContract:
     """What every store of findings promises."""
 
-    def open(self) -> AbstractAsyncContextManager[Both]:
-        raise NotImplementedError
+    @pytest.fixture
+    @asynccontextmanager
+    async def both(self, opened: AbstractAsyncContextManager[Both]) -> AsyncIterator[Both]:
+        """Give a store whose stream has begun."""
+        async with opened as both:
+            await begun(both.stream_ranges, "-m", "m-")
+            yield both
 
-    def run(self, promise: Callable[[Both], Awaitable[None]], *, begin: bool = True) -> None:
-        async def scenario() -> None:
-            async with self.open() as both:
-                if begin:
-                    await begun(both.stream_ranges, "-m", "m-")
-                await promise(both)
+    async def test_of_a_stream_that_is_not_known_nothing_is_kept(self, opened: Both) -> None:
+        await opened.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+        await opened.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
+        assert not await opened.ours.heal(9, WATCHING.digest)
+        assert await opened.ours.read() is None
+        assert (await opened.stream_ranges.survey()).stream_ranges == ()
 
-        asyncio.run(asyncio.wait_for(scenario(), 60))
+    async def test_what_is_found_is_known_to_all_and_stays_until_a_later_snapshot_heals_it(self, both: Both) -> None:
+        await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 3)
+        await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 4)
+        assert await both.found() == [
+            (BigtableResyncKind.STREAM_DISABLED, (), 3),
+            (BigtableResyncKind.ROUTED_ELSEWHERE, (), 4),
+        ]
+        assert not await both.theirs.heal(3, WATCHING.digest)
+        assert await both.theirs.heal(4, WATCHING.digest)
+        assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 4)]
+        assert await both.ours.heal(5, WATCHING.digest)
+        assert not await both.theirs.heal(5, WATCHING.digest)
+        assert await both.found() == []
 
-    def test_of_a_stream_that_is_not_known_nothing_is_kept(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            await both.ours.compare(["f"], ["g"], all_of_them, NOON, 0, WATCHING)
-            assert not await both.ours.heal(9, WATCHING.digest)
-            assert await both.ours.read() is None
-            assert (await both.stream_ranges.survey()).stream_ranges == ()
+    async def test_the_same_again_is_kept_once_since_the_first_time_until_after_the_last(self, both: Both) -> None:
+        await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+        await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
+        await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
+        assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 2)]
+        resync_request = await both.ours.read()
+        assert resync_request is not None
+        assert (resync_request.since, resync_request.run) == (NOON, 2)
 
-        self.run(promise, begin=False)
+    async def test_families_are_compared_with_those_that_anybody_has_compared_before(self, both: Both) -> None:
+        await both.ours.compare(None, ["f", "g", "h"], all_of_them, NOON, 0, WATCHING)
+        assert await both.found() == []
+        await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1, WATCHING)
+        await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
+        await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2, WATCHING)
+        await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f", "h"), 2)]
 
-    def test_what_is_found_is_known_to_all_and_stays_until_a_later_snapshot_heals_it(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 3)
-            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 4)
-            assert await both.found() == [
-                (BigtableResyncKind.STREAM_DISABLED, (), 3),
-                (BigtableResyncKind.ROUTED_ELSEWHERE, (), 4),
-            ]
-            assert not await both.theirs.heal(3, WATCHING.digest)
-            assert await both.theirs.heal(4, WATCHING.digest)
-            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 4)]
-            assert await both.ours.heal(5, WATCHING.digest)
-            assert not await both.theirs.heal(5, WATCHING.digest)
-            assert await both.found() == []
+    async def test_the_first_comparison_is_with_what_is_known_otherwise(self, both: Both) -> None:
+        await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
 
-        self.run(promise)
+    async def test_by_hand_goes_what_was_shown_and_nothing_that_was_found_since(self, both: Both) -> None:
+        await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+        await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+        resync_request = await both.ours.read()
+        assert resync_request is not None
+        await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+        assert await both.ours.synced(resync_request)
+        assert not await both.ours.synced(resync_request)
+        assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
-    def test_the_same_again_is_kept_once_since_the_first_time_until_after_the_last(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
-            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 60), 2)
-            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, Microseconds(NOON + 90), 1)
-            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 2)]
-            resync_request = await both.ours.read()
-            assert resync_request is not None
-            assert (resync_request.since, resync_request.run) == (NOON, 2)
-
-        self.run(promise)
-
-    def test_families_are_compared_with_those_that_anybody_has_compared_before(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.compare(None, ["f", "g", "h"], all_of_them, NOON, 0, WATCHING)
-            assert await both.found() == []
-            await both.theirs.compare(["f", "g", "h"], ["h"], lambda family: family != "g", NOON, 1, WATCHING)
-            await both.ours.compare(["f", "g", "h"], ["h"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
-            await both.ours.compare(["h"], ["f", "h"], all_of_them, NOON, 2, WATCHING)
-            await both.ours.compare(["h"], ["f"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f", "h"), 2)]
-
-        self.run(promise)
-
-    def test_the_first_comparison_is_with_what_is_known_otherwise(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.compare(["f", "g"], ["g"], all_of_them, NOON, 0, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
-
-        self.run(promise)
-
-    def test_by_hand_goes_what_was_shown_and_nothing_that_was_found_since(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            resync_request = await both.ours.read()
-            assert resync_request is not None
-            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
-            assert await both.ours.synced(resync_request)
-            assert not await both.ours.synced(resync_request)
-            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
-
-        self.run(promise)
-
-    def test_who_watches_more_than_whoever_looked_before_marks_and_only_what_brings_that_heals(self) -> None:
+    async def test_who_watches_more_than_whoever_looked_before_marks_and_only_what_brings_that_heals(
+        self, both: Both
+    ) -> None:
         narrow = Watching(key_prefixes=("a",))
+        assert await both.ours.watching() is None
+        await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+        await both.ours.compare(None, ["f"], all_of_them, NOON, 0, narrow)
+        assert await both.theirs.watching() == narrow
+        assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
+        await both.theirs.compare(None, ["f"], all_of_them, NOON, 3, WATCHING)
+        assert await both.found() == [
+            (BigtableResyncKind.STREAM_DISABLED, (), 0),
+            (BigtableResyncKind.WATCHED_MORE, (), 3),
+        ]
+        await both.ours.compare(None, ["f"], all_of_them, NOON, 3, narrow)
+        assert not await both.ours.heal(9, narrow.digest)
+        assert await both.theirs.heal(9, WATCHING.digest)
+        assert await both.found() == []
 
-        async def promise(both: Both) -> None:
-            assert await both.ours.watching() is None
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, narrow)
-            assert await both.theirs.watching() == narrow
-            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
-            await both.theirs.compare(None, ["f"], all_of_them, NOON, 3, WATCHING)
-            assert await both.found() == [
-                (BigtableResyncKind.STREAM_DISABLED, (), 0),
-                (BigtableResyncKind.WATCHED_MORE, (), 3),
-            ]
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 3, narrow)
-            assert not await both.ours.heal(9, narrow.digest)
-            assert await both.theirs.heal(9, WATCHING.digest)
-            assert await both.found() == []
+    async def test_what_no_condition_is_allowed_for_is_found_by_the_next_comparison(self, both: Both) -> None:
+        await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
+        both.allow(False)
+        await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+        await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+        with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
+            await both.ours.compare(None, ["g"], all_of_them, NOON, 0, WATCHING)
+        both.allow(True)
+        assert not await both.ours.heal(1, WATCHING.digest), "it is no finding yet"
+        await both.theirs.compare(None, ["f"], all_of_them, NOON, 1, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
+        assert await both.ours.heal(2, WATCHING.digest)
+        await both.theirs.compare(None, ["f"], all_of_them, NOON, 2, WATCHING)
+        assert await both.found() == [], "a note is taken once"
 
-        self.run(promise)
+    async def test_of_a_stream_that_is_not_known_nothing_is_noted(self, opened: Both) -> None:
+        opened.allow(False)
+        await opened.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
+        opened.allow(True)
+        await begun(opened.stream_ranges, "-")
+        await opened.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
+        assert await opened.found() == []
 
-    def test_what_no_condition_is_allowed_for_is_found_by_the_next_comparison(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
-            both.allow(False)
-            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            with pytest.raises(MisconfiguredError, match="FAILED_PRECONDITION"):
-                await both.ours.compare(None, ["g"], all_of_them, NOON, 0, WATCHING)
-            both.allow(True)
-            assert not await both.ours.heal(1, WATCHING.digest), "it is no finding yet"
-            await both.theirs.compare(None, ["f"], all_of_them, NOON, 1, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
-            assert await both.ours.heal(2, WATCHING.digest)
-            await both.theirs.compare(None, ["f"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [], "a note is taken once"
-
-        self.run(promise)
-
-    def test_of_a_stream_that_is_not_known_nothing_is_noted(self) -> None:
-        async def promise(both: Both) -> None:
-            both.allow(False)
-            await both.ours.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0)
-            both.allow(True)
-            await begun(both.stream_ranges, "-")
-            await both.ours.compare(None, ["f"], all_of_them, NOON, 0, WATCHING)
-            assert await both.found() == []
-
-        self.run(promise, begin=False)
-
-    def test_stream_ranges_pauses_and_what_was_seen_are_kept_beside_it(self) -> None:
-        async def promise(both: Both) -> None:
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            before = await both.stream_ranges.survey()
-            assert await both.stream_ranges.pause()
-            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
-            assert await both.stream_ranges.resume()
-            assert not await both.stream_ranges.begin([span("-")], before.now)
-            assert (await both.stream_ranges.survey()).stream_ranges == before.stream_ranges
-            assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
-
-        self.run(promise)
+    async def test_stream_ranges_pauses_and_what_was_seen_are_kept_beside_it(self, both: Both) -> None:
+        await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+        before = await both.stream_ranges.survey()
+        assert await both.stream_ranges.pause()
+        assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
+        assert await both.stream_ranges.resume()
+        assert not await both.stream_ranges.begin([span("-")], before.now)
+        assert (await both.stream_ranges.survey()).stream_ranges == before.stream_ranges
+        assert await both.found() == [(BigtableResyncKind.STREAM_DISABLED, (), 0)]
 
 
 class TestInMemory(ResyncStoreContract):
     """In the fake."""
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Both]:
+    @pytest.fixture
+    def opened(self) -> AbstractAsyncContextManager[Both]:
         table = PartitionTable(lambda: NOON)
         stream_ranges = FakePartitionStore(table, "o", LEASE, lambda: 0.0)
 
         def allow(allowed: bool) -> None:
             table.unconditional = not allowed
 
-        yield Both(FakeResyncStore(table), FakeResyncStore(table), stream_ranges, allow)
+        return nullcontext(Both(FakeResyncStore(table), FakeResyncStore(table), stream_ranges, allow))
 
 
 class Refusing(BreakingChannels):
@@ -244,13 +211,10 @@ class Refusing(BreakingChannels):
 class TestInEmulator(ResyncStoreContract):
     """In the Bigtable emulator."""
 
-    @pytest.fixture(autouse=True)
-    def _emulator(self, bigtable_emulator: str) -> None:
-        self.address = bigtable_emulator
-
+    @pytest.fixture
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Both]:
-        self.channels = channels = Refusing(self.address)
+    async def opened(self, bigtable_emulator: str) -> AsyncIterator[Both]:
+        self.channels = channels = Refusing(bigtable_emulator)
         stream = a_stream()
         rows = self.rows = PartitionRows(channels, PARTITION_TABLE, stream)
         try:
@@ -260,67 +224,57 @@ class TestInEmulator(ResyncStoreContract):
         finally:
             await channels.close()
 
-    def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(self) -> None:
-        async def promise(both: Both) -> None:
-            self.channels.restart_counting({2: "after"})  # a look, then the write
-            await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
-            self.channels.restart_counting({2: "late"})
-            with pytest.raises(TransientError):
-                await both.ours.heal(1, WATCHING.digest)
-            await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
-            await self.channels.deliver()
-            assert await both.found() == [
-                (BigtableResyncKind.STREAM_DISABLED, (), 0),
-                (BigtableResyncKind.ROUTED_ELSEWHERE, (), 1),
-            ]
-            await until_known(lambda: both.ours.heal(1, WATCHING.digest))
-            assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
+    async def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(
+        self, both: Both
+    ) -> None:
+        self.channels.restart_counting({2: "after"})  # a look, then the write
+        await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
+        self.channels.restart_counting({2: "late"})
+        with pytest.raises(TransientError):
+            await both.ours.heal(1, WATCHING.digest)
+        await both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 1)
+        await self.channels.deliver()
+        assert await both.found() == [
+            (BigtableResyncKind.STREAM_DISABLED, (), 0),
+            (BigtableResyncKind.ROUTED_ELSEWHERE, (), 1),
+        ]
+        await until_known(lambda: both.ours.heal(1, WATCHING.digest))
+        assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
-        self.run(promise)
+    async def test_however_many_families_there_are_a_condition_is_small(self, both: Both) -> None:
+        families = [f"measurements of station {number:04}".replace(" ", "_") for number in range(2_000)]
+        for dropped in range(1, 4):
+            await both.ours.compare(families, families[dropped:], all_of_them, NOON, dropped, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, tuple(families[:3]), 3)]
+        assert await both.theirs.heal(4, WATCHING.digest)
+        assert await both.found() == []
+        assert 0 < self.channels.largest_condition < 20_000, "what Bigtable takes as a filter"
 
-    def test_however_many_families_there_are_a_condition_is_small(self) -> None:
-        async def promise(both: Both) -> None:
-            families = [f"measurements of station {number:04}".replace(" ", "_") for number in range(2_000)]
-            for dropped in range(1, 4):
-                await both.ours.compare(families, families[dropped:], all_of_them, NOON, dropped, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, tuple(families[:3]), 3)]
-            assert await both.theirs.heal(4, WATCHING.digest)
-            assert await both.found() == []
-            assert 0 < self.channels.largest_condition < 20_000, "what Bigtable takes as a filter"
+    async def test_what_a_first_start_wrote_which_names_no_writer_is_changed_only_as_it_was_read(
+        self, both: Both
+    ) -> None:
+        dropped = BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=NOON, run=1, families=("f",))
+        kept = Resync(families=("h",), findings=(dropped,))
+        before = await self.rows.topology()
+        assert before is not None
+        assert await self.rows.write_resync(before.resync, kept)
+        written = await self.rows.topology()
+        assert written is not None
+        assert written.resync is not None
+        assert written.resync[1] == kept
+        await both.ours.compare(None, ["i"], all_of_them, NOON, 2, WATCHING)
+        assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f", "h"), 2)]
+        assert not await self.rows.write_resync(written.resync, kept)
 
-        self.run(promise)
-
-    def test_what_a_first_start_wrote_which_names_no_writer_is_changed_only_as_it_was_read(self) -> None:
-        async def promise(both: Both) -> None:
-            dropped = BigtableResyncCause(
-                kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=NOON, run=1, families=("f",)
-            )
-            kept = Resync(families=("h",), findings=(dropped,))
-            before = await self.rows.topology()
-            assert before is not None
-            assert await self.rows.write_resync(before.resync, kept)
-            written = await self.rows.topology()
-            assert written is not None
-            assert written.resync is not None
-            assert written.resync[1] == kept
-            await both.ours.compare(None, ["i"], all_of_them, NOON, 2, WATCHING)
-            assert await both.found() == [(BigtableResyncKind.FAMILIES_DROPPED, ("f", "h"), 2)]
-            assert not await self.rows.write_resync(written.resync, kept)
-
-        self.run(promise)
-
-    def test_two_that_write_at_once_lose_nothing(self) -> None:
-        async def promise(both: Both) -> None:
-            await asyncio.gather(
-                both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0),
-                both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0),
-                both.ours.compare(["f"], [], all_of_them, NOON, 0, WATCHING),
-            )
-            kinds = {
-                BigtableResyncKind.STREAM_DISABLED,
-                BigtableResyncKind.ROUTED_ELSEWHERE,
-                BigtableResyncKind.FAMILIES_DROPPED,
-            }
-            assert {kind for kind, _families, _run in await both.found()} == kinds
-
-        self.run(promise)
+    async def test_two_that_write_at_once_lose_nothing(self, both: Both) -> None:
+        await asyncio.gather(
+            both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0),
+            both.theirs.request(BigtableResyncKind.ROUTED_ELSEWHERE, NOON, 0),
+            both.ours.compare(["f"], [], all_of_them, NOON, 0, WATCHING),
+        )
+        kinds = {
+            BigtableResyncKind.STREAM_DISABLED,
+            BigtableResyncKind.ROUTED_ELSEWHERE,
+            BigtableResyncKind.FAMILIES_DROPPED,
+        }
+        assert {kind for kind, _families, _run in await both.found()} == kinds

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -44,211 +44,164 @@ class Stores:
 class PartitionStoreContract:
     """The promises. A subclass opens the stores."""
 
-    def open(self) -> AbstractAsyncContextManager[Stores]:
-        raise NotImplementedError
+    async def test_the_first_query_is_remembered_once(self, stores: Stores) -> None:
+        assert await stores.one.add_root(START, None)
+        assert not await stores.two.add_root(later(60), None)
+        survey = await stores.one.survey()
+        assert [(p.token, p.start, p.watermark, p.state) for p in survey.unfinished] == [
+            (ROOT, START, START, PartitionState.CREATED)
+        ]
+        assert survey.finished == 0
+        assert survey.now > START
 
-    def run(self, promise: Callable[[Stores], Awaitable[None]]) -> None:
-        async def scenario() -> None:
-            async with self.open() as stores:
-                await promise(stores)
+    async def test_a_claim_takes_what_is_free_and_raises_its_fencing_number(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (claimed,) = await stores.one.claim([ROOT], None)
+        assert claimed.token == ROOT
+        assert claimed.watermark == START
+        assert claimed.state is PartitionState.SCHEDULED
+        assert await stores.two.claim([ROOT], None) == []  # another's, until its lease ends
+        (again,) = await stores.one.claim([ROOT], None)  # one's own, whose answer never arrived
+        assert again.fencing == claimed.fencing + 1
 
-        asyncio.run(scenario())
+    async def test_an_expired_lease_is_taken_over_and_the_first_holder_can_write_nothing_more(
+        self, stores: Stores
+    ) -> None:
+        await stores.one.add_root(START, None)
+        (first,) = await stores.one.claim([ROOT], None)
+        await stores.let_leases_end()
+        (second,) = await stores.two.claim([ROOT], None)
+        assert second.fencing == first.fencing + 1
 
-    def test_the_first_query_is_remembered_once(self) -> None:
-        async def promise(stores: Stores) -> None:
-            assert await stores.one.add_root(START, None)
-            assert not await stores.two.add_root(later(60), None)
-            survey = await stores.one.survey()
-            assert [(p.token, p.start, p.watermark, p.state) for p in survey.unfinished] == [
-                (ROOT, START, START, PartitionState.CREATED)
-            ]
-            assert survey.finished == 0
-            assert survey.now > START
+        assert await stores.one.advance([SpannerProgress(first, later(60))]) == {ROOT}
+        assert await stores.one.advance([SpannerProgress(first, later(60))], release=True) == {ROOT}
+        assert await stores.one.finish(SpannerProgress(first, later(60)), [child(A)]) is None
+        (row,) = (await stores.two.survey()).unfinished
+        assert (row.watermark, row.owner, row.fencing) == (START, second.owner, second.fencing)
+        assert await stores.two.advance([SpannerProgress(second, later(1))]) == frozenset()
 
-        self.run(promise)
+    async def test_a_renewed_lease_is_not_taken_over(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (held,) = await stores.one.claim([ROOT], None)
+        await stores.let_leases_end()
+        assert await stores.one.advance([SpannerProgress(held, START)]) == frozenset()
+        assert await stores.two.claim([ROOT], None) == []
 
-    def test_a_claim_takes_what_is_free_and_raises_its_fencing_number(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (claimed,) = await stores.one.claim([ROOT], None)
-            assert claimed.token == ROOT
-            assert claimed.watermark == START
-            assert claimed.state is PartitionState.SCHEDULED
-            assert await stores.two.claim([ROOT], None) == []  # another's, until its lease ends
-            (again,) = await stores.one.claim([ROOT], None)  # one's own, whose answer never arrived
-            assert again.fencing == claimed.fencing + 1
+    async def test_a_watermark_never_moves_back(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (held,) = await stores.one.claim([ROOT], None)
+        await stores.one.advance([SpannerProgress(held, later(60))])
+        assert await stores.one.advance([SpannerProgress(held, later(30))]) == frozenset()
+        (row,) = (await stores.one.survey()).unfinished
+        assert row.watermark == later(60)
+        assert row.state is PartitionState.RUNNING
 
-        self.run(promise)
+    async def test_a_released_partition_is_free_at_once_and_goes_on_at_its_watermark(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (held,) = await stores.one.claim([ROOT], None)
+        assert await stores.one.advance([SpannerProgress(held, later(60))], release=True) == frozenset()
+        (taken,) = await stores.two.claim([ROOT], None)
+        assert taken.watermark == later(60)
 
-    def test_an_expired_lease_is_taken_over_and_the_first_holder_can_write_nothing_more(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (first,) = await stores.one.claim([ROOT], None)
-            await stores.let_leases_end()
-            (second,) = await stores.two.claim([ROOT], None)
-            assert second.fencing == first.fencing + 1
+    async def test_a_load_is_saved_with_the_lease_and_goes_to_the_next_owner(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (held,) = await stores.one.claim([ROOT], None)
+        assert held.load == 0
+        await stores.one.advance([SpannerProgress(held, START, load=7)])
+        (row,) = (await stores.two.survey()).unfinished
+        assert row.load == 7
+        await stores.one.advance([SpannerProgress(held, START, load=9)], release=True)
+        (taken,) = await stores.two.claim([ROOT], None)
+        assert taken.load == 9
 
-            assert await stores.one.advance([SpannerProgress(first, later(60))]) == {ROOT}
-            assert await stores.one.advance([SpannerProgress(first, later(60))], release=True) == {ROOT}
-            assert await stores.one.finish(SpannerProgress(first, later(60)), [child(A)]) is None
-            (row,) = (await stores.two.survey()).unfinished
-            assert (row.watermark, row.owner, row.fencing) == (START, second.owner, second.fencing)
-            assert await stores.two.advance([SpannerProgress(second, later(1))]) == frozenset()
+    async def test_finishing_stores_the_children_and_a_known_child_is_left_as_it_is(self, stores: Stores) -> None:
+        parents = await first_partitions(stores.one, A, B)
+        merged = NewPartition(C, frozenset({A, B}), later(60))
+        assert await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == {C}
+        assert (
+            await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == frozenset()
+        )  # again: nothing
+        assert await stores.one.claim([C], None) == []  # one parent of two
+        (row,) = [p for p in (await stores.one.survey()).unfinished if p.token == C]
+        assert row.finished_parents == {A}
 
-        self.run(promise)
+        assert await stores.one.finish(SpannerProgress(parents[1], later(55)), [merged]) == frozenset()
+        (claimed,) = await stores.one.claim([C], None)
+        assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), frozenset({A, B}))
+        survey = await stores.one.survey()
+        assert [p.token for p in survey.unfinished] == [C]
+        assert survey.finished == 3
 
-    def test_a_renewed_lease_is_not_taken_over(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (held,) = await stores.one.claim([ROOT], None)
-            await stores.let_leases_end()
-            assert await stores.one.advance([SpannerProgress(held, START)]) == frozenset()
-            assert await stores.two.claim([ROOT], None) == []
+    async def test_a_child_waits_for_a_parent_that_nobody_has_named_yet(self, stores: Stores) -> None:
+        (parent,) = await first_partitions(stores.one, A)
+        await stores.one.finish(SpannerProgress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
+        assert await stores.one.claim([C], None) == []
 
-        self.run(promise)
+    async def test_nothing_is_due_beyond_the_end(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        assert await stores.one.claim([ROOT], Nanoseconds(START - 1)) == []
+        assert len(await stores.one.claim([ROOT], START)) == 1
 
-    def test_a_watermark_never_moves_back(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (held,) = await stores.one.claim([ROOT], None)
-            await stores.one.advance([SpannerProgress(held, later(60))])
-            assert await stores.one.advance([SpannerProgress(held, later(30))]) == frozenset()
-            (row,) = (await stores.one.survey()).unfinished
-            assert row.watermark == later(60)
-            assert row.state is PartitionState.RUNNING
+    async def test_leases_and_watermarks_of_many_partitions_are_saved_together(self, stores: Stores) -> None:
+        held = await first_partitions(stores.one, A, B, C)
+        assert await stores.one.advance([SpannerProgress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
+        found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
+        assert found == {A: START, B: later(1), C: later(2)}
+        assert await stores.one.advance([]) == frozenset()
+        assert await stores.one.claim([], None) == []
 
-        self.run(promise)
+    async def test_readers_are_counted_for_as_long_as_a_lease_lasts_or_until_they_leave(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        assert (await stores.one.survey()).readers == frozenset()
+        await stores.one.attend()
+        await stores.two.attend()
+        assert (await stores.one.survey()).readers == {"one", "two"}
+        await stores.two.attend(leave=True)
+        await stores.two.attend(leave=True)  # again: nothing
+        assert (await stores.one.survey()).readers == {"one"}
+        await stores.let_leases_end()
+        assert (await stores.one.survey()).readers == frozenset()
+        await stores.one.attend()
+        assert (await stores.two.survey()).readers == {"one"}
 
-    def test_a_released_partition_is_free_at_once_and_goes_on_at_its_watermark(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (held,) = await stores.one.claim([ROOT], None)
-            assert await stores.one.advance([SpannerProgress(held, later(60))], release=True) == frozenset()
-            (taken,) = await stores.two.claim([ROOT], None)
-            assert taken.watermark == later(60)
+    async def test_a_finished_partition_is_forgotten_unless_an_unfinished_one_names_it_as_its_parent(
+        self, stores: Stores
+    ) -> None:
+        a, b = await first_partitions(stores.one, A, B)
+        merged = NewPartition(C, frozenset({A, B}), later(60))
+        await stores.one.finish(SpannerProgress(a, later(50)), [merged])
+        assert await stores.one.forget_finished(timedelta(days=1)) == 0  # not old enough
+        await stores.let_leases_end()
+        assert await stores.one.forget_finished(LEASE) == 1  # the first query's: nobody names it
+        assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
+        (again,) = await stores.two.claim([B], None)
+        await stores.two.finish(SpannerProgress(again, later(55)), [merged])
+        (held,) = await stores.two.claim([C], None)
+        await stores.let_leases_end()
+        assert await stores.two.forget_finished(LEASE) == 0  # another owner may have to claim C
+        (taken,) = await stores.one.claim([C], None)
+        assert taken.fencing == held.fencing + 1
 
-        self.run(promise)
-
-    def test_a_load_is_saved_with_the_lease_and_goes_to_the_next_owner(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (held,) = await stores.one.claim([ROOT], None)
-            assert held.load == 0
-            await stores.one.advance([SpannerProgress(held, START, load=7)])
-            (row,) = (await stores.two.survey()).unfinished
-            assert row.load == 7
-            await stores.one.advance([SpannerProgress(held, START, load=9)], release=True)
-            (taken,) = await stores.two.claim([ROOT], None)
-            assert taken.load == 9
-
-        self.run(promise)
-
-    def test_finishing_stores_the_children_and_a_known_child_is_left_as_it_is(self) -> None:
-        async def promise(stores: Stores) -> None:
-            parents = await first_partitions(stores.one, A, B)
-            merged = NewPartition(C, frozenset({A, B}), later(60))
-            assert await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == {C}
-            assert (
-                await stores.one.finish(SpannerProgress(parents[0], later(50)), [merged]) == frozenset()
-            )  # again: nothing
-            assert await stores.one.claim([C], None) == []  # one parent of two
-            (row,) = [p for p in (await stores.one.survey()).unfinished if p.token == C]
-            assert row.finished_parents == {A}
-
-            assert await stores.one.finish(SpannerProgress(parents[1], later(55)), [merged]) == frozenset()
-            (claimed,) = await stores.one.claim([C], None)
-            assert (claimed.start, claimed.watermark, claimed.parents) == (later(60), later(60), frozenset({A, B}))
-            survey = await stores.one.survey()
-            assert [p.token for p in survey.unfinished] == [C]
-            assert survey.finished == 3
-
-        self.run(promise)
-
-    def test_a_child_waits_for_a_parent_that_nobody_has_named_yet(self) -> None:
-        async def promise(stores: Stores) -> None:
-            (parent,) = await first_partitions(stores.one, A)
-            await stores.one.finish(SpannerProgress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
-            assert await stores.one.claim([C], None) == []
-
-        self.run(promise)
-
-    def test_nothing_is_due_beyond_the_end(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            assert await stores.one.claim([ROOT], Nanoseconds(START - 1)) == []
-            assert len(await stores.one.claim([ROOT], START)) == 1
-
-        self.run(promise)
-
-    def test_leases_and_watermarks_of_many_partitions_are_saved_together(self) -> None:
-        async def promise(stores: Stores) -> None:
-            held = await first_partitions(stores.one, A, B, C)
-            assert await stores.one.advance([SpannerProgress(p, later(n)) for n, p in enumerate(held)]) == frozenset()
-            found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
-            assert found == {A: START, B: later(1), C: later(2)}
-            assert await stores.one.advance([]) == frozenset()
-            assert await stores.one.claim([], None) == []
-
-        self.run(promise)
-
-    def test_readers_are_counted_for_as_long_as_a_lease_lasts_or_until_they_leave(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            assert (await stores.one.survey()).readers == frozenset()
-            await stores.one.attend()
-            await stores.two.attend()
-            assert (await stores.one.survey()).readers == {"one", "two"}
-            await stores.two.attend(leave=True)
-            await stores.two.attend(leave=True)  # again: nothing
-            assert (await stores.one.survey()).readers == {"one"}
-            await stores.let_leases_end()
-            assert (await stores.one.survey()).readers == frozenset()
-            await stores.one.attend()
-            assert (await stores.two.survey()).readers == {"one"}
-
-        self.run(promise)
-
-    def test_a_finished_partition_is_forgotten_unless_an_unfinished_one_names_it_as_its_parent(self) -> None:
-        async def promise(stores: Stores) -> None:
-            a, b = await first_partitions(stores.one, A, B)
-            merged = NewPartition(C, frozenset({A, B}), later(60))
-            await stores.one.finish(SpannerProgress(a, later(50)), [merged])
-            assert await stores.one.forget_finished(timedelta(days=1)) == 0  # not old enough
-            await stores.let_leases_end()
-            assert await stores.one.forget_finished(LEASE) == 1  # the first query's: nobody names it
-            assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
-            (again,) = await stores.two.claim([B], None)
-            await stores.two.finish(SpannerProgress(again, later(55)), [merged])
-            (held,) = await stores.two.claim([C], None)
-            await stores.let_leases_end()
-            assert await stores.two.forget_finished(LEASE) == 0  # another owner may have to claim C
-            (taken,) = await stores.one.claim([C], None)
-            assert taken.fencing == held.fencing + 1
-
-            await stores.one.finish(SpannerProgress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
-            await stores.let_leases_end()
-            assert await stores.one.forget_finished(LEASE) == 2  # A and B; C is D's parent
-            assert (
-                await stores.two.finish(SpannerProgress(b, later(55)), [merged]) is None
-            )  # a zombie brings nothing back
-            assert await stores.two.advance([SpannerProgress(b, later(55))]) == {B}
-            survey = await stores.one.survey()
-            assert ([p.token for p in survey.unfinished], survey.finished) == ([D], 1)
-            assert len(await stores.one.claim([D], None)) == 1
-
-        self.run(promise)
+        await stores.one.finish(SpannerProgress(taken, later(70)), [NewPartition(D, frozenset({C}), later(80))])
+        await stores.let_leases_end()
+        assert await stores.one.forget_finished(LEASE) == 2  # A and B; C is D's parent
+        assert await stores.two.finish(SpannerProgress(b, later(55)), [merged]) is None  # a zombie brings nothing back
+        assert await stores.two.advance([SpannerProgress(b, later(55))]) == {B}
+        survey = await stores.one.survey()
+        assert ([p.token for p in survey.unfinished], survey.finished) == ([D], 1)
+        assert len(await stores.one.claim([D], None)) == 1
 
 
 class TestFakePartitionStore(PartitionStoreContract):
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stores]:
+    @pytest.fixture
+    def stores(self) -> Stores:
         table = Table()
         table.clock.time = later(3_600)
 
         async def let_leases_end() -> None:
             table.clock.step(LEASE * 2)
 
-        yield Stores(FakePartitionStore(table, "one", LEASE), FakePartitionStore(table, "two", LEASE), let_leases_end)
+        return Stores(FakePartitionStore(table, "one", LEASE), FakePartitionStore(table, "two", LEASE), let_leases_end)
 
 
 class TestSpannerPartitionStore(PartitionStoreContract):
@@ -258,8 +211,9 @@ class TestSpannerPartitionStore(PartitionStoreContract):
     def _database(self, database: Callable[..., SpannerDatabase]) -> None:
         self.database = database(postgresql=self.dialect is Dialect.POSTGRESQL)
 
+    @pytest.fixture
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stores]:
+    async def stores(self) -> AsyncIterator[Stores]:
         channels = SpannerChannels(self.database.instance.address)
 
         def store(owner: str) -> SpannerPartitionStore:
@@ -283,68 +237,56 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         finally:
             await channels.close()
 
-    def test_a_table_that_belongs_to_another_change_stream_is_refused(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            channels = SpannerChannels(self.database.instance.address)
-            database = SpannerDatabaseClient(self.database.path, channels, self.dialect)
-            other = SpannerPartitionStore(
-                database, "millrace_partitions", change_stream="other", owner="three", lease=LEASE
-            )
-            with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
-                await other.add_root(START, None)
-            with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
-                await other.is_empty()
-            await channels.close()
+    async def test_a_table_that_belongs_to_another_change_stream_is_refused(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        channels = SpannerChannels(self.database.instance.address)
+        database = SpannerDatabaseClient(self.database.path, channels, self.dialect)
+        other = SpannerPartitionStore(
+            database, "millrace_partitions", change_stream="other", owner="three", lease=LEASE
+        )
+        with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
+            await other.add_root(START, None)
+        with pytest.raises(MisconfiguredError, match="PARTITION_TABLE"):
+            await other.is_empty()
+        await channels.close()
 
-        self.run(promise)
-
-    def test_an_index_that_another_reader_is_still_making_is_not_there_yet(self) -> None:
+    async def test_an_index_that_another_reader_is_still_making_is_not_there_yet(self, stores: Stores) -> None:
         # The emulator makes an index at once; Spanner lists one that it is filling, and refuses to read it.
-        async def promise(_stores: Stores) -> None:
-            channels = SpannerChannels(self.database.instance.address)
-            database = SpannerDatabaseClient(self.database.path, channels, self.dialect)
-            sql = partition_sql(self.dialect, "millrace_partitions")
-            found = {}
-            for state in ("READ_WRITE", "WRITE_ONLY"):
-                statement = Statement(sql.exist.replace("READ_WRITE", state), {"p1": strings(["millrace_partitions"])})
-                found[state] = {str(name) for (name,) in await database.query(statement)}
-            await channels.close()
-            assert found["READ_WRITE"] == {"millrace_partitions", sql.index}
-            assert found["WRITE_ONLY"] == {"millrace_partitions"}
+        channels = SpannerChannels(self.database.instance.address)
+        database = SpannerDatabaseClient(self.database.path, channels, self.dialect)
+        sql = partition_sql(self.dialect, "millrace_partitions")
+        found = {}
+        for state in ("READ_WRITE", "WRITE_ONLY"):
+            statement = Statement(sql.exist.replace("READ_WRITE", state), {"p1": strings(["millrace_partitions"])})
+            found[state] = {str(name) for (name,) in await database.query(statement)}
+        await channels.close()
+        assert found["READ_WRITE"] == {"millrace_partitions", sql.index}
+        assert found["WRITE_ONLY"] == {"millrace_partitions"}
 
-        self.run(promise)
-
-    def test_what_happened_to_a_partition_has_commit_timestamps(self) -> None:
-        async def promise(stores: Stores) -> None:
-            await stores.one.add_root(START, None)
-            (held,) = await stores.one.claim([ROOT], None)
-            await stores.one.advance([SpannerProgress(held, START)])
-            await stores.one.finish(SpannerProgress(held, START), [child(A)])
-
-        self.run(promise)
+    async def test_what_happened_to_a_partition_has_commit_timestamps(self, stores: Stores) -> None:
+        await stores.one.add_root(START, None)
+        (held,) = await stores.one.claim([ROOT], None)
+        await stores.one.advance([SpannerProgress(held, START)])
+        await stores.one.finish(SpannerProgress(held, START), [child(A)])
         in_order = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
         rows = self.database.query(f"SELECT {in_order} AS ordered FROM millrace_partitions WHERE token = ''")
         assert rows == [{"ordered": True}]
 
-    def test_two_writers_at_once_end_one_after_the_other(self) -> None:
-        async def promise(stores: Stores) -> None:
-            held = await first_partitions(stores.one, A, B)
-            await stores.one.advance([SpannerProgress(held[1], START)], release=True)
-            (other,) = await stores.two.claim([B], None)
+    async def test_two_writers_at_once_end_one_after_the_other(self, stores: Stores) -> None:
+        held = await first_partitions(stores.one, A, B)
+        await stores.one.advance([SpannerProgress(held[1], START)], release=True)
+        (other,) = await stores.two.claim([B], None)
 
-            async def advance(store: TokenPartitionStore, partition: SpannerPartition, seconds: int) -> None:
-                async for attempt in retrying_async(Stop()):  # aborted by the other's transaction: again
-                    with attempt:
-                        await store.advance([SpannerProgress(partition, later(seconds))])
+        async def advance(store: TokenPartitionStore, partition: SpannerPartition, seconds: int) -> None:
+            async for attempt in retrying_async(Stop()):  # aborted by the other's transaction: again
+                with attempt:
+                    await store.advance([SpannerProgress(partition, later(seconds))])
 
-            writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
-            writes += [advance(stores.two, other, n) for n in range(1, 6)]
-            await asyncio.wait_for(asyncio.gather(*writes), 20)
-            found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
-            assert found == {A: later(5), B: later(5)}
-
-        self.run(promise)
+        writes = [advance(stores.one, held[0], n) for n in range(1, 6)]
+        writes += [advance(stores.two, other, n) for n in range(1, 6)]
+        await asyncio.wait_for(asyncio.gather(*writes), 20)
+        found = {p.token: p.watermark for p in (await stores.one.survey()).unfinished}
+        assert found == {A: later(5), B: later(5)}
 
 
 def later(seconds: int) -> Nanoseconds:

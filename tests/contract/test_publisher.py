@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -51,107 +51,74 @@ class PublisherContract:
     def open(self, *, narrow: bool = False, broken: bool = False) -> AbstractAsyncContextManager[Place]:
         raise NotImplementedError
 
-    def run(self, promise: Callable[[Place], Awaitable[None]], *, narrow: bool = False, broken: bool = False) -> None:
-        async def scenario() -> None:
-            async with self.open(narrow=narrow, broken=broken) as place:
-                await promise(place)
+    @pytest.fixture
+    def place(self) -> AbstractAsyncContextManager[Place]:
+        return self.open()
 
-        asyncio.run(scenario())
+    @pytest.fixture
+    def narrow(self) -> AbstractAsyncContextManager[Place]:
+        return self.open(narrow=True)
 
-    def test_what_is_confirmed_is_there_as_it_was(self) -> None:
+    async def test_what_is_confirmed_is_there_as_it_was(self, place: Place) -> None:
         given = [a_change(1), a_change(2, 5, op="DELETE"), a_change(3, name="Zo\xeb \N{SNOWMAN} \"'\\", seats=None)]
+        await (await place.publish(*given))
+        assert place.changes() == Counter((PLANES, change) for change in given)
 
-        async def promise(place: Place) -> None:
-            await (await place.publish(*given))
-            assert place.changes() == Counter((PLANES, change) for change in given)
+    async def test_a_confirmation_is_about_its_own_changes_and_all_of_them(self, place: Place) -> None:
+        batches = [[a_change(100 * n + m) for m in range(n)] for n in range(1, 30)]
+        futures = [(await place.publish(*changes), changes) for changes in batches]
+        for future, changes in futures:
+            await asyncio.wait_for(future, TIMEOUT)
+            assert not Counter((PLANES, change) for change in changes) - place.changes()
+        assert sum(place.changes().values()) == sum(map(len, batches))
 
-        self.run(promise)
+    async def test_no_changes_announce_the_table_and_its_columns(self, place: Place) -> None:
+        for header in (PLANES, WIDER, a_header("empty")):
+            await (await place.publish(header=header))
+        assert {header for header, changes in place.published() if not changes} >= {PLANES, WIDER, a_header("empty")}
+        assert place.changes() == Counter()
 
-    def test_a_confirmation_is_about_its_own_changes_and_all_of_them(self) -> None:
-        async def promise(place: Place) -> None:
-            batches = [[a_change(100 * n + m) for m in range(n)] for n in range(1, 30)]
-            futures = [(await place.publish(*changes), changes) for changes in batches]
-            for future, changes in futures:
-                await asyncio.wait_for(future, TIMEOUT)
-                assert not Counter((PLANES, change) for change in changes) - place.changes()
-            assert sum(place.changes().values()) == sum(map(len, batches))
+    async def test_changes_of_several_tables_and_column_lists_keep_their_headers(self, place: Place) -> None:
+        headers = [PLANES, WIDER, a_header("pilots"), PLANES]
+        given = [(header, a_change(number)) for number, header in enumerate(headers)]
+        await asyncio.gather(*[await place.publish(change, header=header) for header, change in given])
+        assert place.changes() == Counter(given)
 
-        self.run(promise)
+    async def test_the_same_change_twice_is_published_twice(self, place: Place) -> None:
+        await asyncio.gather(await place.publish(a_change(1)), await place.publish(a_change(1)))
+        assert place.changes() == Counter({(PLANES, a_change(1)): 2})
 
-    def test_no_changes_announce_the_table_and_its_columns(self) -> None:
-        async def promise(place: Place) -> None:
-            for header in (PLANES, WIDER, a_header("empty")):
-                await (await place.publish(header=header))
-            assert {header for header, changes in place.published() if not changes} >= {
-                PLANES,
-                WIDER,
-                a_header("empty"),
-            }
-            assert place.changes() == Counter()
+    async def test_changes_are_taken_only_when_there_is_room(self, narrow: Place) -> None:
+        futures: list[asyncio.Future[None]] = []
+        for number in range(20):
+            futures.append(await narrow.publish(a_change(number)))
+            assert sum(not future.done() for future in futures) <= 1
+        await asyncio.wait_for(asyncio.gather(*futures), TIMEOUT)
+        assert len(narrow.changes()) == 20
 
-        self.run(promise)
+    async def test_a_caller_that_waits_no_longer_harms_nobody(self, narrow: Place) -> None:
+        (await narrow.publish(a_change(1))).cancel()
+        await asyncio.wait_for(await narrow.publish(a_change(2)), TIMEOUT)
+        assert (PLANES, a_change(2)) in narrow.changes()
 
-    def test_changes_of_several_tables_and_column_lists_keep_their_headers(self) -> None:
-        async def promise(place: Place) -> None:
-            headers = [PLANES, WIDER, a_header("pilots"), PLANES]
-            given = [(header, a_change(number)) for number, header in enumerate(headers)]
-            await asyncio.gather(*[await place.publish(change, header=header) for header, change in given])
-            assert place.changes() == Counter(given)
+    async def test_closing_publishes_what_was_taken(self, place: Place) -> None:
+        futures = [await place.publish(a_change(number)) for number in range(50)]
+        await asyncio.wait_for(place.publisher.close(), TIMEOUT)
+        assert all(future.done() and future.exception() is None for future in futures)
+        assert place.changes() == Counter((PLANES, a_change(number)) for number in range(50))
 
-        self.run(promise)
+    async def test_nothing_is_taken_after_the_end(self, place: Place) -> None:
+        await place.publisher.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await place.publish(a_change(1))
+        assert place.published() == []
 
-    def test_the_same_change_twice_is_published_twice(self) -> None:
-        async def promise(place: Place) -> None:
-            await asyncio.gather(await place.publish(a_change(1)), await place.publish(a_change(1)))
-            assert place.changes() == Counter({(PLANES, a_change(1)): 2})
-
-        self.run(promise)
-
-    def test_changes_are_taken_only_when_there_is_room(self) -> None:
-        async def promise(place: Place) -> None:
-            futures: list[asyncio.Future[None]] = []
-            for number in range(20):
-                futures.append(await place.publish(a_change(number)))
-                assert sum(not future.done() for future in futures) <= 1
-            await asyncio.wait_for(asyncio.gather(*futures), TIMEOUT)
-            assert len(place.changes()) == 20
-
-        self.run(promise, narrow=True)
-
-    def test_a_caller_that_waits_no_longer_harms_nobody(self) -> None:
-        async def promise(place: Place) -> None:
-            (await place.publish(a_change(1))).cancel()
-            await asyncio.wait_for(await place.publish(a_change(2)), TIMEOUT)
-            assert (PLANES, a_change(2)) in place.changes()
-
-        self.run(promise, narrow=True)
-
-    def test_closing_publishes_what_was_taken(self) -> None:
-        async def promise(place: Place) -> None:
-            futures = [await place.publish(a_change(number)) for number in range(50)]
-            await asyncio.wait_for(place.publisher.close(), TIMEOUT)
-            assert all(future.done() and future.exception() is None for future in futures)
-            assert place.changes() == Counter((PLANES, a_change(number)) for number in range(50))
-
-        self.run(promise)
-
-    def test_nothing_is_taken_after_the_end(self) -> None:
-        async def promise(place: Place) -> None:
-            await place.publisher.close()
-            with pytest.raises(RuntimeError, match="closed"):
-                await place.publish(a_change(1))
-            assert place.published() == []
-
-        self.run(promise)
-
-    def test_where_nothing_can_be_published_until_someone_acts_the_caller_learns_it_every_time(self) -> None:
-        async def promise(place: Place) -> None:
+    async def test_where_nothing_can_be_published_until_someone_acts_the_caller_learns_it_every_time(self) -> None:
+        async with self.open(broken=True) as place:
             for number in range(3):
                 with pytest.raises(MisconfiguredError):
                     await asyncio.wait_for(await place.publish(a_change(number)), TIMEOUT)
             assert place.published() == []
-
-        self.run(promise, broken=True)
 
 
 class TestFakePublisher(PublisherContract):
