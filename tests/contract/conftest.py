@@ -63,7 +63,7 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(params=["in memory", "SQLite", "PostgreSQL"])
-def letter_store(request: pytest.FixtureRequest) -> Iterator[DeadLetterStore]:
+def store(request: pytest.FixtureRequest) -> Iterator[DeadLetterStore]:
     """Give each test every store of letters, one after the other: what holds of one holds of all."""
     match request.param:
         case "SQLite":

@@ -8,16 +8,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import delete, text
 
-from services.dead_letter.adapters.store.database import open_database
+from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.schema import letters, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
-from services.dead_letter.core.dead_letters import Arrival, DeadLetterId
+from services.dead_letter.core.dead_letters import Arrival, DeadLetterId, ReplayId, State, StoredDeadLetter
+from services.dead_letter.core.selection import Selection
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from tests.fakes.dead_letter_store import FakeDeadLetterStore
 
 FAILED: Final = parse_timestamp("2026-11-21T12:00:00.123456789Z")
 NOW: Final = parse_timestamp("2026-11-21T12:00:05Z")
@@ -68,6 +71,55 @@ def failing_again(letter: DeadLetter, *, seconds: float, **fields: Any) -> DeadL
 def identity(letter: DeadLetter) -> DeadLetterId:
     """Return the id that a store knows it by."""
     return DeadLetterId(letter.identity)
+
+
+def the(letter: DeadLetterId, store: DeadLetterStore) -> StoredDeadLetter:
+    """Return a letter that is there."""
+    stored = store.get(letter)
+    assert stored is not None
+    return stored
+
+
+def kept(store: DeadLetterStore, letter: DeadLetter, message_id: str = "m1") -> StoredDeadLetter:
+    """Keep a letter that arrives at `NOW`; return it as it is there."""
+    store.keep([an_arrival(letter, message_id)], NOW)
+    return the(identity(letter), store)
+
+
+def put(store: DeadLetterStore, letter: DeadLetter, state: State) -> None:
+    """Bring a letter that is kept, and open, into a state."""
+    one = identity(letter)
+    if state is State.REPLAYED:
+        assert store.claim([one], ReplayId("r"), NOW, LEASE) == [one]
+        assert store.sent([one], ReplayId("r"), "ann", NOW) == [one]
+    elif state is not State.OPEN:
+        assert store.set_state([one], state, only_from=frozenset(State), who="ann", now=NOW, why="") == [one]
+
+
+class BothStores:
+    """The store in a file and the fake, both empty: what happens, happens to both."""
+
+    def __init__(self, database: DeadLetterDatabase) -> None:
+        with database.writing() as connection:
+            connection.execute(delete(letters))
+        self.all: tuple[DeadLetterStore, DeadLetterStore] = (SqlDeadLetterStore(database), FakeDeadLetterStore())
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of both; they say the same, if only the same refusal."""
+        said = []
+        for store in self.all:
+            try:
+                said.append(getattr(store, method)(*arguments, **named))
+            except ValueError as error:
+                said.append(str(error))
+        assert said[0] == said[1], (method, arguments, named)
+        return said[0]
+
+    def in_replay_order(self, selection: Selection) -> list[StoredDeadLetter]:
+        """Return letters, which are the same in both."""
+        kept, in_fake = (list(store.in_replay_order(selection)) for store in self.all)
+        assert kept == in_fake
+        return kept
 
 
 @contextmanager

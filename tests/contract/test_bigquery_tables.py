@@ -22,6 +22,9 @@ from tests.contract.table_places import COLOUR, EVERY_TYPE, HISTORY, PLANES, RAN
 from tests.integration.stand_in import PROJECT, StandIn
 
 
+OF_ANOTHER_SOURCE = table_definition(structs.replace(a_header(), source="spanner:another"))
+
+
 class TestBigQueryTables:
     @pytest.fixture
     def place(self, stand_in: StandIn, rest: str) -> Place:
@@ -136,29 +139,14 @@ class TestBigQueryTables:
         stand_in.run(str(raised.value).partition("give it one: ")[2])
 
         assert place.tables.ensure(PLANES) == PLANES
-        other = table_definition(structs.replace(a_header(), source="spanner:another"))
         with pytest.raises(TableTroubleError, match="holds another source table"):
-            place.others.ensure(other)
+            place.others.ensure(OF_ANOTHER_SOURCE)
 
-    def test_a_table_that_was_dropped_and_made_again_says_so_to_whoever_comes_later(
-        self, place: Place, stand_in: StandIn
+    def test_a_table_that_was_dropped_and_made_again_is_told_loudly_and_says_so_to_whoever_comes_later(
+        self, place: Place
     ) -> None:
-        def labels() -> Any:
-            return stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
-
         place.tables.ensure(PLANES)
-        assert "millrace_needs_resync" not in labels()
-        place.drop("planes")
-        place.tables.forget("planes")
-        place.tables.ensure(PLANES)
-        assert labels()["millrace_needs_resync"] == "table_made_anew"
-
-        place.others.ensure(COLOUR)
-        assert labels()["millrace_needs_resync"] == "table_made_anew"
-        assert "millrace_mirror_of" in labels()
-
-    def test_a_table_that_was_dropped_and_made_again_is_told_loudly(self, place: Place) -> None:
-        place.tables.ensure(PLANES)
+        assert place.needs_resync("planes") == ""
         place.drop("planes")
         place.tables.forget("planes")
         with capture_logs() as logs:
@@ -166,9 +154,13 @@ class TestBigQueryTables:
             place.tables.forget("planes")
             place.tables.ensure(PLANES)
 
-        assert [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"] == [
-            ("error", "planes")
-        ]
+        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"]
+        assert told == [("error", "planes")]
+        assert place.needs_resync("planes") == "table_made_anew"
+        place.others.ensure(COLOUR)
+        assert place.needs_resync("planes") == "table_made_anew"
+        with pytest.raises(TableTroubleError, match="holds another source table"):
+            place.others.ensure(OF_ANOTHER_SOURCE)
 
     @pytest.mark.parametrize("whole_dataset", [False, True])
     def test_of_a_refused_table_the_dataset_is_asked(

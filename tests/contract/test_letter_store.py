@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.dead_letter.core.dead_letters import COLLECTOR, Action, DeadLetterId, ReplayId, State
+from services.dead_letter.core.dead_letters import COLLECTOR, Action, DeadLetterId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore, Kept
@@ -14,261 +14,232 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from tests.contract.letter_stores import (
     FAILED,
-    LEASE,
     NOW,
     SECOND,
     a_letter,
     an_arrival,
     failing_again,
     identity,
+    kept,
     later,
+    put,
+    the,
 )
 
-REPLAY = ReplayId("replay-1")
-ANY_STATE = frozenset(State)
+
+def test_a_letter_is_kept_as_it_came(store: DeadLetterStore) -> None:
+    letter = a_letter(data=bytes(range(256)), attributes={"b": "ü", "a": "\x00\U0001f600"})
+    assert store.keep([an_arrival(letter)], NOW) == Kept(new=1, again=0, seen=0)
+    stored = the(identity(letter), store)
+    assert stored.letter == letter
+    assert (stored.state, stored.attempts, stored.replays) == (State.OPEN, 1, 0)
+    assert (stored.first_failed_at, stored.last_failed_at, stored.arrived_at) == (FAILED, FAILED, NOW)
+    assert stored.group == group_of(letter.reason, letter.table, letter.detail)
+    assert (stored.edit_of, stored.edited_as, stored.claimed_by, stored.claimed_until) == (None, None, None, None)
 
 
-class TestLetterStore:
-    """The promises of keeping."""
+@pytest.mark.parametrize("text", ["\x00", "\x01", "a\x00\x01\x02\x01\x01b", "é\x00", "'; DROP TABLE letters --", ""])
+def test_any_text_is_kept(store: DeadLetterStore, text: str) -> None:
+    letter = a_letter(table=text, key=text, detail=text, ordering_key=text, failed_in=text, attributes={text: text})
+    assert kept(store, letter, message_id=text).letter == letter
+    assert store.count(Selection(tables=frozenset({text}), keys=frozenset({text}))) == 1
 
-    @pytest.fixture
-    def store(self, letter_store: DeadLetterStore) -> DeadLetterStore:
-        return letter_store
 
-    def test_a_letter_is_kept_as_it_came(self, store: DeadLetterStore) -> None:
-        letter = a_letter(data=bytes(range(256)), attributes={"b": "ü", "a": "\x00\U0001f600"})
-        assert store.keep([an_arrival(letter)], NOW) == Kept(new=1, again=0, seen=0)
-        stored = store.get(identity(letter))
-        assert stored is not None
-        assert stored.letter == letter
-        assert (stored.state, stored.attempts, stored.replays) == (State.OPEN, 1, 0)
-        assert (stored.first_failed_at, stored.last_failed_at, stored.arrived_at) == (FAILED, FAILED, NOW)
-        assert stored.group == group_of(letter.reason, letter.table, letter.detail)
-        assert (stored.edit_of, stored.edited_as, stored.claimed_by, stored.claimed_until) == (None, None, None, None)
+def test_a_letter_of_ten_megabytes_is_kept(store: DeadLetterStore) -> None:
+    letter = a_letter(data=bytes(10_000_000))
+    assert kept(store, letter).letter == letter
 
-    @pytest.mark.parametrize(
-        "text", ["\x00", "\x01", "a\x00\x01\x02\x01\x01b", "é\x00", "'; DROP TABLE letters --", ""]
-    )
-    def test_any_text_is_kept(self, store: DeadLetterStore, text: str) -> None:
-        letter = a_letter(table=text, key=text, detail=text, ordering_key=text, failed_in=text, attributes={text: text})
-        store.keep([an_arrival(letter, message_id=text)], NOW)
-        stored = store.get(identity(letter))
-        assert stored is not None
-        assert stored.letter == letter
-        assert store.count(Selection(tables=frozenset({text}), keys=frozenset({text}))) == 1
 
-    def test_a_letter_of_ten_megabytes_is_kept(self, store: DeadLetterStore) -> None:
-        letter = a_letter(data=bytes(10_000_000))
-        store.keep([an_arrival(letter)], NOW)
-        stored = store.get(identity(letter))
-        assert stored is not None
-        assert stored.letter.data == letter.data
+def test_what_could_not_be_kept_of_a_letter_is_said(store: DeadLetterStore) -> None:
+    letter = a_letter(data=b'{"id":"1"}', payload_bytes=12_000_000_000, reason=Reason.TOO_LARGE)
+    assert kept(store, letter).without_payload
+    (line,) = store.find(Selection(), limit=9).letters
+    assert (line.size, line.payload_bytes, line.without_payload) == (10, 12_000_000_000, True)
 
-    def test_what_could_not_be_kept_of_a_letter_is_said(self, store: DeadLetterStore) -> None:
-        letter = a_letter(data=b'{"id":"1"}', payload_bytes=12_000_000_000, reason=Reason.TOO_LARGE)
-        store.keep([an_arrival(letter)], NOW)
-        stored = store.get(identity(letter))
-        assert stored is not None
-        assert stored.without_payload
-        (line,) = store.find(Selection(), limit=9).letters
-        assert (line.size, line.payload_bytes, line.without_payload) == (10, 12_000_000_000, True)
 
-    @pytest.mark.parametrize("failed_at", [-(10**20), 10**20])
-    def test_a_time_that_no_clock_shows_is_the_nearest_that_can_be_kept(
-        self, store: DeadLetterStore, failed_at: int
-    ) -> None:
-        letter = a_letter()
-        letter = replace(letter, failed_at=Nanoseconds(failed_at))
-        store.keep([an_arrival(letter)], NOW)
-        stored = store.get(identity(letter))
-        assert stored is not None
-        assert abs(stored.last_failed_at) >= (1 << 63) - 1
-        assert store.count(Selection(failed_from=Nanoseconds(-(10**21)), failed_until=Nanoseconds(10**21))) in (0, 1)
+@pytest.mark.parametrize("failed_at", [-(10**20), 10**20])
+def test_a_time_that_no_clock_shows_is_the_nearest_that_can_be_kept(store: DeadLetterStore, failed_at: int) -> None:
+    stored = kept(store, replace(a_letter(), failed_at=Nanoseconds(failed_at)))
+    assert abs(stored.last_failed_at) >= (1 << 63) - 1
+    assert store.count(Selection(failed_from=Nanoseconds(-(10**21)), failed_until=Nanoseconds(10**21))) in (0, 1)
 
-    def test_a_message_that_is_delivered_again_changes_nothing(self, store: DeadLetterStore) -> None:
-        store.keep([an_arrival()], NOW)
-        before = store.get(identity(a_letter()))
-        again = an_arrival(failing_again(a_letter(), seconds=60, detail="another"))
-        assert store.keep([again], later(60)) == Kept(new=0, again=0, seen=1)
-        assert store.get(identity(a_letter())) == before
-        assert len(store.trail(identity(a_letter()))) == 1
 
-    def test_the_id_of_a_message_belongs_to_the_letter_that_it_brought(self, store: DeadLetterStore) -> None:
-        """The emulator counts messages anew when it starts anew: a letter must not be lost by that."""
-        store.keep([an_arrival(a_letter(1), "7")], NOW)
-        assert store.keep([an_arrival(a_letter(2), "7")], NOW) == Kept(new=1, again=0, seen=0)
-        assert store.count(Selection()) == 2
+def test_a_message_that_is_delivered_again_changes_nothing(store: DeadLetterStore) -> None:
+    before = kept(store, a_letter())
+    again = an_arrival(failing_again(a_letter(), seconds=60, detail="another"))
+    assert store.keep([again], later(60)) == Kept(new=0, again=0, seen=1)
+    assert store.get(identity(a_letter())) == before
+    assert len(store.trail(identity(a_letter()))) == 1
 
-    def test_the_same_letter_in_another_message_is_one_more_attempt(self, store: DeadLetterStore) -> None:
-        store.keep([an_arrival(message_id="m1")], NOW)
-        again = failing_again(a_letter(), seconds=60, reason=Reason.REFUSED_BY_BIGQUERY, detail="d", failed_in="there")
-        again = replace(again, attributes={"replay_of": "x"}, ordering_key="elsewhere")
-        assert store.keep([an_arrival(again, "m2")], later(61)) == Kept(new=0, again=1, seen=0)
-        stored = store.get(identity(again))
-        assert stored is not None
-        assert stored.attempts == 2
-        assert (stored.first_failed_at, stored.last_failed_at) == (FAILED, FAILED + 60 * SECOND)
-        assert stored.arrived_at == NOW
-        newest = replace(a_letter(), reason=again.reason, detail="d", failed_in="there", failed_at=again.failed_at)
-        assert stored.letter == newest  # bytes, attributes and ordering key stay those of its first arrival
-        assert stored.group == group_of(Reason.REFUSED_BY_BIGQUERY, "planes", "d")
 
-    def test_an_older_failure_that_comes_late_does_not_hide_the_newest(self, store: DeadLetterStore) -> None:
-        newest = failing_again(a_letter(), seconds=60, detail="newest")
-        store.keep([an_arrival(newest, "m2")], NOW)
-        store.keep([an_arrival(a_letter(detail="older"), "m1")], NOW)
-        stored = store.get(identity(newest))
-        assert stored is not None
-        assert stored.letter.detail == "newest"
-        assert (stored.first_failed_at, stored.last_failed_at, stored.attempts) == (FAILED, FAILED + 60 * SECOND, 2)
+def test_the_id_of_a_message_belongs_to_the_letter_that_it_brought(store: DeadLetterStore) -> None:
+    """The emulator counts messages anew when it starts anew: a letter must not be lost by that."""
+    store.keep([an_arrival(a_letter(1), "7")], NOW)
+    assert store.keep([an_arrival(a_letter(2), "7")], NOW) == Kept(new=1, again=0, seen=0)
+    assert store.count(Selection()) == 2
 
-    def test_the_same_letter_several_times_at_once(self, store: DeadLetterStore) -> None:
-        arrivals = [an_arrival(message_id=message_id) for message_id in ("m1", "m2", "m1", "m3")]
-        assert store.keep(arrivals, NOW) == Kept(new=1, again=2, seen=1)
-        stored = store.get(identity(a_letter()))
-        assert stored is not None
-        assert stored.attempts == 3
-        assert store.count(Selection()) == 1
 
-    def test_of_several_at_once_the_first_gives_the_bytes_and_attributes(self, store: DeadLetterStore) -> None:
-        first = a_letter(attributes={"n": "1"})
-        second = replace(first, attributes={"n": "2"})
-        store.keep([an_arrival(first, "m1"), an_arrival(second, "m2")], NOW)
-        stored = store.get(identity(first))
-        assert stored is not None
-        assert stored.letter.attributes == {"n": "1"}
+def test_the_same_letter_in_another_message_is_one_more_attempt(store: DeadLetterStore) -> None:
+    store.keep([an_arrival(message_id="m1")], NOW)
+    again = failing_again(a_letter(), seconds=60, reason=Reason.REFUSED_BY_BIGQUERY, detail="d", failed_in="there")
+    again = replace(again, attributes={"replay_of": "x"}, ordering_key="elsewhere")
+    assert store.keep([an_arrival(again, "m2")], later(61)) == Kept(new=0, again=1, seen=0)
+    stored = the(identity(again), store)
+    assert stored.attempts == 2
+    assert (stored.first_failed_at, stored.last_failed_at) == (FAILED, FAILED + 60 * SECOND)
+    assert stored.arrived_at == NOW
+    newest = replace(a_letter(), reason=again.reason, detail="d", failed_in="there", failed_at=again.failed_at)
+    assert stored.letter == newest  # bytes, attributes and ordering key stay those of its first arrival
+    assert stored.group == group_of(Reason.REFUSED_BY_BIGQUERY, "planes", "d")
 
-    def test_nothing_to_keep(self, store: DeadLetterStore) -> None:
-        assert store.keep([], NOW) == Kept(new=0, again=0, seen=0)
-        assert store.count(Selection()) == 0
 
-    def test_many_at_once(self, store: DeadLetterStore) -> None:
-        arrivals = [an_arrival(a_letter(key), f"m{key}") for key in range(1203)]
-        assert store.keep(arrivals, NOW) == Kept(new=1203, again=0, seen=0)
-        assert store.keep(arrivals, NOW) == Kept(new=0, again=0, seen=1203)
-        assert store.count(Selection()) == 1203
+def test_an_older_failure_that_comes_late_does_not_hide_the_newest(store: DeadLetterStore) -> None:
+    newest = failing_again(a_letter(), seconds=60, detail="newest")
+    store.keep([an_arrival(newest, "m2")], NOW)
+    store.keep([an_arrival(a_letter(detail="older"), "m1")], NOW)
+    stored = the(identity(newest), store)
+    assert stored.letter.detail == "newest"
+    assert (stored.first_failed_at, stored.last_failed_at, stored.attempts) == (FAILED, FAILED + 60 * SECOND, 2)
 
-    def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(self, store: DeadLetterStore) -> None:
-        def keep(collector: int) -> Kept:
-            rows = range(40) if collector % 2 else range(39, -1, -1)
-            found = [store.keep([an_arrival(a_letter(row), f"{collector}")], NOW) for row in rows]
-            some = [an_arrival(a_letter(row), f"{collector}.") for row in rows]
-            found.append(store.keep(some, NOW))
-            return Kept(new=sum(one.new for one in found), again=sum(one.again for one in found), seen=0)
 
-        with ThreadPoolExecutor(4) as threads:
-            kept = list(threads.map(keep, range(4)))
-        assert sum(one.new for one in kept) == 40
-        assert sum(one.again for one in kept) == 7 * 40
-        letters = list(store.in_replay_order(Selection()))
-        assert [letter.attempts for letter in letters] == [8] * 40
-        assert {len(store.trail(letter.id)) for letter in letters} == {8}
+def test_the_same_letter_several_times_at_once_has_the_attributes_of_the_first(store: DeadLetterStore) -> None:
+    arrivals = [an_arrival(a_letter(attributes={"n": name}), name) for name in ("m1", "m2", "m1", "m3")]
+    assert store.keep(arrivals, NOW) == Kept(new=1, again=2, seen=1)
+    stored = the(identity(a_letter()), store)
+    assert (stored.attempts, stored.letter.attributes) == (3, {"n": "m1"})
+    assert store.count(Selection()) == 1
 
-    @pytest.mark.parametrize("state", [State.REPLAYED, State.SUPERSEDED])
-    def test_a_letter_that_fails_again_is_open_again(self, store: DeadLetterStore, state: State) -> None:
-        letter = self.one_in(state, store)
-        store.keep([an_arrival(failing_again(a_letter(), seconds=90), "m2")], later(90))
-        stored = store.get(letter)
-        assert stored is not None
-        assert stored.state is State.OPEN
-        assert store.trail(letter)[-1].action is Action.FAILED_AGAIN
 
-    def test_a_discarded_letter_that_fails_again_stays_discarded(self, store: DeadLetterStore) -> None:
-        letter = self.one_in(State.DISCARDED, store)
-        assert store.keep([an_arrival(failing_again(a_letter(), seconds=90), "m2")], later(90)).again == 1
-        stored = store.get(letter)
-        assert stored is not None
-        assert (stored.state, stored.attempts) == (State.DISCARDED, 2)
-        assert store.trail(letter)[-1].action is Action.FAILED_AGAIN
+def test_many_at_once(store: DeadLetterStore) -> None:
+    arrivals = [an_arrival(a_letter(key), f"m{key}") for key in range(1203)]
+    assert store.keep(arrivals, NOW) == Kept(new=1203, again=0, seen=0)
+    assert store.keep(arrivals, NOW) == Kept(new=0, again=0, seen=1203)
+    assert store.count(Selection()) == 1203
 
-    def test_the_trail_of_arrivals(self, store: DeadLetterStore) -> None:
-        letter = identity(a_letter())
-        store.keep([an_arrival(message_id="m1")], NOW)
-        store.keep([an_arrival(failing_again(a_letter(), seconds=9, reason=Reason.TOO_LARGE), "m2")], later(9))
-        first, second = store.trail(letter)
-        assert (first.letter, first.at, first.who, first.action) == (letter, NOW, COLLECTOR, Action.ARRIVED)
-        assert first.more == {"message_id": "m1", "reason": "value_does_not_fit"}
-        assert (second.at, second.action, second.result) == (later(9), Action.FAILED_AGAIN, "open")
-        assert second.more == {"message_id": "m2", "reason": "too_large"}
-        assert store.trail(DeadLetterId("unknown")) == []
 
-    def test_a_letter_is_found_by_how_its_id_begins(self, store: DeadLetterStore) -> None:
-        one, two = a_letter(1, identity="abcdefgh1111"), a_letter(2, identity="abcdefgh2222")
-        store.keep([an_arrival(one), an_arrival(two)], NOW)
-        for asked, found in (
-            ("abcdefgh1111", one),
-            ("abcdefgh1", one),
-            ("abcdefgh2", two),
-            ("abcdefgh", None),  # two begin so
-            ("abcdefg", None),
-            ("abcdefgh3", None),
-            ("", None),
-            ("abcdefgh%", None),
-            ("abcdefgh_111", None),
-        ):
-            stored = store.get(DeadLetterId(asked))
-            assert (None if stored is None else stored.letter) == found, asked
+def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(store: DeadLetterStore) -> None:
+    def keep(collector: int) -> Kept:
+        rows = range(40) if collector % 2 else range(39, -1, -1)
+        found = [store.keep([an_arrival(a_letter(row), f"{collector}")], NOW) for row in rows]
+        some = [an_arrival(a_letter(row), f"{collector}.") for row in rows]
+        found.append(store.keep(some, NOW))
+        return Kept(new=sum(one.new for one in found), again=sum(one.again for one in found), seen=0)
 
-    def test_an_id_is_itself_though_others_begin_with_it(self, store: DeadLetterStore) -> None:
-        store.keep([an_arrival(a_letter(1, identity="abcdefgh")), an_arrival(a_letter(2, identity="abcdefghi"))], NOW)
-        stored = store.get(DeadLetterId("abcdefgh"))
-        assert stored is not None
-        assert stored.letter.key == "[1]"
-        assert store.get(DeadLetterId("abc")) is None
+    with ThreadPoolExecutor(4) as threads:
+        kept = list(threads.map(keep, range(4)))
+    assert sum(one.new for one in kept) == 40
+    assert sum(one.again for one in kept) == 7 * 40
+    letters = list(store.in_replay_order(Selection()))
+    assert [letter.attempts for letter in letters] == [8] * 40
+    assert {len(store.trail(letter.id)) for letter in letters} == {8}
 
-    def test_notes(self, store: DeadLetterStore) -> None:
-        store.keep([an_arrival(a_letter(1)), an_arrival(a_letter(2))], NOW)
-        one, two = identity(a_letter(1)), identity(a_letter(2))
-        before = store.get(one)
-        store.note([one, two, one, DeadLetterId("unknown")], Action.VALUES_SHOWN, "eve", later(1), "in a browser")
-        for letter in (one, two):
-            arrived, shown = store.trail(letter)
-            assert arrived.action is Action.ARRIVED
-            assert (shown.action, shown.who, shown.at) == (Action.VALUES_SHOWN, "eve", later(1))
-            assert (shown.result, shown.more) == ("in a browser", {})
-        assert store.get(one) == before
 
-    def test_old_letters_are_forgotten_unless_they_are_open(self, store: DeadLetterStore) -> None:
-        for key, state in enumerate(State):
-            self.one_in(state, store, a_letter(key))
-        assert store.forget(before=later(1000), limit=100) == 3
-        assert [line.state for line in store.find(Selection(), limit=9).letters] == [State.OPEN]
-        assert store.forget(before=later(1000), limit=100) == 0
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (State.REPLAYED, State.OPEN),
+        (State.SUPERSEDED, State.OPEN),
+        (State.DISCARDED, State.DISCARDED),
+    ],
+)
+def test_a_letter_that_fails_again_is_open_again_unless_it_was_discarded(
+    store: DeadLetterStore, before: State, after: State
+) -> None:
+    letter = one_in(before, store)
+    assert store.keep([an_arrival(failing_again(a_letter(), seconds=90), "m2")], later(90)).again == 1
+    stored = the(letter, store)
+    assert (stored.state, stored.attempts) == (after, 2)
+    assert store.trail(letter)[-1].action is Action.FAILED_AGAIN
 
-    def test_a_letter_is_forgotten_with_all_of_it_and_may_come_anew(self, store: DeadLetterStore) -> None:
-        letter = self.one_in(State.DISCARDED, store)
-        assert store.forget(before=later(1000), limit=1) == 1
-        assert store.get(letter) is None
-        assert store.trail(letter) == []
-        assert store.stats().payload_bytes == 0
-        assert store.keep([an_arrival()], later(1001)) == Kept(new=1, again=0, seen=0)
-        stored = store.get(letter)
-        assert stored is not None
-        assert (stored.state, stored.attempts) == (State.OPEN, 1)
 
-    def test_a_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(self, store: DeadLetterStore) -> None:
-        failed = self.one_in(State.DISCARDED, store, a_letter(1, seconds=500))
-        shown = self.one_in(State.DISCARDED, store, a_letter(2))
-        store.note([shown], Action.VALUES_SHOWN, "eve", later(600))
-        assert store.forget(before=later(400), limit=9) == 0
-        assert store.forget(before=later(501), limit=9) == 1
-        assert store.get(failed) is None
-        assert store.forget(before=later(600), limit=9) == 0
-        assert store.forget(before=later(601), limit=9) == 1
+def test_the_trail_of_arrivals(store: DeadLetterStore) -> None:
+    letter = identity(a_letter())
+    store.keep([an_arrival(message_id="m1")], NOW)
+    store.keep([an_arrival(failing_again(a_letter(), seconds=9, reason=Reason.TOO_LARGE), "m2")], later(9))
+    first, second = store.trail(letter)
+    assert (first.letter, first.at, first.who, first.action) == (letter, NOW, COLLECTOR, Action.ARRIVED)
+    assert first.more == {"message_id": "m1", "reason": "value_does_not_fit"}
+    assert (second.at, second.action, second.result) == (later(9), Action.FAILED_AGAIN, "open")
+    assert second.more == {"message_id": "m2", "reason": "too_large"}
+    assert store.trail(DeadLetterId("unknown")) == []
 
-    def test_no_more_are_forgotten_at_once_than_asked_for(self, store: DeadLetterStore) -> None:
-        for key in range(5):
-            self.one_in(State.DISCARDED, store, a_letter(key))
-        assert [store.forget(before=later(1000), limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
-    def one_in(self, state: State, store: DeadLetterStore, letter: DeadLetter | None = None) -> DeadLetterId:
-        """Keep a letter that arrived at `NOW`, and bring it into a state."""
-        letter = letter or a_letter()
-        one = identity(letter)
-        store.keep([an_arrival(letter)], NOW)
-        if state is State.REPLAYED:
-            assert store.claim([one], REPLAY, later(1), LEASE) == [one]
-            assert store.sent([one], REPLAY, "ann", later(2)) == [one]
-        elif state is not State.OPEN:
-            assert store.set_state([one], state, only_from=ANY_STATE, who="ann", now=later(1), why="so") == [one]
-        return one
+def test_a_letter_is_found_by_how_its_id_begins(store: DeadLetterStore) -> None:
+    one, two = a_letter(1, identity="abcdefgh1111"), a_letter(2, identity="abcdefgh2222")
+    store.keep([an_arrival(one), an_arrival(two)], NOW)
+    for asked, found in (
+        ("abcdefgh1111", one),
+        ("abcdefgh1", one),
+        ("abcdefgh2", two),
+        ("abcdefgh", None),  # two begin so
+        ("abcdefg", None),
+        ("abcdefgh3", None),
+        ("", None),
+        ("abcdefgh%", None),
+        ("abcdefgh_111", None),
+    ):
+        stored = store.get(DeadLetterId(asked))
+        assert (None if stored is None else stored.letter) == found, asked
+
+
+def test_an_id_is_itself_though_others_begin_with_it(store: DeadLetterStore) -> None:
+    store.keep([an_arrival(a_letter(1, identity="abcdefgh")), an_arrival(a_letter(2, identity="abcdefghi"))], NOW)
+    stored = the(DeadLetterId("abcdefgh"), store)
+    assert stored.letter.key == "[1]"
+    assert store.get(DeadLetterId("abc")) is None
+
+
+def test_notes(store: DeadLetterStore) -> None:
+    store.keep([an_arrival(a_letter(1)), an_arrival(a_letter(2))], NOW)
+    one, two = identity(a_letter(1)), identity(a_letter(2))
+    before = store.get(one)
+    store.note([one, two, one, DeadLetterId("unknown")], Action.VALUES_SHOWN, "eve", later(1), "in a browser")
+    for letter in (one, two):
+        arrived, shown = store.trail(letter)
+        assert arrived.action is Action.ARRIVED
+        assert (shown.action, shown.who, shown.at) == (Action.VALUES_SHOWN, "eve", later(1))
+        assert (shown.result, shown.more) == ("in a browser", {})
+    assert store.get(one) == before
+
+
+def test_old_letters_are_forgotten_unless_they_are_open(store: DeadLetterStore) -> None:
+    for key, state in enumerate(State):
+        one_in(state, store, a_letter(key))
+    assert store.forget(before=later(1000), limit=100) == 3
+    assert [line.state for line in store.find(Selection(), limit=9).letters] == [State.OPEN]
+    assert store.forget(before=later(1000), limit=100) == 0
+
+
+def test_a_letter_is_forgotten_with_all_of_it_and_may_come_anew(store: DeadLetterStore) -> None:
+    letter = one_in(State.DISCARDED, store)
+    assert store.forget(before=later(1000), limit=1) == 1
+    assert store.get(letter) is None
+    assert store.trail(letter) == []
+    assert store.stats().payload_bytes == 0
+    assert store.keep([an_arrival()], later(1001)) == Kept(new=1, again=0, seen=0)
+    stored = the(letter, store)
+    assert (stored.state, stored.attempts) == (State.OPEN, 1)
+
+
+def test_a_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:
+    failed = one_in(State.DISCARDED, store, a_letter(1, seconds=500))
+    shown = one_in(State.DISCARDED, store, a_letter(2))
+    store.note([shown], Action.VALUES_SHOWN, "eve", later(600))
+    assert store.forget(before=later(400), limit=9) == 0
+    assert store.forget(before=later(501), limit=9) == 1
+    assert store.get(failed) is None
+    assert store.forget(before=later(600), limit=9) == 0
+    assert store.forget(before=later(601), limit=9) == 1
+
+
+def test_no_more_are_forgotten_at_once_than_asked_for(store: DeadLetterStore) -> None:
+    for key in range(5):
+        one_in(State.DISCARDED, store, a_letter(key))
+    assert [store.forget(before=later(1000), limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def one_in(state: State, store: DeadLetterStore, letter: DeadLetter | None = None) -> DeadLetterId:
+    """Keep a letter that arrived at `NOW`, and bring it into a state."""
+    stored = kept(store, letter or a_letter())
+    put(store, stored.letter, state)
+    return stored.id

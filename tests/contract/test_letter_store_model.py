@@ -15,14 +15,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import delete
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
-from services.dead_letter.adapters.store.schema import letters as letters_table
-from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
@@ -31,13 +27,13 @@ from tests.contract.letter_stores import (
     FAILED,
     NOW,
     SECOND,
+    BothStores,
     a_letter,
     a_message_letter,
     an_arrival,
     an_edit,
     failing_again,
 )
-from tests.fakes.dead_letter_store import FakeDeadLetterStore
 
 LETTERS = [a_letter(1, 1), a_letter(1, 2), a_letter(2, 1, table="pilots"), a_message_letter()]
 REPLAYS = [ReplayId(name) for name in ("r1", "r2")]
@@ -78,23 +74,10 @@ class Stores(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        with self.database.writing() as connection:
-            connection.execute(delete(letters_table))
-        self.kept: DeadLetterStore = SqlDeadLetterStore(self.database)
-        self.model: DeadLetterStore = FakeDeadLetterStore()
+        self.stores = BothStores(self.database)
+        self.both = self.stores.call
         self.now = NOW
         self.known = [DeadLetterId(letter.identity) for letter in LETTERS] + [DeadLetterId("unknown")]
-
-    def both(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of both; they say the same, if only the same refusal."""
-        said = []
-        for store in (self.kept, self.model):
-            try:
-                said.append(getattr(store, method)(*arguments, **named))
-            except ValueError as error:
-                said.append(str(error))
-        assert said[0] == said[1]
-        return said[0]
 
     @initialize(first=st.lists(arrivals, max_size=8))
     def some_are_there(self, first: list[Any]) -> None:
@@ -155,14 +138,14 @@ class Stores(RuleBasedStateMachine):
     def somebody_asks(self, selection: Selection) -> None:
         self.both("count", selection)
         self.both("groups", selection, limit=9)
-        assert list(self.kept.in_replay_order(selection)) == list(self.model.in_replay_order(selection))
-        lines = [list(store.find(selection, limit=99).letters) for store in (self.kept, self.model)]
+        self.stores.in_replay_order(selection)
+        lines = [list(store.find(selection, limit=99).letters) for store in self.stores.all]
         assert lines[0] == lines[1]
 
     @invariant()
     def they_hold_the_same(self) -> None:
         self.both("stats")
-        assert list(self.kept.in_replay_order(Selection())) == list(self.model.in_replay_order(Selection()))
+        self.stores.in_replay_order(Selection())
         for letter in self.known:
             self.both("trail", letter)
 

@@ -12,69 +12,69 @@ OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/
 THEIRS = Pipeline(subscription="projects/p/subscriptions/theirs", topic="projects/p/topics/theirs")
 
 
-class TestPipelineOfALetterStore:
-    """The promises."""
+def test_of_a_new_store_nothing_is_known(store: DeadLetterStore) -> None:
+    assert store.pipeline() == Pipeline()
 
-    @pytest.fixture
-    def store(self, letter_store: DeadLetterStore) -> DeadLetterStore:
-        return letter_store
 
-    def test_of_a_new_store_nothing_is_known(self, store: DeadLetterStore) -> None:
-        assert store.pipeline() == Pipeline()
+def test_the_first_that_comes_is_remembered(store: DeadLetterStore) -> None:
+    assert store.join(OURS) == OURS
+    assert store.pipeline() == OURS
 
-    def test_the_first_that_comes_is_remembered(self, store: DeadLetterStore) -> None:
+
+def test_several_collectors_of_one_subscription_may_come(store: DeadLetterStore) -> None:
+    for _collector in range(3):
         assert store.join(OURS) == OURS
-        assert store.pipeline() == OURS
 
-    def test_several_collectors_of_one_subscription_may_come(self, store: DeadLetterStore) -> None:
-        for _collector in range(3):
-            assert store.join(OURS) == OURS
 
-    def test_what_the_first_did_not_say_a_later_one_may(self, store: DeadLetterStore) -> None:
-        assert store.join(Pipeline(subscription=OURS.subscription)) == Pipeline(subscription=OURS.subscription)
-        assert store.join(Pipeline(topic=OURS.topic)) == OURS
-        assert store.join(Pipeline()) == OURS
+def test_what_the_first_did_not_say_a_later_one_may(store: DeadLetterStore) -> None:
+    assert store.join(Pipeline(subscription=OURS.subscription)) == Pipeline(subscription=OURS.subscription)
+    assert store.join(Pipeline(topic=OURS.topic)) == OURS
+    assert store.join(Pipeline()) == OURS
 
-    @pytest.mark.parametrize(
-        ("other", "told"),
-        [
-            (
-                Pipeline(subscription=THEIRS.subscription),
-                "subscriptions/ours, and .* is projects/p/subscriptions/theirs",
-            ),
-            (Pipeline(topic=THEIRS.topic), "topics/ours, and TOPIC is projects/p/topics/theirs"),
-            (Pipeline(subscription=OURS.subscription, topic=THEIRS.topic), "topics/ours, and TOPIC is"),
-        ],
-    )
-    def test_another_is_refused(self, store: DeadLetterStore, other: Pipeline, told: str) -> None:
-        store.join(OURS)
-        with pytest.raises(MisconfiguredError, match=told):
-            store.join(other)
-        assert store.pipeline() == OURS
 
-    def test_of_one_that_is_refused_nothing_is_remembered(self, store: DeadLetterStore) -> None:
-        store.join(Pipeline(topic=OURS.topic))
-        with pytest.raises(MisconfiguredError):
-            store.join(THEIRS)
-        assert store.pipeline() == Pipeline(topic=OURS.topic)
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            Pipeline(subscription=THEIRS.subscription),
+            "subscriptions/ours, and .* is projects/p/subscriptions/theirs",
+        ),
+        (Pipeline(topic=THEIRS.topic), "topics/ours, and TOPIC is projects/p/topics/theirs"),
+        (Pipeline(subscription=OURS.subscription, topic=THEIRS.topic), "topics/ours, and TOPIC is"),
+    ],
+)
+def test_another_is_refused(store: DeadLetterStore, other: Pipeline, told: str) -> None:
+    store.join(OURS)
+    with pytest.raises(MisconfiguredError, match=told):
+        store.join(other)
+    assert store.pipeline() == OURS
 
-    def test_of_several_that_come_at_once_one_is_the_first(self, store: DeadLetterStore) -> None:
-        def join(mine: Pipeline) -> Pipeline | None:
-            try:
-                return store.join(mine)
-            except MisconfiguredError:
-                return None
 
-        with ThreadPoolExecutor(6) as threads:
-            joined = list(threads.map(join, [OURS, THEIRS] * 3))
-        known = store.pipeline()
-        assert known in (OURS, THEIRS)
-        assert joined == [one if one == known else None for one in [OURS, THEIRS] * 3]
+def test_of_one_that_is_refused_nothing_is_remembered(store: DeadLetterStore) -> None:
+    store.join(Pipeline(topic=OURS.topic))
+    with pytest.raises(MisconfiguredError):
+        store.join(THEIRS)
+    assert store.pipeline() == Pipeline(topic=OURS.topic)
 
-    def test_it_is_changed_on_purpose_part_by_part(self, store: DeadLetterStore) -> None:
-        store.join(OURS)
-        half = Pipeline(subscription=OURS.subscription, topic=THEIRS.topic)
-        assert store.change_pipeline(Pipeline(topic=THEIRS.topic)) == half
-        assert store.join(half) == half
-        assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription)) == THEIRS
-        assert store.pipeline() == THEIRS
+
+def test_of_several_that_come_at_once_one_is_the_first(store: DeadLetterStore) -> None:
+    def join(mine: Pipeline) -> Pipeline | None:
+        try:
+            return store.join(mine)
+        except MisconfiguredError:
+            return None
+
+    with ThreadPoolExecutor(6) as threads:
+        joined = list(threads.map(join, [OURS, THEIRS] * 3))
+    known = store.pipeline()
+    assert known in (OURS, THEIRS)
+    assert joined == [one if one == known else None for one in [OURS, THEIRS] * 3]
+
+
+def test_it_is_changed_on_purpose_part_by_part(store: DeadLetterStore) -> None:
+    store.join(OURS)
+    half = Pipeline(subscription=OURS.subscription, topic=THEIRS.topic)
+    assert store.change_pipeline(Pipeline(topic=THEIRS.topic)) == half
+    assert store.join(half) == half
+    assert store.change_pipeline(Pipeline(subscription=THEIRS.subscription)) == THEIRS
+    assert store.pipeline() == THEIRS

@@ -37,10 +37,6 @@ def opened(
 class VersionsContract:
     """The promises. A subclass gives the address of a database that is empty."""
 
-    @pytest.fixture
-    def address(self, request: pytest.FixtureRequest) -> str:
-        raise NotImplementedError
-
     def test_an_empty_database_is_made_ready(self, address: str) -> None:
         with opened(address) as database:
             SqlDeadLetterStore(database).keep([an_arrival()], NOW)

@@ -7,20 +7,14 @@ here two letters, two replays and a clock that moves little are enough for each 
 import random
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
-
-from sqlalchemy import delete
+from typing import Final
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
-from services.dead_letter.adapters.store.schema import letters as letters_table
-from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
-from tests.contract.letter_stores import NOW, SECOND, a_letter, an_arrival, an_edit, failing_again
-from tests.fakes.dead_letter_store import FakeDeadLetterStore
+from tests.contract.letter_stores import NOW, SECOND, BothStores, a_letter, an_arrival, an_edit, failing_again
 
 WALKS: Final = 24
 STEPS: Final = 60
@@ -34,24 +28,12 @@ class Walk:
     """Both stores, and what happens to both."""
 
     def __init__(self, database: DeadLetterDatabase, seed: int) -> None:
-        with database.writing() as connection:
-            connection.execute(delete(letters_table))
-        self.stores: tuple[DeadLetterStore, DeadLetterStore] = (SqlDeadLetterStore(database), FakeDeadLetterStore())
+        self.stores = BothStores(database)
+        self.both = self.stores.call
         self.chance = random.Random(seed)
         self.now = NOW
         self.letters = [a_letter(1), a_letter(2, table="pilots")]
         self.messages = 0
-
-    def both(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of both; they say the same, if only the same refusal."""
-        said = []
-        for store in self.stores:
-            try:
-                said.append(getattr(store, method)(*arguments, **named))
-            except ValueError as error:
-                said.append(str(error))
-        assert said[0] == said[1], (method, arguments, named)
-        return said[0]
 
     def step(self) -> None:
         """Let something happen."""
@@ -104,8 +86,7 @@ class Walk:
 
     def look(self) -> None:
         """See that both hold the same."""
-        everything = [list(store.in_replay_order(Selection())) for store in self.stores]
-        assert everything[0] == everything[1]
+        self.stores.in_replay_order(Selection())
         for letter in self.letters:
             self.both("trail", DeadLetterId(letter.identity))
 
