@@ -21,7 +21,6 @@ from tests.builders import PLANE_COLUMNS, a_header
 from tests.contract.table_places import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
 from tests.integration.stand_in import PROJECT, StandIn
 
-
 OF_ANOTHER_SOURCE = table_definition(structs.replace(a_header(), source="spanner:another"))
 
 
