@@ -12,9 +12,11 @@ from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
 from services.dead_letter.commands.app import WRONG, run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import CommandTools
-from services.dead_letter.core.dead_letters import Action, Arrival, DeadLetterId, State
+from services.dead_letter.core.dead_letters import Action, Arrival, DeadLetterId, State, StoredDeadLetter
 from services.dead_letter.core.pipeline import Pipeline
+from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
+from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.commands import DoctorCommand
@@ -64,6 +66,18 @@ class World:
     def keep_again(self, letters: Sequence[DeadLetter]) -> None:
         """Let letters fail again."""
         self.keep(*letters)
+
+    def stored(self, letter: str) -> StoredDeadLetter:
+        """Return a letter that is there, by its id."""
+        stored = self.store.get(DeadLetterId(letter))
+        assert stored is not None
+        return stored
+
+    def apply(self, letter: DeadLetter, sequence: int) -> None:
+        """Let the mirror have this sequence of a letter's row."""
+        row = content_of(letter).row
+        assert row is not None
+        self.mirrors.applied[row] = str(four_sections(sequence))
 
     def replay(self, effects: Effects | None = None, **options: Any) -> Outcome:
         """Run one replay of what is open."""

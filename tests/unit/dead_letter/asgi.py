@@ -13,11 +13,9 @@ from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.tools import WebTools
-from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
-from tests.builders import a_change, a_header
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.letters import HOUR, a_letter, junk
+from tests.unit.dead_letter.letters import JUNK, ONE, TWO
 from tests.worlds.replaying import World
 
 TOKEN = "a-token-that-is-long-enough"  # noqa: S105  the test's own
@@ -133,9 +131,6 @@ async def _call(app: Any, scope: dict[str, Any], body: bytes) -> Answered:
     return Answered(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
-TWO = a_letter(a_change(2, sequence=20), header=a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR)  # fmt: skip # noqa: E501
-JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)
 WRITES = ("discard", "restore", f"letters/{ONE.identity}/edit", "replays")
 READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats", "export")
 EVERYTHING = {"letters": {"everything": True}}

@@ -68,3 +68,10 @@ def stored(letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
         "arrived_at": letter.failed_at,
     }
     return StoredDeadLetter(letter=letter, **(fields | more))
+
+
+ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))
+TWO = a_letter(
+    a_change(2, sequence=20), a_header("pilots"), reason=Reason.SCHEMA_CONFLICT, failed_at=ONE.failed_at - HOUR
+)
+JUNK = junk(failed_at=ONE.failed_at - 3 * HOUR)

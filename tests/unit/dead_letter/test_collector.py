@@ -1,6 +1,6 @@
 """The collector: a letter is in the subscription or in the store at every moment, wherever the process dies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -21,22 +21,14 @@ from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
+from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
 from tests.fakes.effects import CrashError, Effects
 from tests.fakes.inbox import FakeInbox, FakeSubscription
+from tests.fakes.replaying import WaitedClock
+from tests.unit.dead_letter.letters import a_letter
 
 NOON: Final = Nanoseconds(1_760_000_000_000_000_000)
-DAY: Final = 86_400_000_000_000
-
-
-class FixedClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.time = NOON
-
-    def now(self) -> Nanoseconds:
-        return self.time
 
 
 class WatchedStore(FakeDeadLetterStore):
@@ -46,16 +38,19 @@ class WatchedStore(FakeDeadLetterStore):
         super().__init__()
         self.effects = Effects()
         self.away = 0
+        self.when_away: Callable[[], None] = lambda: None
         self.unheard = 0
         self.bad: str | None = None
-        """The message id that makes it fail in a way that nobody knows."""
+        """The message id that it refuses with ``error``."""
+        self.error: Exception = ZeroDivisionError("nobody has seen such a letter")
 
     def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
         if self.away:
             self.away -= 1
+            self.when_away()
             raise TransientError("the database is away")
         if any(arrival.message_id == self.bad for arrival in arrivals):
-            raise ZeroDivisionError("nobody has seen such a letter")
+            raise self.error
         self.effects.note(f"keep {len(arrivals)}")
         kept = super().keep(arrivals, now)
         if self.unheard:
@@ -70,16 +65,15 @@ class World:
     def __init__(self) -> None:
         self.subscription = FakeSubscription()
         self.store = WatchedStore()
-        self.clock = FixedClock()
+        self.clock = WaitedClock(NOON)
         self.health = Health()
         self.registry = CollectorRegistry()
         self.metrics = CollectorMetrics(self.registry, self.clock)
         self.inbox: FakeInbox | None = None
-        self.ready: list[bool] = []
 
-    def live(self, effects: Effects | None = None, away: int = 0, at_once: int = 3) -> None:
+    def live(self, effects: Effects | None = None, away: int = 0, at_once: int = 3, stop: Stop | None = None) -> None:
         """Run the collector until nothing is left, or it dies."""
-        stop = Stop()
+        stop = stop or Stop()
         self.store.effects = effects or Effects()
         self.inbox = FakeInbox(self.subscription, stop, self.store.effects, at_once)
         self.inbox.away = away
@@ -92,29 +86,18 @@ class World:
         return {line.id: line.attempts for line in found}
 
 
-def a_letter(number: int) -> DeadLetter:
-    return DeadLetter(
-        data=b"%d" % number,
-        attributes={"table": "planes"},
-        ordering_key="planes/3",
-        reason=Reason.VALUE_DOES_NOT_FIT,
-        detail="column seats of type INT64: not a whole number",
-        failed_at=NOON,
-        failed_in="cdc_consumer",
-        table="planes",
-        key=f"[{number}]",
-        sequence="1/0/0/0",
-    )
+def numbered(number: int) -> DeadLetter:
+    return a_letter(a_change(number), failed_at=NOON)
 
 
 def publish(world: World, *numbers: int) -> None:
     for number in numbers:
-        letter = a_letter(number)
+        letter = numbered(number)
         world.subscription.publish(letter.data, to_attributes(letter))
 
 
 def names(*numbers: int) -> set[str]:
-    return {a_letter(number).identity for number in numbers}
+    return {numbered(number).identity for number in numbers}
 
 
 def test_what_comes_is_kept_and_then_acknowledged() -> None:
@@ -126,15 +109,6 @@ def test_what_comes_is_kept_and_then_acknowledged() -> None:
     assert world.letters().keys() == names(1, 2, 3, 4)
     assert world.subscription.messages == {}
     assert world.store.effects.done == ["pull", "keep 3", "ack 3", "pull", "keep 1", "ack 1", "pull"]
-
-
-def test_the_same_letter_under_another_message_is_one_more_attempt() -> None:
-    world = World()
-    publish(world, 1, 2, 1, 1)
-
-    world.live()
-
-    assert world.letters() == {a_letter(1).identity: 3, a_letter(2).identity: 1}
 
 
 def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempts() -> None:
@@ -155,7 +129,7 @@ def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempt
             }
             assert kept | left == names(1, 2, 3, 4), "in the one or in the other, at every moment"
         world.live()
-        assert world.letters() == {a_letter(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)
+        assert world.letters() == {numbered(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)
         assert world.subscription.messages == {}
         crash += 1
     assert crash > 6
@@ -183,7 +157,7 @@ def test_any_series_of_lives_keeps_every_letter(
     publish(world, *waiting)
     world.live(at_once=at_once)
 
-    assert world.letters() == {a_letter(number).identity: numbers.count(number) for number in set(numbers)}
+    assert world.letters() == {numbered(number).identity: numbers.count(number) for number in set(numbers)}
     assert world.subscription.messages == {}
 
 
@@ -193,13 +167,13 @@ def test_nothing_is_acknowledged_while_the_store_is_away_and_the_service_says_so
     world.store.away = 2
     seen: list[bool] = []
 
-    class Watching(FixedClock):
+    class Watching(WaitedClock):
         def now(self) -> Nanoseconds:
             seen.append(world.health.ready)
             assert world.letters() or world.subscription.messages
             return NOON
 
-    world.clock = Watching()
+    world.clock = Watching(NOON)
     world.live()
 
     assert False in seen[1:], "not ready while it was away"
@@ -214,16 +188,6 @@ def test_pubsub_away_is_waited_for() -> None:
     world.live(away=2)
 
     assert world.letters().keys() == names(1)
-
-
-def test_a_commit_that_nobody_heard_of_counts_once() -> None:
-    world = World()
-    publish(world, 1, 2)
-    world.store.unheard = 1
-
-    world.live()
-
-    assert world.letters() == dict.fromkeys(names(1, 2), 1)
 
 
 def test_a_flood_is_held_a_few_at_a_time() -> None:
@@ -250,17 +214,11 @@ def test_a_letter_that_no_store_can_take_holds_up_no_other() -> None:
 
 
 def test_a_stop_while_the_store_is_away_is_no_failure() -> None:
-    world = World()
+    world, stop = World(), Stop()
     publish(world, 1)
-    stop = Stop()
+    world.store.away, world.store.when_away = 1, stop.request
 
-    class Away(FakeDeadLetterStore):
-        def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-            stop.request()
-            raise TransientError("the database is away")
-
-    inbox = FakeInbox(world.subscription, stop)
-    Collector(inbox, Away(), world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
+    world.live(stop=stop)
 
     assert list(world.subscription.messages) == ["m1"]
 
@@ -268,15 +226,11 @@ def test_a_stop_while_the_store_is_away_is_no_failure() -> None:
 def test_a_store_of_another_version_ends_the_process() -> None:
     world = World()
     publish(world, 1)
+    world.store.bad, world.store.error = "m1", MisconfiguredError("made-up", "of another version")
 
-    class Other(FakeDeadLetterStore):
-        def keep(self, arrivals: Sequence[Arrival], now: Nanoseconds) -> Kept:
-            raise MisconfiguredError("made-up", "of another version")
-
-    stop = Stop()
-    inbox = FakeInbox(world.subscription, stop)
     with pytest.raises(MisconfiguredError):
-        Collector(inbox, Other(), world.metrics, world.health, world.clock, timedelta(days=90)).run(stop)
+        world.live()
+
     assert list(world.subscription.messages) == ["m1"]
 
 
@@ -284,16 +238,16 @@ def test_settled_letters_are_forgotten_when_they_are_old_and_open_ones_never() -
     world = World()
     publish(world, 1, 2, 3)
     world.live()
-    settled = [DeadLetterId(a_letter(number).identity) for number in (1, 2)]
+    settled = [DeadLetterId(numbered(number).identity) for number in (1, 2)]
     world.store.set_state(
         settled, State.DISCARDED, only_from=frozenset({State.OPEN}), who="somebody", now=NOON, why="a test"
     )
 
-    world.clock.time = Nanoseconds(NOON + 89 * DAY)
+    world.clock.move(timedelta(days=89))
     world.live()
     assert world.letters().keys() == names(1, 2, 3)
 
-    world.clock.time = Nanoseconds(NOON + 91 * DAY)
+    world.clock.move(timedelta(days=2))
     world.live()
     assert world.letters().keys() == names(3)
 
@@ -313,7 +267,7 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
     publish(world, 1, 1, 2)
     world.subscription.publish(b"junk", {})
     world.live()
-    world.clock.time = Nanoseconds(NOON + 60_000_000_000)
+    world.clock.move(timedelta(seconds=60))
     world.live()
 
     assert metric(world, "millrace_dead_letter_received_total", reason="value_does_not_fit") == 3
@@ -322,7 +276,7 @@ def test_the_metrics_say_what_came_and_what_is_there() -> None:
     assert metric(world, "millrace_dead_letter_kept_total", what="again") == 1
     assert metric(world, "millrace_dead_letter_open", reason="value_does_not_fit") == 2
     assert metric(world, "millrace_dead_letter_stored", state="open") == 3
-    world.clock.time = Nanoseconds(NOON + 90_000_000_000)
+    world.clock.move(timedelta(seconds=30))
     ages = {
         reason: metric(world, "millrace_dead_letter_oldest_open_age_seconds", reason=reason.value) for reason in Reason
     }

@@ -93,10 +93,11 @@ def test_where_nothing_comes_back_it_waits_once_for_each_cause() -> None:
     assert waited == pytest.approx(2 * TIME_TO_COME_BACK.total_seconds())
 
 
-def test_few_letters_wait_for_nothing() -> None:
+@pytest.mark.parametrize(("there", "limit"), [(SAMPLE, None), (100, SAMPLE)], ids=["few letters", "a limit"])
+def test_what_is_no_more_than_the_sample_is_not_waited_for(there: int, limit: int | None) -> None:
     world = failing_world(lambda _one: True)
-    world.keep(*letters("planes", SAMPLE))
-    assert world.replay(rate=None).sent == SAMPLE
+    world.keep(*letters("planes", there))
+    assert world.replay(rate=None, limit=limit).sent == SAMPLE
     assert world.clock.now() == NOW
 
 
@@ -145,10 +146,3 @@ def test_a_stop_while_the_sample_is_waited_for_ends_it_at_once() -> None:
     world.publisher.then = lambda _letters: world.clock.request()
     outcome = world.replay(rate=None)
     assert (outcome.stopped, outcome.sent, outcome.left_open) == (True, SAMPLE, 80)
-
-
-def test_a_limit_within_the_sample_is_not_waited_for() -> None:
-    world = failing_world(lambda _one: False)
-    world.keep(*letters("planes", 100))
-    assert world.replay(rate=None, limit=SAMPLE).sent == SAMPLE
-    assert world.clock.now() == NOW

@@ -16,7 +16,6 @@ import pytest
 
 from services.__main__ import SERVICES as SERVICES_LAUNCHED
 from services.dead_letter.core.attention import Launcher, command, needs_attention
-from services.dead_letter.core.dead_letters import DeadLetterId
 from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.core.statuses import Silence, WatchedService
@@ -30,8 +29,8 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
 from tests.builders import a_change
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.asgi import JUNK, ONE, TOKEN, TOKENS, TWO, Answered, Api, with_letters
-from tests.unit.dead_letter.letters import NOW, a_letter, at, junk
+from tests.unit.dead_letter.asgi import TOKEN, TOKENS, Answered, Api, with_letters
+from tests.unit.dead_letter.letters import JUNK, NOW, ONE, TWO, a_letter, at, junk
 from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, SERVICES, TRAFFIC, Visit, statuses, text_of, watching
 
 LETTER = f"/dead-letters/{ONE.identity}"
@@ -62,9 +61,7 @@ def group_of(api: Api, letter: DeadLetter) -> str:
 
 
 def state_of(api: Api, letter: DeadLetter) -> str:
-    stored = api.world.store.get(DeadLetterId(letter.identity))
-    assert stored is not None
-    return stored.state.value
+    return api.world.stored(letter.identity).state.value
 
 
 def test_the_pipeline_begins_with_what_needs_attention_and_the_command_for_it(api: Api) -> None:
@@ -340,18 +337,9 @@ def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, 
     assert f"Edited copy of {ONE.identity[:8]}" in text_of(saved)
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ("{", "the row is not a JSON object"),
-        ('{"name": "Ada", "seats": 3}', "nothing is changed"),
-        ('{"name": "Ada", "seats": 3, "id": "9"}', "is in the primary key"),
-        ('{"nme": "Ada"}', "has no column nme"),
-    ],
-)
-def test_an_edit_that_cannot_be_is_refused_with_the_reason(api: Api, ada: Visit, row: str, told: str) -> None:
-    page = ada.submit(f"{LETTER}/edit", row=row)
-    assert (page.status, told in text_of(page)) == (409, True)
+def test_an_edit_that_cannot_be_is_refused_with_the_reason(ada: Visit) -> None:
+    page = ada.submit(f"{LETTER}/edit", row='{"name": "Ada", "seats": 3, "id": "9"}')
+    assert (page.status, "is in the primary key" in text_of(page)) == (409, True)
 
 
 def test_dead_letters_are_discarded_for_a_reason_and_restored(api: Api, ada: Visit) -> None:

@@ -17,11 +17,6 @@ OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/
 STAGING = "projects/p/topics/staging"
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
-
-
 def test_the_first_replay_says_which_topic_it_is(shell: Shell) -> None:
     shell.world.keep(a_letter())
     assert shell.run("replay", "--all", "--execute") == 0
@@ -51,9 +46,7 @@ def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_fix(sh
     assert len(shell.world.publisher.published) == 1
 
 
-def test_a_replay_over_http_to_another_topic_sends_nothing_too() -> None:
-    api = Api()
-    api.world.keep(a_letter(a_change(1)))
+def test_a_replay_over_http_to_another_topic_sends_nothing_too(api: Api) -> None:
     api.world.store.join(OURS)
 
     answered = api.post("replays", {"letters": {"everything": True}, "execute": True})

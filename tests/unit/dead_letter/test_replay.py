@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from services.dead_letter.app.replay.replay import LEASE, Outcome
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.plan import PlannedReplay, Verdict
-from services.dead_letter.core.rows import content_of
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
@@ -68,9 +67,7 @@ def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: Wo
     old, same = a_letter(a_change(1, sequence=3)), a_letter(a_change(2, sequence=3))
     world.keep(old, same)
     for letter, applied in ((old, 4), (same, 3)):
-        row = content_of(letter).row
-        assert row is not None
-        world.mirrors.applied[row] = str(four_sections(applied))
+        world.apply(letter, applied)
 
     assert world.replay(execute=False).verdicts == {Verdict.SUPERSEDED: 1, Verdict.SEND: 1}
     assert world.states() == {State.OPEN: 2}
@@ -102,8 +99,7 @@ def test_a_letter_that_fails_every_time_waits_for_a_person(world: World) -> None
     for _ in range(3):
         assert world.replay().sent == 1
         world.keep(letter)
-    stored = world.store.get(identity)
-    assert stored is not None
+    stored = world.stored(identity)
     assert (stored.attempts, stored.replays, stored.state) == (4, 3, State.OPEN)
 
     assert world.replay().verdicts == {Verdict.WAITS: 1}
@@ -118,8 +114,7 @@ def test_one_that_fails_before_it_is_said_to_be_replayed_stays_open(world: World
     outcome = world.replay()
 
     assert (outcome.sent, outcome.failed_again, outcome.left_open) == (1, 1, 1)
-    stored = world.store.get(identity)
-    assert stored is not None
+    stored = world.stored(identity)
     assert (stored.state, stored.attempts, stored.replays, stored.claimed_by) == (State.OPEN, 2, 1, None)
 
 
@@ -198,10 +193,8 @@ def test_killed_anywhere_and_run_again_every_letter_is_sent_and_none_is_lost(
     world.keep(*letters)
     superseded = {letter.identity for (key, _), letter in zip(sent, letters, strict=True) if key in newer}
     for letter in letters:
-        row = content_of(letter).row
-        assert row is not None
         if letter.identity in superseded:
-            world.mirrors.applied[row] = str(four_sections(99))
+            world.apply(letter, 99)
     wanted = {letter.identity for letter in letters} - superseded
     try:
         world.replay(Effects(crash_before=step), rate=rate)
@@ -231,10 +224,9 @@ def test_what_a_replay_held_that_is_dead_for_certain_is_sent_at_once(world: Worl
     (identity,) = world.keep(a_letter())
     with pytest.raises(CrashError):
         world.replay(Effects(crash_before=1))
-    held = world.store.get(identity)
-    assert held is not None
-    assert held.claimed_by is not None
-    world.store.dead.add(held.claimed_by)
+    holder = world.stored(identity).claimed_by
+    assert holder is not None
+    world.store.dead.add(holder)
 
     assert world.replay(execute=False).verdicts == {Verdict.CLAIMED: 1}, "a dry run changes nothing"
     assert world.replay().sent == 1

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-import pytest
-
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.commands.app import NOT_DONE, WRONG
 from services.dead_letter.core.statuses import WatchedService
@@ -27,11 +25,6 @@ class Impatient(ServicePoller):
             return super().services()
         finally:
             self._given_up.set()
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
 
 
 def watch(shell: Shell, pages: FakeStatusPages, **services: str) -> int:

@@ -8,21 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.dead_letter.app.metrics import ApiMetrics
-from services.dead_letter.core.dead_letters import DeadLetterId, State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import ASSERTION, Callers
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
-from tests.builders import a_change, a_header
-from tests.unit.dead_letter.asgi import EVERYTHING, JUNK, ONE, READS, TOKEN, TOKENS, TWO, WRITES, Api, with_letters
-from tests.unit.dead_letter.letters import a_letter, at
-
-
-@pytest.fixture
-def api() -> Api:
-    return with_letters(Api())
+from tests.builders import a_change
+from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api, with_letters
+from tests.unit.dead_letter.letters import JUNK, ONE, TWO, a_letter, at
 
 
 def ids(api: Api, **filters: Any) -> set[str]:
@@ -94,9 +89,8 @@ def test_values_are_shown_to_nobody_without_a_name_and_nothing_is_written_then(c
 
 def test_digits_come_through_as_they_are_in_the_letter_and_in_an_edit(api: Api) -> None:
     exact = '{"price":0.12345678901234567890,"id_of":12345678901234567890123}'
-    letter = a_letter(a_change(9), header=a_header())
-    batch = decode_batch(letter.data)
-    data = letter.data.replace(bytes(batch.rows[0]), exact.encode())
+    letter = a_letter(a_change(9))
+    data = letter.data.replace(bytes(decode_batch(letter.data).rows[0]), exact.encode())
     (identity,) = api.world.keep(a_letter(a_change(9), data=data))
     assert exact.encode() in api.get(f"letters/{identity}", values="true").body.replace(b" ", b"")
 
@@ -136,9 +130,8 @@ def test_a_request_changes_no_more_than_its_limit_and_says_that_there_is_more(ap
 
 def test_an_edit_takes_the_letters_place(api: Api) -> None:
     answered = api.post(f"letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
-    copy = api.world.store.get(DeadLetterId(answered.json["id"]))
+    copy = api.world.stored(answered.json["id"])
 
-    assert copy is not None
     assert copy.edit_of == ONE.identity == answered.json["edit_of"]
     assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Ada", "seats": 4}
     assert api.actions(ONE.identity)[1:] == [("edited", "ada")]
@@ -146,18 +139,9 @@ def test_an_edit_takes_the_letters_place(api: Api) -> None:
     assert (again.status, copy.id in again.message) == (409, True)
 
 
-@pytest.mark.parametrize(
-    ("letter", "body", "told"),
-    [
-        (ONE, {"set": {"seets": 4}}, "no column seets"),
-        (ONE, {"set": {"id": 4}}, "primary key"),
-        (ONE, {"row": {"name": "Ada", "seats": 3}}, "nothing is changed"),
-        (JUNK, {"set": {"name": "x"}}, "cannot be read"),
-    ],
-)
-def test_what_cannot_be_edited_so_says_what_can_be_done(api: Api, letter: DeadLetter, body: Any, told: str) -> None:
-    answered = api.post(f"letters/{letter.identity}/edit", body | {"why": "x"})
-    assert (answered.status, told in answered.message) == (409, True), answered.message
+def test_what_cannot_be_edited_so_says_what_can_be_done(api: Api) -> None:
+    answered = api.post(f"letters/{ONE.identity}/edit", {"set": {"id": 4}, "why": "x"})
+    assert (answered.status, "primary key" in answered.message) == (409, True), answered.message
 
 
 def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: Api) -> None:

@@ -19,13 +19,8 @@ from services.dead_letter.web.tools import EXPORTS_AT_ONCE
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
-from tests.unit.dead_letter.asgi import JUNK, ONE, TWO, Api, with_letters
-from tests.unit.dead_letter.letters import NOW, a_letter
-
-
-@pytest.fixture
-def api() -> Api:
-    return with_letters(Api())
+from tests.unit.dead_letter.asgi import Api, with_letters
+from tests.unit.dead_letter.letters import JUNK, NOW, ONE, TWO, a_letter
 
 
 def lines(api: Api, **query: Any) -> list[Any]:

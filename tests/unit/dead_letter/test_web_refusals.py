@@ -9,12 +9,8 @@ from services.dead_letter.core.dead_letters import State
 from services.dead_letter.web.callers import UNNAMED, Callers, read_tokens
 from services.dead_letter.web.gate import LARGEST_BODY
 from shared.contracts.errors import MisconfiguredError, TransientError
-from tests.unit.dead_letter.asgi import EVERYTHING, ONE, READS, TOKEN, TOKENS, WRITES, Api, with_letters
-
-
-@pytest.fixture
-def api() -> Api:
-    return with_letters(Api())
+from tests.unit.dead_letter.asgi import EVERYTHING, READS, TOKEN, TOKENS, WRITES, Api
+from tests.unit.dead_letter.letters import ONE
 
 
 @pytest.mark.parametrize(
