@@ -122,11 +122,7 @@ def test_a_type_has_a_usual_encoding(kind: str, encoding: str) -> None:
             3,
             "column C: the name C is taken by column c",
         ),
-        (
-            '[tables.t.columns.c]\ncell = "f:q"\ntimestamp = "c"',
-            3,
-            "column c: the name c is taken by column c",
-        ),
+        ('[tables.t.columns.c]\ncell = "f:q"\ntimestamp = "c"', 3, "column c: the name c is taken by column c"),
         (
             '[tables.t.columns.c]\nfamily = "f"\n[tables.t.columns.d]\nfamily = "f"',
             3,

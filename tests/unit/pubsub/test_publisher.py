@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,7 +26,7 @@ from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOpt
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.pubsub_channel import FakeAsyncChannel, SlowChannel
-from tests.fakes.virtual_time import run_in_virtual_time
+from tests.fakes.virtual_time import in_virtual_time, run_in_virtual_time
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -35,23 +34,26 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 class World:
     """A publisher on a Pub/Sub in memory."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, channel: Any = None, **options: Any) -> None:
         self.stop = Stop()
-        self.channel = FakeAsyncChannel()
+        self.channel: Any = channel or FakeAsyncChannel()
         self.letters = FakeAsyncChannel()
         letters: Any = self.letters  # duck-typed: a stub is all that is asked of a channel
-        channel: Any = self.channel
         monotonic = options.get("monotonic", time.monotonic)
         keeper = AsyncDeadLetterPublisher(letters, "projects/p/topics/dead", self.stop, monotonic=monotonic)
         hooks = {name: options.pop(name) for name in ("clock", "monotonic", "confirmed", "took") if name in options}
         self.publisher = BatchPublisher(
-            channel,
+            self.channel,
             "projects/p/topics/t",
             keeper,
             self.stop,
             PublisherOptions(failed_in="a test", **options),
             PublisherHooks(**hooks),
         )
+
+    async def publish(self, key: str, *identities: int) -> "asyncio.Future[None]":
+        """Hand over changes of these rows under one ordering key."""
+        return await self.publisher.publish(a_header(), [(key, a_change(identity)) for identity in identities])
 
     def confirmed(self) -> list[tuple[str, str]]:
         """Return ordering key and key of every change that Pub/Sub has, in order."""
@@ -63,53 +65,45 @@ class World:
         ]
 
 
-def in_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 10))
-
-    run.__name__ = test.__name__
-    return run
-
-
 async def turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_before() -> None:
     world = World()
     world.channel.open.clear()
-    async with world.publisher as publisher:
-        future = await publisher.publish(a_header(), [("planes/0", a_change(1)), ("planes/1", a_change(2))])
+    async with world.publisher:
+        future = await world.publisher.publish(a_header(), [("planes/0", a_change(1)), ("planes/1", a_change(2))])
         await turns()
         assert len(world.channel.requests) == 2
         assert not future.done()
         world.channel.open.set()
         await future
-        assert publisher.outstanding_bytes == 0
-        assert (publisher.published_messages, publisher.published_changes) == (2, 2)
+        assert world.publisher.outstanding_bytes == 0
+        assert (world.publisher.published_messages, world.publisher.published_changes) == (2, 2)
 
 
-@in_a_loop
+@in_virtual_time
 async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_change_is() -> None:
     took: list[tuple[str, float]] = []
     world = World(took=lambda table, seconds: took.append((table, seconds)), clock=CommitClock())
     snapshot = replace(a_header("airports"), origin="snapshot")
-    async with world.publisher as publisher:
-        await (await publisher.publish(a_header(), [("planes/0", a_change(1))]))
-        await (await publisher.publish(snapshot, [("airports/0", a_change(1))]))
-        await (await publisher.publish(a_header("airports"), ()))
+    async with world.publisher:
+        await (await world.publish("planes/0", 1))
+        await (await world.publisher.publish(snapshot, [("airports/0", a_change(1))]))
+        await (await world.publisher.publish(a_header("airports"), ()))
 
     assert [table for table, _seconds in took] == ["planes"]
     assert all(seconds >= 0 for _table, seconds in took)
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
     world = World()
-    async with world.publisher as publisher:
-        await (await publisher.publish(a_header(), [("planes/0", a_change(1))]))
+    async with world.publisher:
+        await (await world.publish("planes/0", 1))
     (message,) = world.channel.confirmed[0].messages
 
     assert dict(message.attributes) == {
@@ -123,7 +117,7 @@ async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
     assert message.ordering_key == "planes/0"
 
 
-@in_a_loop
+@in_virtual_time
 async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits() -> None:
     world = World()
     times = [
@@ -133,43 +127,43 @@ async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits
         "2026-01-01T02:00:01.6+02:00",
     ]
     changes = [("k", replace(a_change(number), commit_timestamp=time)) for number, time in enumerate(times)]
-    async with world.publisher as publisher:
-        await (await publisher.publish(a_header(), changes))
+    async with world.publisher:
+        await (await world.publisher.publish(a_header(), changes))
     attributes = world.channel.confirmed[0].messages[0].attributes
 
     assert attributes["first_commit_timestamp"] == times[1]
     assert attributes["last_commit_timestamp"] == times[3]
 
 
-@in_a_loop
+@in_virtual_time
 async def test_an_announcement_is_a_batch_without_changes() -> None:
     world = World()
-    async with world.publisher as publisher:
-        await (await publisher.publish(a_header(), []))
+    async with world.publisher:
+        await (await world.publisher.publish(a_header(), []))
     (message,) = world.channel.confirmed[0].messages
 
     assert len(decode_batch(message.data)) == 0
     assert message.attributes["change_count"] == "0"
 
 
-@in_a_loop
+@in_virtual_time
 async def test_what_failed_transiently_goes_again_before_anything_later_of_its_key() -> None:
     world = World(limits=PackerLimits(changes_per_message=1, messages_per_request=1))
     world.channel.failures = [UNAVAILABLE, UNAVAILABLE]
-    async with world.publisher as publisher:
-        futures = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in range(5)]
+    async with world.publisher:
+        futures = [await world.publish("k", number) for number in range(5)]
         await asyncio.gather(*futures)
 
     assert world.channel.requests[0] == world.channel.requests[1] == world.channel.requests[2]
     assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(5)]
 
 
-@in_a_loop
+@in_virtual_time
 async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_was_asked() -> None:
     world = World(outstanding_bytes=1)
     world.channel.open.clear()
-    async with world.publisher as publisher:
-        tasks = [asyncio.create_task(publisher.publish(a_header(), [("k", a_change(number))])) for number in range(4)]
+    async with world.publisher:
+        tasks = [asyncio.create_task(world.publish("k", number)) for number in range(4)]
         await turns()
         assert [task.done() for task in tasks] == [True, False, False, False]
         world.channel.open.set()
@@ -178,13 +172,13 @@ async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_wa
     assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(4)]
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_key_rests_after_a_request_and_what_comes_meanwhile_is_one_message() -> None:
     world = World(rest=timedelta(hours=1))
-    async with world.publisher as publisher:
-        await (await publisher.publish(a_header(), [("k", a_change(1))]))
-        resting = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in (2, 3)]
-        await (await publisher.publish(a_header(), [("other", a_change(4))]))
+    async with world.publisher:
+        await (await world.publish("k", 1))
+        resting = [await world.publish("k", number) for number in (2, 3)]
+        await (await world.publish("other", 4))
         await turns()
         assert not any(future.done() for future in resting)
     await asyncio.gather(*resting)  # who ends does not rest
@@ -192,12 +186,12 @@ async def test_a_key_rests_after_a_request_and_what_comes_meanwhile_is_one_messa
     assert [len(decode_batch(one.messages[0].data)) for one in world.channel.confirmed] == [1, 1, 2]
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_key_that_has_rested_publishes_by_itself() -> None:
     world = World(rest=timedelta(milliseconds=1))
-    async with world.publisher as publisher:
+    async with world.publisher:
         for number in range(3):
-            await (await publisher.publish(a_header(), [("k", a_change(number))]))
+            await (await world.publish("k", number))
         assert [key for _ordering_key, key in world.confirmed()] == [a_change(number).key for number in range(3)]
 
 
@@ -215,182 +209,166 @@ class Later:
 @pytest.mark.parametrize(
     ("age", "rest"), [(-60.0, 0.05), (0.0, 0.05), (0.4, 0.05), (2.0, 0.2), (5.0, 0.5), (86_400.0, 0.5)]
 )
-def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bounds(age: float, rest: float) -> None:
-    async def scenario() -> None:
-        world = World(clock=Later(age))
-        async with world.publisher as publisher:
-            await (await publisher.publish(a_header(), [("k", a_change(1))]))
-            resting = await publisher.publish(a_header(), [("k", a_change(2))])
-            await asyncio.sleep(0.9 * rest)
-            assert not resting.done()
-            await asyncio.sleep(0.2 * rest)
-            assert resting.done()
-
-    run_in_virtual_time(scenario())
+@in_virtual_time
+async def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bounds(age: float, rest: float) -> None:
+    world = World(clock=Later(age))
+    async with world.publisher:
+        await (await world.publish("k", 1))
+        resting = await world.publish("k", 2)
+        await asyncio.sleep(0.9 * rest)
+        assert not resting.done()
+        await asyncio.sleep(0.2 * rest)
+        assert resting.done()
 
 
-def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room() -> None:
-    async def scenario() -> None:
-        world = World(clock=Later(86_400.0), outstanding_bytes=3 * a_change().size())
-        async with world.publisher as publisher:
-            await (await publisher.publish(a_header(), [("other", a_change(1))]))  # alone: it rests for long
-            waiting = await publisher.publish(a_header(), [("other", a_change(2))])
-            await (await publisher.publish(a_header(), [("k", a_change(3))]))
-            resting = await publisher.publish(a_header(), [("k", a_change(4))])
-            await asyncio.sleep(0.1)
-            assert (waiting.done(), resting.done()) == (False, True)
-
-    run_in_virtual_time(scenario())
+@in_virtual_time
+async def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room() -> None:
+    world = World(clock=Later(86_400.0), outstanding_bytes=3 * a_change().size())
+    async with world.publisher:
+        await (await world.publish("other", 1))  # alone: it rests for long
+        waiting = await world.publish("other", 2)
+        await (await world.publish("k", 3))
+        resting = await world.publish("k", 4)
+        await asyncio.sleep(0.1)
+        assert (waiting.done(), resting.done()) == (False, True)
 
 
-def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
-    async def scenario() -> None:
-        world = World(monotonic=asyncio.get_running_loop().time)
-        async with world.publisher as publisher:
-            world.channel.failures = [UNAVAILABLE] * 1_000
-            future = await publisher.publish(a_header(), [("k", a_change(1))])
-            await asyncio.sleep(NOT_READY_AFTER.total_seconds() - 1)
-            assert publisher.why_not_ready() == ""
-            await asyncio.sleep(2)
-            assert publisher.why_not_ready() == "publishing to projects/p/topics/t has failed for 31 s"
-            world.channel.failures = []
-            await future
-            assert publisher.why_not_ready() == ""
-
-    run_in_virtual_time(scenario())
+@in_virtual_time
+async def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
+    world = World(monotonic=asyncio.get_running_loop().time)
+    async with world.publisher:
+        world.channel.failures = [UNAVAILABLE] * 1_000
+        future = await world.publish("k", 1)
+        await asyncio.sleep(NOT_READY_AFTER.total_seconds() - 1)
+        assert world.publisher.why_not_ready() == ""
+        await asyncio.sleep(2)
+        assert world.publisher.why_not_ready() == "publishing to projects/p/topics/t has failed for 31 s"
+        world.channel.failures = []
+        await future
+        assert world.publisher.why_not_ready() == ""
 
 
-def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fails() -> None:
-    async def scenario() -> None:
-        world = World(monotonic=asyncio.get_running_loop().time)
-        async with world.publisher as publisher:
-            world.letters.failures = [UNAVAILABLE] * 1_000
-            too_large = await publisher.publish(a_header(), [("k", a_change(1, name="x" * 9_100_000))])
-            await asyncio.sleep(NOT_READY_AFTER.total_seconds() + 1)
-            await (await publisher.publish(a_header(), [("k", a_change(2))]))
-            assert publisher.why_not_ready() == "publishing to projects/p/topics/dead has failed for 31 s"
-            world.letters.failures = []
-            await too_large
-            assert publisher.why_not_ready() == ""
-
-    run_in_virtual_time(scenario())
+@in_virtual_time
+async def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fails() -> None:
+    world = World(monotonic=asyncio.get_running_loop().time)
+    async with world.publisher:
+        world.letters.failures = [UNAVAILABLE] * 1_000
+        too_large = await world.publisher.publish(a_header(), [("k", a_change(1, name="x" * 9_100_000))])
+        await asyncio.sleep(NOT_READY_AFTER.total_seconds() + 1)
+        await (await world.publish("k", 2))
+        assert world.publisher.why_not_ready() == "publishing to projects/p/topics/dead has failed for 31 s"
+        world.letters.failures = []
+        await too_large
+        assert world.publisher.why_not_ready() == ""
 
 
-def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_never_sent() -> None:
-    async def scenario() -> None:
-        clock = Later(0.0)
-        world = World(clock=clock)
-        world.channel.failures = [UNAVAILABLE] * 3
-        async with world.publisher as publisher:
-            cut_off = await publisher.publish(a_header(), [("k", a_change(1))])
-            await turns()
-            clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
-            fresh = await publisher.publish(a_header(), [("k", a_change(2))])
-            clock.seconds += 1
-            for waiting in (cut_off, fresh):
-                with pytest.raises(TransientError, match=r"have waited for .* since 2026-.* has to be read again"):
-                    await waiting
-            with pytest.raises(TransientError, match="has to be read again"):
-                await publisher.publish(a_header(), [("other", a_change(3))])
+@in_virtual_time
+async def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_never_sent() -> None:
+    clock = Later(0.0)
+    world = World(clock=clock)
+    world.channel.failures = [UNAVAILABLE] * 3
+    async with world.publisher:
+        cut_off = await world.publish("k", 1)
+        await turns()
+        clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
+        fresh = await world.publish("k", 2)
+        clock.seconds += 1
+        for waiting in (cut_off, fresh):
+            with pytest.raises(TransientError, match=r"have waited for .* since 2026-.* has to be read again"):
+                await waiting
+        with pytest.raises(TransientError, match="has to be read again"):
+            await world.publish("other", 3)
 
-        assert len(world.channel.requests) == 1
-        assert world.channel.confirmed == []
-
-    run_in_virtual_time(scenario())
+    assert len(world.channel.requests) == 1
+    assert world.channel.confirmed == []
 
 
 @pytest.mark.parametrize(("key", "room"), [("k", 1_000_000), ("other", 1)], ids=["behind another", "for room"])
-def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(key: str, room: int) -> None:
-    async def scenario() -> None:
-        clock = Later(0.0)
-        world = World(clock=clock, outstanding_bytes=room)
-        world.channel.open.clear()
-        async with world.publisher as publisher:
-            first = await publisher.publish(a_header(), [("k", a_change(1))])
-            await turns()
-            waiting = asyncio.create_task(publisher.publish(a_header(), [(key, a_change(2))]))
-            await turns()
-            clock.seconds = (
-                MAX_OUTSTANDING_AGE.total_seconds() + 1
-            )  # the machine stood still; the answer had come just before
-            world.channel.open.set()
-            await first
-            with pytest.raises(TransientError, match="has to be read again"):
-                await (await waiting)
+@in_virtual_time
+async def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(key: str, room: int) -> None:
+    clock = Later(0.0)
+    world = World(clock=clock, outstanding_bytes=room)
+    world.channel.open.clear()
+    async with world.publisher:
+        first = await world.publish("k", 1)
+        await turns()
+        waiting = asyncio.create_task(world.publish(key, 2))
+        await turns()
+        clock.seconds = (
+            MAX_OUTSTANDING_AGE.total_seconds() + 1
+        )  # the machine stood still; the answer had come just before
+        world.channel.open.set()
+        await first
+        with pytest.raises(TransientError, match="has to be read again"):
+            await (await waiting)
 
-        assert [found for _ordering_key, found in world.confirmed()] == [a_change(1).key]
-
-    run_in_virtual_time(scenario())
+    assert [found for _ordering_key, found in world.confirmed()] == [a_change(1).key]
 
 
 @pytest.mark.parametrize("passes_first", [0.0, 90.0], ids=["at once", "after a while"])
-def test_what_a_process_hands_over_after_it_stood_still_for_long_is_never_sent(passes_first: float) -> None:
-    async def scenario() -> None:
-        clock = Later(0.0)
-        world = World(clock=clock)
-        async with world.publisher as publisher:
-            for _hour in range(48):
-                await asyncio.sleep(3600)
-                clock.seconds += 3600
-                await (await publisher.publish(a_header(), [("k", a_change(1))]))
-            clock.seconds += MAX_OUTSTANDING_AGE.total_seconds() + 1
-            await asyncio.sleep(passes_first)
-            read_before = await publisher.publish(a_header(), [("k", a_change(2))])
-            with pytest.raises(TransientError, match=r"stood still from 2026-.* has to be read again"):
-                await read_before
+@in_virtual_time
+async def test_what_a_process_hands_over_after_it_stood_still_for_long_is_never_sent(passes_first: float) -> None:
+    clock = Later(0.0)
+    world = World(clock=clock)
+    async with world.publisher:
+        for _hour in range(48):
+            await asyncio.sleep(3600)
+            clock.seconds += 3600
+            await (await world.publish("k", 1))
+        clock.seconds += MAX_OUTSTANDING_AGE.total_seconds() + 1
+        await asyncio.sleep(passes_first)
+        read_before = await world.publish("k", 2)
+        with pytest.raises(TransientError, match=r"stood still from 2026-.* has to be read again"):
+            await read_before
 
-        assert {found for _ordering_key, found in world.confirmed()} == {a_change(1).key}
-
-    run_in_virtual_time(scenario())
+    assert {found for _ordering_key, found in world.confirmed()} == {a_change(1).key}
 
 
-def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back() -> None:
-    async def scenario() -> None:
-        clock = Later(0.0)
-        world = World(clock=clock)
-        world.channel.failures = [UNAVAILABLE] * 3
-        async with world.publisher as publisher:
-            future = await publisher.publish(a_header(), [("k", a_change(1))])
-            await turns()
-            clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
-            await future
-
-    run_in_virtual_time(scenario())
+@in_virtual_time
+async def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back() -> None:
+    clock = Later(0.0)
+    world = World(clock=clock)
+    world.channel.failures = [UNAVAILABLE] * 3
+    async with world.publisher:
+        future = await world.publish("k", 1)
+        await turns()
+        clock.seconds = MAX_OUTSTANDING_AGE.total_seconds()
+        await future
 
 
-@in_a_loop
+@in_virtual_time
 async def test_misconfigured_fails_everything_that_waits_and_everything_later() -> None:
     world = World(outstanding_bytes=1)
     world.channel.open.clear()
     world.channel.failures = [grpc.StatusCode.NOT_FOUND] * 3
-    async with world.publisher as publisher:
-        first = await publisher.publish(a_header(), [("k", a_change(1)), ("other", a_change(2))])
-        waiting = asyncio.create_task(publisher.publish(a_header(), [("k", a_change(3))]))
+    async with world.publisher:
+        first = await world.publisher.publish(a_header(), [("k", a_change(1)), ("other", a_change(2))])
+        waiting = asyncio.create_task(world.publish("k", 3))
         await turns()
         world.channel.open.set()
-        for failing in (first, waiting, publisher.publish(a_header(), [])):
+        for failing in (first, waiting, world.publisher.publish(a_header(), [])):
             with pytest.raises(MisconfiguredError, match="setup"):
                 await failing
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_stop_lets_what_is_under_way_be_confirmed() -> None:
     world = World()
     world.channel.open.clear()
-    async with world.publisher as publisher:
-        future = await publisher.publish(a_header(), [("k", a_change(1))])
+    async with world.publisher:
+        future = await world.publish("k", 1)
         await turns()
         world.stop.request()
         world.channel.open.set()
     await future
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
     world = World()
     world.channel.failures = [UNAVAILABLE] * 1_000
-    async with world.publisher as publisher:
-        futures = [await publisher.publish(a_header(), [("k", a_change(number))]) for number in range(3)]
+    async with world.publisher:
+        futures = [await world.publish("k", number) for number in range(3)]
         await turns()
         world.stop.request()
     for future in futures:
@@ -399,7 +377,7 @@ async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
     assert world.channel.confirmed == []
 
 
-@in_a_loop
+@in_virtual_time
 async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
     world = World()
     future = await world.publisher.publish(a_header(), [("k", a_change(number)) for number in range(1_200)])
@@ -411,24 +389,24 @@ async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
         await world.publisher.publish(a_header(), [])
 
 
-@in_a_loop
+@in_virtual_time
 async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -> None:
     world = World(last_chance=timedelta(milliseconds=10))
     world.channel.open.clear()  # no answer, as from a service that is away
-    future = await world.publisher.publish(a_header(), [("planes/3", a_change(1))])
+    future = await world.world.publish("planes/3", 1)
     await world.publisher.close()
 
     with pytest.raises(TransientError, match="stopped before"):
         await future
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_future_resolves() -> None:
     world = World()
     world.letters.open.clear()
     large = a_change(7, sequence=9, name="x" * 9_100_000)
-    async with world.publisher as publisher:
-        future = await publisher.publish(a_header(), [("planes/3", a_change(1)), ("planes/3", large)])
+    async with world.publisher:
+        future = await world.publisher.publish(a_header(), [("planes/3", a_change(1)), ("planes/3", large)])
         await turns()
         assert len(world.confirmed()) == 1
         assert not future.done()
@@ -443,50 +421,50 @@ async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_fu
     assert letter.attributes["table"] == "planes"
 
 
-@in_a_loop
+@in_virtual_time
 async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized_changes_stay_in_memory() -> None:
     world = World(outstanding_bytes=100_000)
     world.letters.open.clear()
     tracemalloc.start()
     try:
-        async with world.publisher as publisher:
+        async with world.publisher:
             futures = []
             for number in range(20):
                 large = a_change(number, sequence=number, name="x" * 9_100_000)
-                futures.append(await publisher.publish(a_header(), [("planes/3", large)]))
+                futures.append(await world.publisher.publish(a_header(), [("planes/3", large)]))
             del large
             await turns()
             in_memory, _peak = tracemalloc.get_traced_memory()
-            counted = publisher.outstanding_bytes
+            counted = world.publisher.outstanding_bytes
             assert in_memory < 9_100_000
             world.letters.open.set()
             await asyncio.gather(*futures)
-            assert publisher.outstanding_bytes == 0
+            assert world.publisher.outstanding_bytes == 0
     finally:
         tracemalloc.stop()
     assert counted > 20 * 1_000
     assert [len(request.messages) for request in world.letters.confirmed] == [20]  # all that waits, at once
 
 
-@in_a_loop
+@in_virtual_time
 async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from_others() -> None:
     world = World(outstanding_bytes=1)
     world.letters.open.clear()
-    async with world.publisher as publisher:
-        await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
-        waiting = asyncio.create_task(publisher.publish(a_header(), [("planes/3", a_change(1))]))
+    async with world.publisher:
+        await world.publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
+        waiting = asyncio.create_task(world.publish("planes/3", 1))
         await turns()
         assert not waiting.done()
         world.letters.open.set()
         await (await waiting)
 
 
-@in_a_loop
+@in_virtual_time
 async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
     world = World()
     world.letters.failures = [grpc.StatusCode.NOT_FOUND]
-    async with world.publisher as publisher:
-        future = await publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
+    async with world.publisher:
+        future = await world.publisher.publish(a_header(), [("planes/3", a_change(7, name="x" * 9_100_000))])
         with pytest.raises(MisconfiguredError):
             await future
 
@@ -502,7 +480,7 @@ class CommitClock:
 def published_in(seconds: float, keys: int, *, ordered: bool, **limits: Any) -> tuple[list[float], SlowChannel]:
     """Publish 2,000 changes a second, each alone and of any key; return how long each took to be confirmed."""
     latencies: list[float] = []
-    channel, stop = SlowChannel(), Stop()
+    channel = SlowChannel()
     chosen = random.Random(keys)
 
     def confirmed(began: float, done: "asyncio.Future[None]") -> None:
@@ -510,16 +488,12 @@ def published_in(seconds: float, keys: int, *, ordered: bool, **limits: Any) -> 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        channels: Any = [channel, channel]
-        letters: Any = AsyncDeadLetterPublisher(channels[0], "projects/p/topics/dead", stop)
-        options = PublisherOptions(failed_in="a test", ordered=ordered, limits=PackerLimits(**limits))
-        hooks = PublisherHooks(clock=CommitClock())
-        async with BatchPublisher(channels, "projects/p/topics/t", letters, stop, options, hooks) as publisher:
+        world = World([channel, channel], clock=CommitClock(), ordered=ordered, limits=PackerLimits(**limits))
+        async with world.publisher:
             futures = []
             for number in range(int(seconds * 2_000)):
                 await asyncio.sleep(number / 2_000 - loop.time())
-                change = a_change(number)
-                future = await publisher.publish(a_header(), [(f"planes/{chosen.randrange(keys)}", change)])
+                future = await world.publish(f"planes/{chosen.randrange(keys)}", number)
                 future.add_done_callback(partial(confirmed, loop.time()))
                 futures.append(future)
             await asyncio.gather(*futures)
@@ -547,75 +521,63 @@ def test_no_more_requests_are_under_way_than_the_limits_say() -> None:
     assert channel.most_under_way == 7
 
 
-def test_messages_without_ordering_keys_say_which_are_of_the_same_rows() -> None:
-    async def scenario() -> list[Any]:
-        world = World(ordered=False)
-        async with world.publisher as publisher:
-            changes = [(f"planes/{number % 3}", a_change(number)) for number in range(6)]
-            await (await publisher.publish(a_header(), changes))
-        (request,) = world.channel.confirmed
-        return list(request.messages)
+@in_virtual_time
+async def test_messages_without_ordering_keys_say_which_are_of_the_same_rows() -> None:
+    world = World(ordered=False)
+    async with world.publisher:
+        changes = [(f"planes/{number % 3}", a_change(number)) for number in range(6)]
+        await (await world.publisher.publish(a_header(), changes))
+    (request,) = world.channel.confirmed
 
-    messages = run_in_virtual_time(scenario())
-    assert {(message.ordering_key, message.attributes["bucket"]) for message in messages} == {
+    assert {(message.ordering_key, message.attributes["bucket"]) for message in request.messages} == {
         ("", f"planes/{bucket}") for bucket in range(3)
     }
-    assert [len(decode_batch(message.data).keys) for message in messages] == [2, 2, 2]
+    assert [len(decode_batch(message.data).keys) for message in request.messages] == [2, 2, 2]
 
 
-def test_without_ordering_keys_a_publisher_sets_as_many_timers_however_long_it_publishes_and_none_when_idle() -> None:
-    async def scenario() -> tuple[list[int], int]:
-        loop, timers = asyncio.get_running_loop(), [0]
-        set_timer = loop.call_at
+@in_virtual_time
+async def test_without_ordering_keys_as_many_timers_are_set_however_long_it_publishes_and_none_when_idle() -> None:
+    loop, timers = asyncio.get_running_loop(), [0]
+    set_timer = loop.call_at
 
-        def counted(*args: Any, **options: Any) -> asyncio.TimerHandle:
-            timers[0] += 1
-            return set_timer(*args, **options)
+    def counted(*args: Any, **options: Any) -> asyncio.TimerHandle:
+        timers[0] += 1
+        return set_timer(*args, **options)
 
-        loop.call_at = counted  # type: ignore[assignment]
-        channel: Any = SlowChannel()
-        stop = Stop()
-        letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
-        options, hooks = PublisherOptions(failed_in="a test", ordered=False), PublisherHooks(clock=CommitClock())
-        of_seconds = []
-        async with BatchPublisher(channel, "projects/p/topics/t", letters, stop, options, hooks) as publisher:
-            for second in range(3):
-                before = timers[0]
-                for number in range(200):
-                    await asyncio.sleep(second + number / 200 - loop.time())
-                    await publisher.publish(a_header(), [(f"planes/{number}", a_change(number))])
-                of_seconds.append(timers[0] - before)
-            await asyncio.sleep(0.5)  # all is confirmed, and the keys have rested
+    loop.call_at = counted  # type: ignore[assignment]
+    world = World(SlowChannel(), clock=CommitClock(), ordered=False)
+    of_seconds = []
+    async with world.publisher:
+        for second in range(3):
             before = timers[0]
-            await asyncio.sleep(1)
-            return of_seconds, timers[0] - before - 1  # this sleep's
+            for number in range(200):
+                await asyncio.sleep(second + number / 200 - loop.time())
+                await world.publish(f"planes/{number}", number)
+            of_seconds.append(timers[0] - before)
+        await asyncio.sleep(0.5)  # all is confirmed, and the keys have rested
+        before = timers[0]
+        await asyncio.sleep(1)
+        idle = timers[0] - before - 1  # this sleep's
 
-    of_seconds, idle = run_in_virtual_time(scenario())
     assert of_seconds[-1] < 1.5 * of_seconds[0] < 3_000
     assert idle == 0
 
 
-def test_a_key_whose_requests_are_not_answered_takes_half_of_the_room_and_blocks_no_other() -> None:
-    async def scenario() -> None:
-        stop = Stop()
-        channel: Any = SlowChannel(stuck="planes/0")
-        letters: Any = AsyncDeadLetterPublisher(channel, "projects/p/topics/dead", stop)
-        options = PublisherOptions(failed_in="a test", outstanding_bytes=100_000, last_chance=timedelta(seconds=1))
-        async with BatchPublisher(channel, "projects/p/topics/t", letters, stop, options) as publisher:
+@in_virtual_time
+async def test_a_key_whose_requests_are_not_answered_takes_half_of_the_room_and_blocks_no_other() -> None:
+    world = World(SlowChannel(stuck="planes/0"), outstanding_bytes=100_000, last_chance=timedelta(seconds=1))
+    async with world.publisher:
 
-            async def fill() -> None:
-                while True:
-                    future = await publisher.publish(a_header(), [("planes/0", a_change())])
-                    future.add_done_callback(lambda done: done.exception())
+        async def fill() -> None:
+            while True:
+                (await world.publish("planes/0", 1)).add_done_callback(lambda done: done.exception())
 
-            filling = asyncio.create_task(fill())
-            await asyncio.sleep(1)
-            assert 45_000 < publisher.outstanding_bytes < 55_000
-            for number in range(100):
-                async with asyncio.timeout(1):
-                    await (await publisher.publish(a_header(), [("planes/1", a_change(number))]))
-            assert not filling.done()
-            filling.cancel()
-            channel.stuck = ""
-
-    run_in_virtual_time(scenario())
+        filling = asyncio.create_task(fill())
+        await asyncio.sleep(1)
+        assert 45_000 < world.publisher.outstanding_bytes < 55_000
+        for number in range(100):
+            async with asyncio.timeout(1):
+                await (await world.publish("planes/1", number))
+        assert not filling.done()
+        filling.cancel()
+        world.channel.stuck = ""
