@@ -2,11 +2,9 @@
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from google.auth import crypt, jwt
 
 from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
 from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.fakes.http_answers import answering
 
 AUDIENCE = "/projects/1/global/backendServices/2"
 
@@ -132,41 +131,25 @@ class Published:
     """A place that keys are published at, on this machine."""
 
     def __init__(self) -> None:
-        self.keys: dict[str, str] = {}
+        self.keys = {"one": OURS.public}
         self.status = 200
         self.asked = 0
-        outer = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked += 1
-                self.send_response(outer.status)
-                self.end_headers()
-                self.wfile.write(json.dumps(outer.keys).encode())
-
-            def log_message(self, *_arguments: object) -> None:
-                """Say nothing."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}/keys"
+    def answer(self) -> tuple[int, bytes]:
+        self.asked += 1
+        return self.status, json.dumps(self.keys).encode()
 
 
 @pytest.fixture
 def published() -> Iterator[Published]:
     place = Published()
-    thread = threading.Thread(target=place.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield place
-    place.server.shutdown()
-    place.server.server_close()
-    thread.join()
+    with answering(place.answer) as address:
+        place.url = f"http://{address}/keys"
+        yield place
 
 
 def test_keys_are_fetched_once_and_again_when_a_new_one_is_used(published: Published) -> None:
-    published.keys = {"one": OURS.public}
     proxy = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url, again=timedelta(0)))
     assert [proxy.who(OURS.signed()) for _ in range(3)] == ["ada@example.com"] * 3
     assert published.asked == 1
@@ -178,7 +161,6 @@ def test_keys_are_fetched_once_and_again_when_a_new_one_is_used(published: Publi
 
 
 def test_unknown_keys_make_no_flood_and_known_ones_outlive_an_outage(published: Published) -> None:
-    published.keys = {"one": OURS.public}
     proxy = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url))
     assert proxy.who(OURS.signed()) == "ada@example.com"
     for _ in range(5):
@@ -199,5 +181,5 @@ def test_while_no_key_can_be_had_nobody_is_told_to_be_wrong(published: Published
     proxy = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url, again=timedelta(0)))
     with pytest.raises(TransientError, match="public keys cannot be had"):
         proxy.who(OURS.signed())
-    published.status, published.keys = 200, {"one": OURS.public}
+    published.status = 200
     assert proxy.who(OURS.signed()) == "ada@example.com"

@@ -42,21 +42,6 @@ def failed_again(letter: DeadLetter, forced: bool = False) -> DeadLetter:
     return received(letter.data, to_attributes(again), "")
 
 
-def test_a_letter_of_ours_comes_as_it_was_sent() -> None:
-    letter = a_letter()
-
-    arrival = to_arrival(
-        data=letter.data,
-        attributes=to_attributes(letter),
-        ordering_key="",
-        message_id="17",
-        published_at=AT,
-    )
-
-    assert arrival.letter == letter
-    assert arrival.message_id == "17"
-
-
 @pytest.mark.parametrize("reason", Reason)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool) -> None:
@@ -65,12 +50,6 @@ def test_a_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool
         letter = replace(letter, table="", key="", sequence="", commit_timestamp="", identity="")
 
     assert received(letter.data, to_attributes(letter)) == letter
-
-
-def test_a_letter_whose_payload_had_to_be_left_out_says_so() -> None:
-    letter = replace(a_letter(), data=b'{"id":"7"}', payload_bytes=12_000_000, identity="")
-
-    assert received(letter.data, to_attributes(letter)).payload_bytes == 12_000_000
 
 
 def test_a_message_at_pubsubs_own_limit_keeps_the_name_that_its_sender_gave_it() -> None:
@@ -105,12 +84,20 @@ def test_the_subscription_may_come_as_a_full_name_and_a_count_may_lack() -> None
     )
 
 
-def test_a_batch_that_was_forwarded_has_a_table_and_no_key() -> None:
-    data = encode_batch(a_header(), [a_change(1), a_change(2)])
-
+@pytest.mark.parametrize(
+    ("data", "table"),
+    [
+        pytest.param(encode_batch(a_header(), [a_change(1), a_change(2)]), "planes", id="two changes"),
+        pytest.param(BATCH.replace(b'{"header":', b'{ "header":'), "planes", id="in a form that no reader writes"),
+        pytest.param(BATCH.replace(b'"format":1', b'"format":%d' % (FORMAT + 1)), "", id="of a newer format"),
+    ],
+)
+def test_what_is_forwarded_and_cannot_be_one_change_stays_a_whole_message(data: bytes, table: str) -> None:
     letter = received(data, FORWARDED)
 
-    assert (letter.table, letter.key, letter.sequence) == ("planes", "", "")
+    assert data != BATCH
+    assert (letter.reason, letter.data) == (Reason.NOT_APPLIED_IN_TIME, data)
+    assert (letter.table, letter.key, letter.sequence) == (table, "", "")
 
 
 def test_what_is_forwarded_twice_is_one_letter() -> None:
@@ -125,23 +112,6 @@ def test_a_forwarded_change_is_the_letter_that_the_consumer_makes_of_it() -> Non
     forwarded = received(BATCH, FORWARDED | {"table": "planes"}, "planes/3")
 
     assert by_the_consumer(BATCH, forwarded.attributes, "planes/3").identity == forwarded.identity
-
-
-def test_a_change_in_a_form_that_no_reader_writes_stays_a_whole_message() -> None:
-    data = BATCH.replace(b'{"header":', b'{ "header":')
-
-    letter = received(data, FORWARDED)
-
-    assert (letter.table, letter.sequence) == ("planes", "")
-
-
-def test_a_batch_of_a_newer_format_is_kept_though_it_cannot_be_read() -> None:
-    data = BATCH.replace(b'"format":1', b'"format":%d' % (FORMAT + 1))
-    assert data != BATCH
-
-    letter = received(data, FORWARDED)
-
-    assert (letter.reason, letter.data, letter.table) == (Reason.NOT_APPLIED_IN_TIME, data, "")
 
 
 def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:

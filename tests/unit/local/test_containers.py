@@ -1,9 +1,7 @@
 """What `make containers` knows of services that are killed on the way."""
 
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -12,6 +10,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.proof.containers import ContainerSettings, RestartedEndpoint
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
+from tests.fakes.http_answers import answering
 
 
 class Metrics:
@@ -19,6 +18,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.text: str | None = None
+
+    def answer(self) -> tuple[int, bytes]:
+        return (503, b"") if self.text is None else (200, self.text.encode())
 
 
 @pytest.fixture
@@ -30,52 +32,23 @@ def metrics() -> Metrics:
 @pytest.fixture
 def endpoint(metrics: Metrics) -> Iterator[RestartedEndpoint]:
     """Serve the metrics, and yield the endpoint that asks for them."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if metrics.text is None:
-                self.send_error(503)
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(metrics.text.encode())
-
-        def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield RestartedEndpoint(f"127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(metrics.answer) as address:
+        yield RestartedEndpoint(address)
 
 
 def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
     metrics: Metrics, endpoint: RestartedEndpoint
 ) -> None:
-    said = []
-    for text in (
-        "a_total 5\ng 7\n",
-        "a_total 9\ng 2\n",
-        None,
-        "a_total 1\ng 3\n",
-        "a_total 4\ng 1\n",
-        "a_total 0\ng 0\n",
+    for text, counted in (
+        ("a_total 5\ng 7\n", {"a_total": 5, "g": 7}),
+        ("a_total 9\ng 2\n", {"a_total": 9, "g": 2}),
+        (None, {}),
+        ("a_total 1\ng 3\n", {"a_total": 10, "g": 3}),
+        ("a_total 4\ng 1\n", {"a_total": 13, "g": 1}),
+        ("a_total 0\ng 0\n", {"a_total": 13, "g": 0}),
     ):
         metrics.text = text
-        said.append(endpoint.metrics())
-    assert said == [
-        {"a_total": 5, "g": 7},
-        {"a_total": 9, "g": 2},
-        {},
-        {"a_total": 10, "g": 3},
-        {"a_total": 13, "g": 1},
-        {"a_total": 13, "g": 0},
-    ]
+        assert endpoint.metrics() == counted
 
 
 def test_a_metric_that_a_service_does_not_expose_is_an_error_that_names_it(

@@ -22,12 +22,8 @@ def metadata_server_gone(*_arguments: Any, **_more: Any) -> None:
     raise exceptions.TransportError("connection refused")  # type: ignore[no-untyped-call]
 
 
-def revoked() -> exceptions.RefreshError:
-    return exceptions.RefreshError("invalid_grant: Token has been expired or revoked.")  # type: ignore[no-untyped-call]
-
-
-def away() -> exceptions.RefreshError:
-    return exceptions.RefreshError("internal_failure", retryable=True)  # type: ignore[no-untyped-call]
+AWAY = exceptions.RefreshError("internal_failure", retryable=True)  # type: ignore[no-untyped-call]
+REVOKED = exceptions.RefreshError("invalid_grant: Token has been expired or revoked.")  # type: ignore[no-untyped-call]
 
 
 @IN_EACH_SERVICE
@@ -39,15 +35,15 @@ def test_a_metadata_server_that_does_not_answer_is_an_outage(errors: Errors, mon
 
 
 @IN_EACH_SERVICE
-def test_a_refresh_that_google_calls_retryable_is_an_outage(errors: Errors) -> None:
-    with pytest.raises(TransientError, match="call: no access token now: internal_failure"), errors("call"):
-        raise away()
-
-
-@IN_EACH_SERVICE
-def test_credentials_that_were_revoked_are_named_with_the_fix(errors: Errors) -> None:
-    with (
-        pytest.raises(MisconfiguredError, match=r"revoked.; give the process credentials .gcloud auth"),
-        errors("call"),
-    ):
-        raise revoked()
+@pytest.mark.parametrize(
+    ("refused", "error", "told"),
+    [
+        (AWAY, TransientError, "call: no access token now: internal_failure"),
+        (REVOKED, MisconfiguredError, "revoked.; give the process credentials .gcloud auth"),
+    ],
+)
+def test_a_refresh_that_google_calls_retryable_is_an_outage_and_credentials_that_were_revoked_are_named_with_the_fix(
+    errors: Errors, refused: Exception, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told), errors("call"):
+        raise refused
