@@ -7,11 +7,10 @@ from rich.console import Console
 
 from deploy.local.__main__ import show_rows
 from deploy.local.platform import needs
-from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.progress import Progress
 from deploy.local.proof.reconciling import Reconciled
-from deploy.local.proof.report import Report
 from deploy.local.proof.sides import Figures
+from tests.unit.local.reports import a_report
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,15 +45,12 @@ def test_a_java_that_cannot_be_run_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_says_so_on_its_last_line_with_the_cause() -> None:
-    dead_letters = DeadLettersFound(collected={"undecodable": 1}, by_state={"discarded": 1})
     console, text = said()
-    Report([], {}, dead_letters, [Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(
-        console
-    )
+    a_report(reconciled=[Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(console)
     assert text.getvalue().splitlines()[-1] == "FAILED: reconcile, flights: ended with exit code 2: no such file"
 
     console, text = said()
-    Report([], {}, dead_letters, [Reconciled("flights", ["airlines"], 16)]).print(console)
+    a_report(reconciled=[Reconciled("flights", ["airlines"], 16)]).print(console)
     assert text.getvalue().splitlines()[-1].startswith("BigQuery equals")
 
 

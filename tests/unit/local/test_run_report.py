@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from deploy.local.demo.latency import Latencies
-from deploy.local.proof.dead_letters import DeadLettersFound
-from deploy.local.proof.report import Compared, Report, SideFound
+from deploy.local.proof.report import Compared
+from tests.unit.local.reports import a_report
 
 
 def failures(completed: int | None) -> Sequence[str]:
-    database = Compared("flights", "GoogleSQL", [], 0, 0, completed_images=completed)
-    side = SideFound("Spanner", [database], {}, Latencies([], 0, 0))
-    return Report([side], {}, DeadLettersFound({"undecodable": 1}, {"discarded": 1}), []).failures
+    return a_report([Compared("flights", "GoogleSQL", [], 0, 0, completed_images=completed)]).failures
 
 
 @pytest.mark.parametrize("completed", [None, 1])

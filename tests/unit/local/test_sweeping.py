@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from deploy.local.demo.latency import Latencies
-from deploy.local.proof.dead_letters import DeadLettersFound
-from deploy.local.proof.report import Report, SideFound
 from deploy.local.proof.sweeping import Swept, read_sweep
+from tests.unit.local.reports import a_report
 
 AIRLINES = {"AA": "American", "UA": "United"}
 GOOD = {"older": 1, "deleted": 1, "left": 0}
@@ -20,15 +18,10 @@ def swept(document: Mapping[str, object] | None, code: int = 0, after: Mapping[s
     return read_sweep("flights", subprocess.CompletedProcess([], code, said, "it says why"), AIRLINES, after)
 
 
-def failures(found: Swept) -> list[str]:
-    dead_letters = DeadLettersFound({"undecodable": 1}, {"discarded": 1})
-    return [*Report([SideFound("Spanner", [], {}, Latencies([], 0, 0))], {}, dead_letters, [], found).failures]
-
-
 def test_a_sweep_that_deletes_the_row_and_no_other_is_told_with_what_stays() -> None:
     found = swept(GOOD)
     assert str(found) == "a row of airlines that Spanner never had is deleted, 2 others stay"
-    assert failures(found) == []
+    assert a_report(swept=found).failures == []
 
 
 @pytest.mark.parametrize(
@@ -44,4 +37,4 @@ def test_a_sweep_that_deletes_the_row_and_no_other_is_told_with_what_stays() -> 
 )
 def test_anything_else_fails_the_run(found: Swept, said: str) -> None:
     assert str(found) == said
-    assert failures(found) == [f"sweep, flights: {said}"]
+    assert a_report(swept=found).failures == [f"sweep, flights: {said}"]

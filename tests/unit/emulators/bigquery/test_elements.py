@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 
-from emulators.bigquery.sql import Defaults, read_parameters
-from emulators.bigquery.statements import run
+from emulators.bigquery.sql import read_parameters
 from emulators.bigquery.warehouse import Warehouse
-
-DEFAULTS = Defaults("p", "d")
+from tests.unit.emulators.bigquery.warehouses import a_warehouse, rows_of
 
 
 @pytest.fixture(scope="module")
 def warehouse() -> Iterator[Warehouse]:
-    warehouse = Warehouse(lambda: 1_714_478_400_123_456)
-    for statement in ("CREATE SCHEMA d", "CREATE TABLE t (K INT64, N INT64)", "INSERT t VALUES (5, 50), (6, 60)"):
-        run(warehouse, statement, DEFAULTS, {})
-    yield warehouse
-    warehouse.close()
+    with a_warehouse(
+        "CREATE SCHEMA d", "CREATE TABLE t (K INT64, N INT64)", "INSERT t VALUES (5, 50), (6, 60)"
+    ) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -51,9 +48,7 @@ def warehouse() -> Iterator[Warehouse]:
 def test_an_element_comes_before_a_column_and_offsets_count_from_zero(
     warehouse: Warehouse, query: str, rows: list[dict[str, Any]]
 ) -> None:
-    answer = run(warehouse, query, DEFAULTS, {}).rows
-    assert answer is not None
-    assert answer.to_pylist() == rows
+    assert rows_of(warehouse, query) == rows
 
 
 @pytest.mark.parametrize(
@@ -75,6 +70,6 @@ def test_an_array_of_parameters_holds_each_value(warehouse: Warehouse, kind: str
         "SELECT CAST(@all[OFFSET(n)] AS STRING) AS v, @all[OFFSET(n)] IN UNNEST(@all) AS there "
         f"FROM UNNEST(GENERATE_ARRAY(0, {len(values) - 1})) AS n ORDER BY n"
     )
-    answer = run(warehouse, query, DEFAULTS, read_parameters([resource])).rows
-    assert answer is not None
-    assert answer.to_pylist() == [{"v": value, "there": None if value is None else True} for value in values]
+    assert rows_of(warehouse, query, read_parameters([resource])) == [
+        {"v": value, "there": None if value is None else True} for value in values
+    ]

@@ -6,10 +6,10 @@ import pytest
 
 from emulators.bigquery.catalog import TableName
 from emulators.bigquery.job_history import APPLIES_AS, PastJob
-from emulators.bigquery.sql import Defaults
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
 from tests.monitoring_queries import RECOMMENDED, SLOTS
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse, rows_of
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
@@ -17,9 +17,8 @@ NOW = 1_700_000_000 * SECOND
 
 @pytest.fixture
 def warehouse() -> Iterator[Warehouse]:
-    warehouse = Warehouse(lambda: NOW)
-    yield warehouse
-    warehouse.close()
+    with a_warehouse(now=lambda: NOW) as warehouse:
+        yield warehouse
 
 
 def a_job(job_id: str, created: int, ended: int, slot_milliseconds: int) -> PastJob:
@@ -27,9 +26,8 @@ def a_job(job_id: str, created: int, ended: int, slot_milliseconds: int) -> Past
 
 
 def slots(warehouse: Warehouse) -> list[tuple[int, float]]:
-    rows = run(warehouse, SLOTS.replace("REGION", "region-us"), Defaults("p"), {}).rows
-    assert rows is not None
-    return [(round(row["period_start"].timestamp()), row["slots_used"]) for row in rows.to_pylist()]
+    rows = rows_of(warehouse, SLOTS.replace("REGION", "region-us"))
+    return [(round(row["period_start"].timestamp()), row["slots_used"]) for row in rows]
 
 
 def test_two_background_jobs_of_one_period_are_added_up(warehouse: Warehouse) -> None:
@@ -73,36 +71,28 @@ def test_the_recommended_staleness_is_twice_the_95th_percentile_and_seven_minute
     for seconds in range(101):
         warehouse.history.add(an_apply("often", seconds))
 
-    rows = run(warehouse, RECOMMENDED.replace("PROJECT_ID", "p"), Defaults("p"), {}).rows
+    rows = rows_of(warehouse, RECOMMENDED.replace("PROJECT_ID", "p"))
 
-    assert rows is not None
-    found = {row["table_id"]: tuple(row.values())[-2:] for row in rows.to_pylist()}
+    found = {row["table_id"]: tuple(row.values())[-2:] for row in rows}
     assert found == {"once": (90, 10), "often": (95, 11)}
 
 
-def test_an_apply_shows_the_bytes_of_the_whole_table_and_a_query_the_tables_that_it_reads() -> None:
-    warehouse = Warehouse(lambda: NOW)
-    try:
-        define = (
-            "CREATE TABLE d.t (id INT64, PRIMARY KEY (id) NOT ENFORCED) OPTIONS (max_staleness = INTERVAL 10 MINUTE)"
-        )
-        run(warehouse, "CREATE SCHEMA d", Defaults("p"), {})
-        run(warehouse, define, Defaults("p"), {})
-        run(warehouse, "INSERT INTO d.t (id) VALUES (1), (2)", Defaults("p"), {})
-        warehouse.apply(warehouse.table(TableName("p", "d", "t")))
-        read = run(warehouse, "SELECT a.id FROM d.t AS a, d.t AS b", Defaults("p"), {}).read
-        warehouse.history.add(PastJob("p", "q", "", "SELECT", NOW, NOW, 5, processed=16, billed=10_485_760, read=read))
+def test_an_apply_shows_the_bytes_of_the_whole_table_and_a_query_the_tables_that_it_reads(warehouse: Warehouse) -> None:
+    for statement in (
+        "CREATE SCHEMA d",
+        "CREATE TABLE t (id INT64, PRIMARY KEY (id) NOT ENFORCED) OPTIONS (max_staleness = INTERVAL 10 MINUTE)",
+        "INSERT INTO t (id) VALUES (1), (2)",
+    ):
+        run(warehouse, statement, DEFAULTS, {})
+    warehouse.apply(warehouse.table(TableName("p", "d", "t")))
+    read = run(warehouse, "SELECT a.id FROM t AS a, t AS b", DEFAULTS, {}).read
+    warehouse.history.add(PastJob("p", "q", "", "SELECT", NOW, NOW, 5, processed=16, billed=10_485_760, read=read))
 
-        rows = run(
-            warehouse,
-            "SELECT job_id = 'q' AS asked, total_bytes_processed, total_bytes_billed, referenced.table_id "
-            "FROM `region-us`.INFORMATION_SCHEMA.JOBS AS job LEFT JOIN UNNEST(referenced_tables) AS referenced "
-            "ORDER BY 1",
-            Defaults("p"),
-            {},
-        ).rows
-    finally:
-        warehouse.close()
+    rows = rows_of(
+        warehouse,
+        "SELECT job_id = 'q' AS asked, total_bytes_processed, total_bytes_billed, referenced.table_id "
+        "FROM `region-us`.INFORMATION_SCHEMA.JOBS AS job LEFT JOIN UNNEST(referenced_tables) AS referenced "
+        "ORDER BY 1",
+    )
 
-    assert rows is not None
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [(False, 16, 16, None), (True, 16, 10_485_760, "t")]
+    assert [tuple(row.values()) for row in rows] == [(False, 16, 16, None), (True, 16, 10_485_760, "t")]

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from emulators.bigquery.catalog import DatasetName, TableName
+from emulators.bigquery.catalog import TableName
 from emulators.bigquery.errors import ApiError
 from emulators.bigquery.rest_jobs import Jobs
-from emulators.bigquery.sql import Defaults
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse
 
-DEFAULTS = Defaults("p", "d")
 MIB = 1 << 20
 
 
@@ -34,23 +33,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def warehouse(clock: Clock) -> Iterator[Warehouse]:
-    warehouse = Warehouse(clock.now)
-    warehouse.create_dataset(DatasetName("p", "d"), {})
-    run(
-        warehouse,
+    with a_warehouse(
+        "CREATE SCHEMA d",
         "CREATE TABLE t (k INT64, v STRING, n NUMERIC, a ARRAY<STRING>, s STRUCT<x INT64, y STRING>)",
-        DEFAULTS,
-        {},
-    )
-    run(
-        warehouse,
-        "INSERT INTO t (k, v, n, a, s) VALUES "
-        "(1, 'abc', NUMERIC '1.5', ['x', 'yz'], (1, 'z')), (2, 'ü', NULL, [], NULL), (3, NULL, NULL, NULL, (NULL, ''))",
-        DEFAULTS,
-        {},
-    )
-    yield warehouse
-    warehouse.close()
+        "INSERT INTO t (k, v, n, a, s) VALUES (1, 'abc', NUMERIC '1.5', ['x', 'yz'], (1, 'z')), "
+        "(2, 'ü', NULL, [], NULL), (3, NULL, NULL, NULL, (NULL, ''))",
+        now=clock.now,
+    ) as warehouse:
+        yield warehouse
 
 
 @pytest.fixture

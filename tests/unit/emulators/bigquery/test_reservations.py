@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from emulators.bigquery.errors import ApiError
-from emulators.bigquery.sql import Defaults
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse, rows_of
 
 # BigQuery, "Stream table updates with change data capture", "Configure a BigQuery reservation for use with CDC".
 ASSIGNMENT = """CREATE ASSIGNMENT
@@ -22,21 +22,17 @@ CAPACITY = "CREATE CAPACITY `admin.region-us.slots` OPTIONS (slot_count = 100, p
 
 @pytest.fixture(scope="module")
 def warehouse() -> Iterator[Warehouse]:
-    warehouse = Warehouse(lambda: 1_714_478_400_123_456)
-    yield warehouse
-    warehouse.close()
+    with a_warehouse() as warehouse:
+        yield warehouse
 
 
 def done(warehouse: Warehouse, statement: str) -> tuple[str, str]:
-    outcome = run(warehouse, statement, Defaults("p"), {})
+    outcome = run(warehouse, statement, DEFAULTS, {})
     return outcome.statement_type, outcome.operation
 
 
 def seen(warehouse: Warehouse, columns: str, view: str, region: str = "us") -> list[dict[str, Any]]:
-    query = f"SELECT {columns} FROM `admin`.`region-{region}`.INFORMATION_SCHEMA.{view}"
-    rows = run(warehouse, query, Defaults("p"), {}).rows
-    assert rows is not None
-    return list(rows.to_pylist())
+    return rows_of(warehouse, f"SELECT {columns} FROM `admin`.`region-{region}`.INFORMATION_SCHEMA.{view}")
 
 
 def test_the_documents_assignment_is_made_seen_and_dropped(warehouse: Warehouse) -> None:

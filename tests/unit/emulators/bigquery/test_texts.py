@@ -11,25 +11,20 @@ from typing import Any
 import pytest
 
 from emulators.bigquery.errors import ApiError
-from emulators.bigquery.sql import Defaults
-from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
+from tests.unit.emulators.bigquery.warehouses import a_warehouse, value_of
 
-NOW = 1_714_478_400_123_456
 INTERVAL = "INTERVAL '1-2 3 4:5:6.789' YEAR TO SECOND"
 
 
 @pytest.fixture(scope="module")
 def warehouse() -> Iterator[Warehouse]:
-    warehouse = Warehouse(lambda: NOW)
-    yield warehouse
-    warehouse.close()
+    with a_warehouse() as warehouse:
+        yield warehouse
 
 
 def read(warehouse: Warehouse, expression: str) -> Any:
-    rows = run(warehouse, f"SELECT {expression}", Defaults("p", "d"), {}).rows
-    assert rows is not None
-    return rows.column(0)[0].as_py()
+    return value_of(warehouse, f"SELECT {expression}")
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,19 @@ import pyarrow as pa
 import pytest
 
 from emulators.bigquery.append_errors import AppendRefusedError
-from emulators.bigquery.catalog import DatasetName, Table, TableName
+from emulators.bigquery.catalog import Table, TableName
 from emulators.bigquery.column_types import Column, column_type
 from emulators.bigquery.rows import DELETED, Rows
-from emulators.bigquery.sql import Defaults
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
 from emulators.bigquery.writer_schema import SEQUENCE_NUMBER
-
-DEFAULTS = Defaults("p", "d")
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse, value_of
 
 
 @pytest.fixture
 def warehouse() -> Iterator[Warehouse]:
-    warehouse = Warehouse(lambda: 1_700_000_000_000_000)
-    warehouse.create_dataset(DatasetName("p", "d"), {})
-    yield warehouse
-    warehouse.close()
+    with a_warehouse("CREATE SCHEMA d") as warehouse:
+        yield warehouse
 
 
 @pytest.fixture
@@ -42,9 +38,7 @@ def rows(key: int) -> Rows:
 
 
 def count(warehouse: Warehouse) -> int:
-    found = run(warehouse, "SELECT COUNT(*) FROM t", DEFAULTS, {}).rows
-    assert found is not None
-    return int(found.column(0)[0].as_py())
+    return int(value_of(warehouse, "SELECT COUNT(*) FROM t"))
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t DROP COLUMN v", "ALTER TABLE t DROP PRIMARY KEY"])
