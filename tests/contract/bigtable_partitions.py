@@ -45,6 +45,13 @@ class Stores:
     open: Open
     monotonic: list[float] = field(default_factory=lambda: [1_000.0])
 
+    async def holding(self, *ranges: str) -> tuple[KeyRangePartitionStore, KeyRangePartitionStore, BigtablePartition]:
+        """Return two owners, of whom one has begun with these ranges, and what it has claimed: the first range."""
+        one, two = self.open("one"), self.open("two")
+        await begun(one, *ranges)
+        (held,) = await take(one, "a")
+        return one, two, held
+
     async def let_leases_end(self, *watching: KeyRangePartitionStore) -> None:
         """Let the time of a lease pass, before the eyes of those who watch."""
         for store in watching:

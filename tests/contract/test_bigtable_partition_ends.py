@@ -31,9 +31,7 @@ class PartitionEndsContract:
     # Ends
 
     async def test_a_split_is_carried_on_above_the_reserved_limit_and_is_closed_once(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-c", "c-")
-        (held,) = await take(one, "a")
+        one, two, held = await stores.holding("-c", "c-")
         await one.advance([reached(held, reserved_up_to=500)])
         end = reached(held, minutes=3, reserved_up_to=20)
         assert await one.close(end, [child("-b"), child("b-c")])
@@ -54,17 +52,13 @@ class PartitionEndsContract:
         assert (again.split, again.merged, again.reconciled) == (0, 0, 0)
 
     async def test_an_end_without_children_is_none(self, stores: Stores) -> None:
-        one = stores.open("one")
-        await begun(one, "-")
-        (held,) = await take(one, "a")
+        one, _two, held = await stores.holding("-")
         with pytest.raises(ValueError, match="children"):
             await one.close(reached(held), [])
         assert await one.advance([reached(held)]) == frozenset()
 
     async def test_two_halves_of_a_merge_that_end_at_once_are_put_together_once(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-b", "b-d", "d-")
-        (left,) = await take(one, "a")
+        one, two, left = await stores.holding("-b", "b-d", "d-")
         (right,) = await take(two, "c")
         closed = await asyncio.gather(
             one.close(reached(left, minutes=5, reserved_up_to=40), [child("-b", "-d")]),
@@ -80,9 +74,7 @@ class PartitionEndsContract:
         assert merged.low_watermark == left.low_watermark + 4 * MINUTE
 
     async def test_half_a_merge_waits_and_nobody_can_take_it(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-b", "b-")
-        (left,) = await take(one, "a")
+        one, two, left = await stores.holding("-b", "b-")
         await one.close(reached(left), [child("-b", "-")])
         assert await stream_ranges(two) == ["-b:-b -> -", "b-:@"]
         survey = await two.survey()
@@ -90,9 +82,7 @@ class PartitionEndsContract:
         assert (await two.tend()).reconciled == 0
 
     async def test_split_and_merged_back_the_range_is_another_stream_range(self, stores: Stores) -> None:
-        one = stores.open("one")
-        await begun(one, "-")
-        (first,) = await take(one, "a")
+        one, _two, first = await stores.holding("-")
         await one.close(reached(first), [child("-b"), child("b-")])
         left, right = await take(one, "a", "b")
         await one.close(reached(left), [child("-b", "-")])

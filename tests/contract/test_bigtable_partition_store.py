@@ -131,9 +131,7 @@ class PartitionStoreContract:
         assert sorted(granted) == sorted(stream_range.id for stream_range in surveys[0].stream_ranges)
 
     async def test_what_was_not_seen_unchanged_for_a_lease_is_not_taken_over(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (held,) = await take(one, "a")
+        one, two, held = await stores.holding("-")
         stores.monotonic[0] += 100 * LEASE.total_seconds()  # nobody looked: it may have been renewed just now
         await two.survey()
         assert await two.claim([held.stream_range]) == []
@@ -147,9 +145,7 @@ class PartitionStoreContract:
     async def test_an_expired_lease_is_taken_over_and_its_first_holder_can_write_nothing_more(
         self, stores: Stores
     ) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (first,) = await take(one, "a")
+        one, two, first = await stores.holding("-")
         assert await one.advance([reached(first, minutes=1, reserved_up_to=70, at="saved")]) == frozenset()
         await stores.let_leases_end(two)
         (second,) = await take(two, "a")
@@ -170,9 +166,7 @@ class PartitionStoreContract:
         assert (third.position, third.min_version) == (second.position, second.min_version)
 
     async def test_a_released_partition_is_free_at_once_and_goes_on_where_it_was_left(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (held,) = await take(one, "a")
+        one, two, held = await stores.holding("-")
         assert await one.advance([reached(held, minutes=2, reserved_up_to=50, at="left")], release=True) == frozenset()
         saved = (await whole(two)).saved[held.stream_range.id]
         assert (saved.owner, saved.free) == ("", True)
@@ -184,9 +178,7 @@ class PartitionStoreContract:
     async def test_what_is_in_ones_own_name_may_be_claimed_again_and_the_older_claim_is_over(
         self, stores: Stores
     ) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (first,) = await take(one, "a")
+        one, two, first = await stores.holding("-")
         (second,) = await take(one, "a")
         assert second.fence == first.fence + 1
         assert await one.advance([reached(first, reserved_up_to=900)]) == {first.stream_range.id}
@@ -195,9 +187,7 @@ class PartitionStoreContract:
         assert third.min_version == first.min_version + 10
 
     async def test_reserved_limits_and_low_watermarks_never_fall(self, stores: Stores) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (held,) = await take(one, "a")
+        one, two, held = await stores.holding("-")
         for minutes, reserved_up_to in [(1, 100), (5, 300), (2, 200), (0, 0)]:
             assert await one.advance([reached(held, minutes=minutes, reserved_up_to=reserved_up_to)]) == frozenset()
         assert (await whole(one)).saved[held.stream_range.id].low_watermark == held.low_watermark + 5 * MINUTE
@@ -208,9 +198,7 @@ class PartitionStoreContract:
     async def test_what_was_reserved_above_the_last_version_is_free_once_a_partition_is_given_back(
         self, stores: Stores
     ) -> None:
-        one, two = stores.open("one"), stores.open("two")
-        await begun(one, "-")
-        (held,) = await take(one, "a")
+        one, two, held = await stores.holding("-")
         await one.advance([replace(reached(held, reserved_up_to=300), min_version=held.min_version + 40)])
         await one.advance([reached(held, reserved_up_to=50)], release=True)
         saved = (await whole(two)).saved[held.stream_range.id]

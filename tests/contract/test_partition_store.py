@@ -55,8 +55,7 @@ class PartitionStoreContract:
         assert survey.now > START
 
     async def test_a_claim_takes_what_is_free_and_raises_its_fencing_number(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (claimed,) = await stores.one.claim([ROOT], None)
+        claimed = await claimed_root(stores.one)
         assert claimed.token == ROOT
         assert claimed.watermark == START
         assert claimed.state is PartitionState.SCHEDULED
@@ -67,8 +66,7 @@ class PartitionStoreContract:
     async def test_an_expired_lease_is_taken_over_and_the_first_holder_can_write_nothing_more(
         self, stores: Stores
     ) -> None:
-        await stores.one.add_root(START, None)
-        (first,) = await stores.one.claim([ROOT], None)
+        first = await claimed_root(stores.one)
         await stores.let_leases_end()
         (second,) = await stores.two.claim([ROOT], None)
         assert second.fencing == first.fencing + 1
@@ -81,15 +79,13 @@ class PartitionStoreContract:
         assert await stores.two.advance([SpannerProgress(second, later(1))]) == frozenset()
 
     async def test_a_renewed_lease_is_not_taken_over(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (held,) = await stores.one.claim([ROOT], None)
+        held = await claimed_root(stores.one)
         await stores.let_leases_end()
         assert await stores.one.advance([SpannerProgress(held, START)]) == frozenset()
         assert await stores.two.claim([ROOT], None) == []
 
     async def test_a_watermark_never_moves_back(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (held,) = await stores.one.claim([ROOT], None)
+        held = await claimed_root(stores.one)
         await stores.one.advance([SpannerProgress(held, later(60))])
         assert await stores.one.advance([SpannerProgress(held, later(30))]) == frozenset()
         (row,) = (await stores.one.survey()).unfinished
@@ -97,15 +93,13 @@ class PartitionStoreContract:
         assert row.state is PartitionState.RUNNING
 
     async def test_a_released_partition_is_free_at_once_and_goes_on_at_its_watermark(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (held,) = await stores.one.claim([ROOT], None)
+        held = await claimed_root(stores.one)
         assert await stores.one.advance([SpannerProgress(held, later(60))], release=True) == frozenset()
         (taken,) = await stores.two.claim([ROOT], None)
         assert taken.watermark == later(60)
 
     async def test_a_load_is_saved_with_the_lease_and_goes_to_the_next_owner(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (held,) = await stores.one.claim([ROOT], None)
+        held = await claimed_root(stores.one)
         assert held.load == 0
         await stores.one.advance([SpannerProgress(held, START, load=7)])
         (row,) = (await stores.two.survey()).unfinished
@@ -264,8 +258,7 @@ class TestSpannerPartitionStore(PartitionStoreContract):
         assert found["WRITE_ONLY"] == {"millrace_partitions"}
 
     async def test_what_happened_to_a_partition_has_commit_timestamps(self, stores: Stores) -> None:
-        await stores.one.add_root(START, None)
-        (held,) = await stores.one.claim([ROOT], None)
+        held = await claimed_root(stores.one)
         await stores.one.advance([SpannerProgress(held, START)])
         await stores.one.finish(SpannerProgress(held, START), [child(A)])
         in_order = "created_at < scheduled_at AND scheduled_at < running_at AND running_at < finished_at"
@@ -297,10 +290,16 @@ def child(token: PartitionToken) -> NewPartition:
     return NewPartition(token, frozenset(), START)
 
 
-async def first_partitions(store: TokenPartitionStore, *tokens: PartitionToken) -> Sequence[SpannerPartition]:
-    """Finish the first query with these children, and claim them."""
+async def claimed_root(store: TokenPartitionStore) -> SpannerPartition:
+    """Begin, and claim the first query."""
     await store.add_root(START, None)
     (root,) = await store.claim([ROOT], None)
+    return root
+
+
+async def first_partitions(store: TokenPartitionStore, *tokens: PartitionToken) -> Sequence[SpannerPartition]:
+    """Finish the first query with these children, and claim them."""
+    root = await claimed_root(store)
     assert await store.finish(SpannerProgress(root, START), [child(token) for token in tokens]) == set(tokens)
     claimed = {partition.token: partition for partition in await store.claim(tokens, None)}
     return [claimed[token] for token in tokens]

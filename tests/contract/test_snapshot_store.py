@@ -10,7 +10,13 @@ import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.core.snapshot.snapshot import KeyText, RangeState, complete_snapshots, mergeable
+from services.spanner_reader.core.snapshot.snapshot import (
+    KeyText,
+    RangeState,
+    SnapshotRange,
+    complete_snapshots,
+    mergeable,
+)
 from services.spanner_reader.ports import DatabaseSnapshotStore, RangeProgress
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from tests.contract.spanner_tables import partition_table
@@ -30,6 +36,18 @@ class Both:
     ours: DatabaseSnapshotStore
     theirs: DatabaseSnapshotStore
     pass_lease: Callable[[], Awaitable[None]]
+
+    async def claimed(self, *others: str) -> SnapshotRange:
+        """Ask for Planes, and for others; return what we have claimed: all of Planes."""
+        await self.ours.request(["Planes", *others], NOON, again=False)
+        (claimed,) = await self.ours.claim([WHOLE])
+        return claimed
+
+    async def cut(self, claimed: SnapshotRange) -> SnapshotRange:
+        """Cut what we have claimed at the keys; return its first part."""
+        first = await self.ours.cut(claimed, KEYS)
+        assert first is not None
+        return first
 
 
 class SnapshotStoreContract:
@@ -59,10 +77,8 @@ class SnapshotStoreContract:
         assert [one.read_at for one in (await both.ours.survey()).ranges] == [latest]
 
     async def test_asked_for_again_it_begins_anew_and_whoever_read_the_one_before_has_lost_it(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
-        first = await both.ours.cut(claimed, KEYS)
-        assert first is not None
+        claimed = await both.claimed()
+        first = await both.cut(claimed)
         assert await both.theirs.request(["Planes"], LATER, again=True) == ["Planes"]
         assert await both.ours.save([RangeProgress(first, KEYS[0], 5, NOON)]) == {WHOLE}
         assert await both.ours.cut(claimed, KEYS) is None
@@ -81,10 +97,8 @@ class SnapshotStoreContract:
         assert (one.place, one.run, one.state, one.first_read_at) == (WHOLE, 2, RangeState.REQUESTED, LATER)
 
     async def test_its_parts_cover_it_and_are_free_but_for_the_first(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
-        first = await both.ours.cut(claimed, KEYS)
-        assert first is not None
+        claimed = await both.claimed()
+        first = await both.cut(claimed)
         assert (first.after, first.until, first.state) == (None, KEYS[0], RangeState.CUT)
         ranges = (await both.theirs.survey()).ranges
         assert [(one.after, one.until) for one in ranges] == [(None, KEYS[0]), tuple(KEYS), (KEYS[1], None)]
@@ -93,8 +107,7 @@ class SnapshotStoreContract:
         assert await both.ours.cut(claimed, []) == (await both.ours.survey()).ranges[0]  # whose answer was lost
 
     async def test_progress_is_saved_given_back_and_taken_up_by_another(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
+        claimed = await both.claimed()
         assert await both.ours.save([RangeProgress(claimed, KEYS[0], 7, LATER)]) == set()
         assert await both.theirs.claim([WHOLE]) == []
         assert await both.ours.save([RangeProgress(claimed, KEYS[1], 9, LATER)], release=True) == set()
@@ -111,8 +124,7 @@ class SnapshotStoreContract:
         assert (await both.ours.survey()).ranges == (done,)
 
     async def test_a_lease_that_ends_lets_another_go_on(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
+        claimed = await both.claimed()
         await both.ours.save([RangeProgress(claimed, KEYS[0], 7, NOON)])
         await both.pass_lease()
         (theirs,) = await both.theirs.claim([WHOLE])
@@ -120,8 +132,7 @@ class SnapshotStoreContract:
         assert await both.ours.save([RangeProgress(claimed, KEYS[1], 9, NOON, done=True)]) == {WHOLE}
 
     async def test_some_keys_are_read_beside_the_whole_table_and_never_stand_for_it(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (whole,) = await both.ours.claim([WHOLE])
+        whole = await both.claimed()
         await both.theirs.request_keys("Planes", LATER, KEYS[0], KEYS[1])
         first, keys = (await both.ours.survey()).ranges
         assert first == whole  # and its claim goes on
@@ -145,10 +156,8 @@ class SnapshotStoreContract:
     async def test_ranges_of_which_nothing_is_left_to_read_are_merged_and_their_readers_lose_nothing(
         self, both: Both
     ) -> None:
-        await both.ours.request(["Planes", "Seats"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
-        first = await both.ours.cut(claimed, KEYS)
-        assert first is not None
+        claimed = await both.claimed("Seats")
+        first = await both.cut(claimed)
         others = await both.ours.claim([("Planes", 1), ("Planes", 2)])
         done = [RangeProgress(one, None, 5, LATER, done=True) for one in (first, *others)]
         await both.ours.save(done[:2])
@@ -172,10 +181,8 @@ class SnapshotStoreContract:
         assert again.run > complete.run
 
     async def test_what_is_given_up_is_merged_and_stays_given_up(self, both: Both) -> None:
-        await both.ours.request(["Planes"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
-        first = await both.ours.cut(claimed, KEYS)
-        assert first is not None
+        claimed = await both.claimed()
+        first = await both.cut(claimed)
         (second,) = await both.ours.claim([("Planes", 1)])
         await both.ours.save([RangeProgress(first, None, 5, NOON, done=True)])
         await both.theirs.cancel(["Planes"])
@@ -195,8 +202,7 @@ class SnapshotStoreContract:
         assert [one.number for one in (await both.ours.survey()).ranges if one.until is None] == [0]
 
     async def test_what_is_given_up_is_lost_to_its_reader_and_nobody_claims_it(self, both: Both) -> None:
-        await both.ours.request(["Planes", "Seats"], NOON, again=False)
-        (claimed,) = await both.ours.claim([WHOLE])
+        claimed = await both.claimed("Seats")
         assert await both.theirs.cancel(["Planes", "Nothing"]) == ["Planes"]
         assert await both.theirs.cancel(["Planes"]) == []
         assert await both.ours.save([RangeProgress(claimed, KEYS[0], 7, NOON)]) == {WHOLE}
@@ -206,15 +212,13 @@ class SnapshotStoreContract:
     async def test_a_reader_gives_up_the_snapshot_it_reads_and_none_that_was_asked_for_since_or_beside_it(
         self, both: Both
     ) -> None:
-        await both.ours.request(["Planes", "Seats"], NOON, again=False)
-        (late,) = await both.ours.claim([WHOLE])
+        late = await both.claimed("Seats")
         await both.theirs.request(["Planes"], LATER, again=True)
         before = (await both.ours.survey()).ranges
         assert not await both.ours.give_up(late)
         assert (await both.ours.survey()).ranges == before
         (claimed,) = await both.ours.claim([WHOLE])
-        first = await both.ours.cut(claimed, KEYS)
-        assert first is not None
+        first = await both.cut(claimed)
         await both.theirs.request_keys("Planes", LATER, KEYS[0], KEYS[1])
         others = await both.theirs.claim([("Planes", 1)])
         assert await both.ours.save([RangeProgress(first, KEYS[0], 7, LATER, done=True)]) == set()

@@ -95,9 +95,10 @@ class Visit:
     def get(self, path: str, **query: Any) -> Answered:
         return self._kept(self.api.get(path, token=None, host=self.host, headers=self._headers(), **query))
 
-    def post(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answered:
-        """Send a form as it is."""
+    def post(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str | None] | None = None) -> Answered:
+        """Send a form as it is; a header that is None is not sent."""
         own = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
+        sent = {name: value for name, value in (own | dict(headers or {})).items() if value is not None}
         return self._kept(
             self.api.ask(
                 "POST",
@@ -105,7 +106,7 @@ class Visit:
                 body=urlencode(fields).encode(),
                 token=None,
                 host=self.host,
-                headers=self._headers() | own | dict(headers or {}),
+                headers=self._headers() | sent,
             )
         )
 

@@ -25,26 +25,21 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
         ("sqlite:////tmp/letters", VOLUME, "memory"),
         ("sqlite:////var/lib/millrace-else/letters", VOLUME, "a container's own disk"),
         (FILE, AWAY, "memory"),
+        (FILE, VOLUME, ""),
+        ("sqlite:////var/lib/mill race/letters", SPACED, ""),
+        (FILE, MACHINE, ""),
+        (FILE, "", ""),
+        (FILE, "not what proc(5) says", ""),
+        ("postgresql://me@db/letters", POD, ""),
+        ("sqlite://", POD, ""),
     ],
 )
-def test_a_file_that_goes_with_its_container_is_told(database: str, mounted: str, told: str) -> None:
-    assert (short_lived(database, mounted) or "").startswith(told)
-
-
-@pytest.mark.parametrize(
-    ("database", "mounted"),
-    [
-        (FILE, VOLUME),
-        ("sqlite:////var/lib/mill race/letters", SPACED),
-        (FILE, MACHINE),
-        (FILE, ""),
-        (FILE, "not what proc(5) says"),
-        ("postgresql://me@db/letters", POD),
-        ("sqlite://", POD),
-    ],
-)
-def test_what_stays_or_cannot_be_known_is_not_told(database: str, mounted: str) -> None:
-    assert short_lived(database, mounted) is None
+def test_a_file_that_goes_with_its_container_is_told_and_what_stays_or_cannot_be_known_is_not(
+    database: str, mounted: str, told: str
+) -> None:
+    found = short_lived(database, mounted)
+    assert (found or "").startswith(told)
+    assert (found is None) is (told == "")
 
 
 def test_the_kernel_says_what_is_mounted(tmp_path: Path) -> None:

@@ -9,20 +9,21 @@ from shared.runtime.stop import Stop, until_stopped
 from tests.fakes.virtual_time import in_virtual_time
 
 
+async def never(cancelled: asyncio.Event) -> None:
+    """Wait for an answer that does not come."""
+    try:
+        await asyncio.sleep(1_000_000)
+    finally:
+        cancelled.set()
+
+
 @in_virtual_time
 async def test_a_call_that_is_never_answered_is_cancelled_soon_after_the_stop() -> None:
     stop = Stop()
     cancelled = asyncio.Event()
-
-    async def never() -> None:
-        try:
-            await asyncio.sleep(1_000_000)
-        finally:
-            cancelled.set()
-
     asyncio.get_running_loop().call_later(100, stop.request)
     with pytest.raises(TransientError):
-        await until_stopped(stop, never())
+        await until_stopped(stop, never(cancelled))
     assert cancelled.is_set()
     assert 100 <= asyncio.get_running_loop().time() <= 102
 
@@ -49,14 +50,7 @@ async def test_what_ends_by_itself_in_time_keeps_its_answer_or_its_error() -> No
 @in_virtual_time
 async def test_who_is_cancelled_cancels_the_call() -> None:
     cancelled = asyncio.Event()
-
-    async def never() -> None:
-        try:
-            await asyncio.sleep(1_000_000)
-        finally:
-            cancelled.set()
-
-    waiting = asyncio.create_task(until_stopped(Stop(), never()))
+    waiting = asyncio.create_task(until_stopped(Stop(), never(cancelled)))
     await asyncio.sleep(1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
