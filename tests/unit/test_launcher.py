@@ -14,10 +14,10 @@ from services.__main__ import SERVICES, completion, main, usage
 ROOT = Path(__file__).parents[2]
 
 
-def launched(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the launcher as the image does, in an environment that holds these variables."""
+def launched(*words: str, module: str = "services", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the launcher as the image does, or a service, in an environment that holds these variables."""
     return subprocess.run(
-        [sys.executable, "-m", "services", *words],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
@@ -29,14 +29,7 @@ def launched(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_gets_the_words_after_its_name(name: str) -> None:
     ran = launched(name, "no-such-command")
-    direct = subprocess.run(
-        [sys.executable, "-m", SERVICES[name].module, "no-such-command"],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    direct = launched("no-such-command", module=SERVICES[name].module)
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, direct.stdout, direct.stderr)
 
 

@@ -77,6 +77,18 @@ def consumer() -> Mapping[str, object]:
     return world.status.document(ready=True, alive=True)
 
 
+def watched(documents: Mapping[str, Mapping[str, object]], at: Nanoseconds) -> list[WatchedService]:
+    """Return services that were polled at a time, each with its document."""
+    return [
+        polled(
+            WatchedService(name=name, address="http://x:1"),
+            StatusAnswer(ready=True, obstacles="", status=msgspec.json.encode(document)),
+            at,
+        )
+        for name, document in documents.items()
+    ]
+
+
 DOCUMENTS = {"spanner_reader": spanner_reader, "bigtable_reader": bigtable_reader, "consumer": consumer}
 
 
@@ -106,15 +118,7 @@ def test_every_member_that_the_console_reads_is_in_the_document_of_the_service(s
 
 
 def test_the_console_knows_every_state_that_the_services_report() -> None:
-    now = Nanoseconds(NOW)
-    services = [
-        polled(
-            WatchedService(name=name, address="http://x:1"),
-            StatusAnswer(ready=True, obstacles="", status=msgspec.json.encode(document())),
-            now,
-        )
-        for name, document in DOCUMENTS.items()
-    ]
+    services = watched({name: document() for name, document in DOCUMENTS.items()}, Nanoseconds(NOW))
     items = needs_attention(services, None, Launcher())
     assert {(item.where, item.what) for item in items} == {
         ("consumer", "table anew is needs re-sync"),
@@ -137,16 +141,8 @@ def test_the_console_knows_every_state_that_the_services_report() -> None:
 
 def test_a_source_without_heartbeats_needs_attention_though_no_reader_of_it_is_polled() -> None:
     def items(document: Mapping[str, object], *others: str) -> list[tuple[str, str | None]]:
-        at = Nanoseconds(MICROS * 1000)
-        services = [
-            polled(
-                WatchedService(name=name, address="http://x:1"),
-                StatusAnswer(ready=True, obstacles="", status=msgspec.json.encode(one)),
-                at,
-            )
-            for name, one in (("consumer", document), *((other, DOCUMENTS[other]()) for other in others))
-        ]
-        found = needs_attention(services, None, Launcher())
+        documents = {"consumer": document} | {other: DOCUMENTS[other]() for other in others}
+        found = needs_attention(watched(documents, Nanoseconds(MICROS * 1000)), None, Launcher())
         return [(item.what, item.command) for item in found if "heartbeat" in item.what]
 
     document = consumer()

@@ -3,21 +3,9 @@
 import os
 import signal
 
-from deploy.local.platform.services import Pipeline
 from deploy.local.proof.launching import LocalLauncher
 from shared.runtime.stop import Stop
-
-PIPELINE = Pipeline(
-    project="p",
-    name="flights",
-    pubsub="127.0.0.1:1",
-    bigquery_rest="127.0.0.1:1",
-    bigquery_grpc="127.0.0.1:1",
-    spanner="127.0.0.1:1",
-    database="flights",
-    change_stream="everything",
-    instance="local",
-)
+from tests.worlds.pipeline_settings import PIPELINE
 
 
 def test_a_stop_ends_the_command_that_runs() -> None:

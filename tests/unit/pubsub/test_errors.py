@@ -20,15 +20,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("code", sorted(TRANSIENT, key=str))
-def test_what_may_succeed_later_is_transient(code: grpc.StatusCode) -> None:
-    with pytest.raises(TransientError, match=f"publish to t: {code.name}"), pubsub_errors("publish to t"):
-        raise FakeRpcError(code)
-
-
-@pytest.mark.parametrize("code", sorted(REFUSED, key=str))
-def test_what_someone_must_fix_is_misconfigured(code: grpc.StatusCode) -> None:
-    with pytest.raises(MisconfiguredError, match=f"publish to t: {code.name}"), pubsub_errors("publish to t"):
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        *[(code, TransientError) for code in sorted(TRANSIENT, key=str)],
+        *[(code, MisconfiguredError) for code in sorted(REFUSED, key=str)],
+    ],
+)
+def test_what_may_succeed_later_is_transient_and_what_someone_must_fix_is_misconfigured(
+    code: grpc.StatusCode, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=f"publish to t: {code.name}"), pubsub_errors("publish to t"):
         raise FakeRpcError(code)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -198,23 +199,26 @@ def test_two_mistakes_in_a_long_name_are_found(wrong: str, meant: str) -> None:
     assert misspelt_variables(Consumer, {wrong: "x"}) == {wrong: meant}
 
 
-def test_of_two_names_that_a_misspelt_one_may_mean_the_nearer_is_named() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("BIG_TABLE_NAMEX", {"BIG_TABLE_NAMEX": "BIG_TABLE_NAME"}),
+        ("XBIG_TABLES_NAMES", {"XBIG_TABLES_NAMES": "BIG_TABLES_NAMES"}),
+        ("LOG_TOPC", {"LOG_TOPC": "LOG_TOPIC"}),
+        ("LG_TOPC", {}),
+    ],
+    ids=["nearer to one", "nearer to the other", "one mistake", "two mistakes in a short name"],
+)
+def test_of_names_that_a_misspelt_one_may_mean_the_nearest_is_named_and_none_that_is_far(
+    wrong: str, meant: Mapping[str, str]
+) -> None:
     @dataclass(frozen=True)
     class Near:
         big_table_name: str = setting("a", default="")
         big_tables_names: str = setting("b", default="")
+        log_topic: str = setting("c", default="")
 
-    assert misspelt_variables(Near, {"BIG_TABLE_NAMEX": "x"}) == {"BIG_TABLE_NAMEX": "BIG_TABLE_NAME"}
-    assert misspelt_variables(Near, {"XBIG_TABLES_NAMES": "x"}) == {"XBIG_TABLES_NAMES": "BIG_TABLES_NAMES"}
-
-
-def test_two_mistakes_in_a_short_name_are_another_name() -> None:
-    @dataclass(frozen=True)
-    class Short:
-        log_topic: str = setting("a", default="")
-
-    assert misspelt_variables(Short, {"LOG_TOPC": "x"}) == {"LOG_TOPC": "LOG_TOPIC"}
-    assert misspelt_variables(Short, {"LG_TOPC": "x"}) == {}
+    assert misspelt_variables(Near, {wrong: "x"}) == meant
 
 
 @pytest.mark.parametrize("wrong", ["My Project!", "my_project", "projects/p", "Project"])

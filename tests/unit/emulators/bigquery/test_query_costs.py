@@ -11,19 +11,9 @@ from emulators.bigquery.errors import ApiError
 from emulators.bigquery.rest_jobs import Jobs
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
-from tests.unit.emulators.bigquery.warehouses import DEFAULTS, a_warehouse
+from tests.unit.emulators.bigquery.warehouses import DEFAULTS, Clock, a_warehouse
 
 MIB = 1 << 20
-
-
-class Clock:
-    """A clock that stands still until it is put forward."""
-
-    def __init__(self) -> None:
-        self.micros = 1_700_000_000_000_000
-
-    def now(self) -> int:
-        return self.micros
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from emulators.bigquery.rows import DELETED, Rows
 from emulators.bigquery.storage import TOMBSTONE_MICROSECONDS, Storage, view
 from emulators.bigquery.writer_schema import SEQUENCE_NUMBER
 from tests.seeds import examples
+from tests.unit.emulators.bigquery.warehouses import Clock
 
 TABLE = Table(
     TableName("p", "d", "t"),
@@ -23,14 +24,6 @@ TABLE = Table(
 )
 
 Change = tuple[int, int, bool]  # key, sequence, whether it is a DELETE
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 10 * TOMBSTONE_MICROSECONDS
-
-    def now(self) -> int:
-        return self.time
 
 
 @pytest.fixture
@@ -77,14 +70,14 @@ def test_any_history_ends_as_change_after_change_would(
     model: dict[int, tuple[int, int | None, int]] = {}  # key -> sequence, value (None: deleted), when
     value = 0
     for changes, look, days in steps:
-        clock.time += days * TOMBSTONE_MICROSECONDS // 2
+        clock.micros += days * TOMBSTONE_MICROSECONDS // 2
         storage.accept(TABLE, rows(changes, value))
         for key, sequence, deleted in changes:
             known = model.get(key)
-            if known is not None and known[1] is None and known[2] <= clock.time - TOMBSTONE_MICROSECONDS:
+            if known is not None and known[1] is None and known[2] <= clock.micros - TOMBSTONE_MICROSECONDS:
                 known = None  # forgotten
             if known is None or sequence >= known[0]:
-                model[key] = (sequence, None if deleted else value, clock.time)
+                model[key] = (sequence, None if deleted else value, clock.micros)
             value += 1
         if look:
             assert read(storage) == {key: kept[1] for key, kept in model.items() if kept[1] is not None}

@@ -12,6 +12,16 @@ NOW = 1_714_478_400_123_456
 DEFAULTS = Defaults("p", "d")
 
 
+class Clock:
+    """A clock that stands still until it is put forward."""
+
+    def __init__(self, micros: int = 1_700_000_000_000_000) -> None:
+        self.micros = micros
+
+    def now(self) -> int:
+        return self.micros
+
+
 @contextmanager
 def a_warehouse(*statements: str, now: Callable[[], int] = lambda: NOW) -> Iterator[Warehouse]:
     """Give a warehouse in which these statements have been run."""
