@@ -92,9 +92,7 @@ class TestBigQueryTables:
 
         assert stand_in.client.get_table(table.reference).labels == labels
 
-    def test_a_view_that_is_gone_or_older_than_its_table_is_brought_up_to_date(
-        self, place: Place, stand_in: StandIn
-    ) -> None:
+    def test_a_view_that_is_gone_or_older_than_its_table_is_updated(self, place: Place, stand_in: StandIn) -> None:
         place.tables.ensure(HISTORY)
         columns = place.columns("planes_history")
         place.drop("planes_history")
@@ -117,9 +115,7 @@ class TestBigQueryTables:
             ("GET", "UNAVAILABLE"),
         ],
     )
-    def test_a_view_that_is_refused_holds_nothing_up(
-        self, place: Place, stand_in: StandIn, method: str, status: str
-    ) -> None:
+    def test_a_refused_view_holds_nothing_up(self, place: Place, stand_in: StandIn, method: str, status: str) -> None:
         name = f"{PROJECT}.{stand_in.dataset}.planes_history"
         fault = {"action": "answer", "on": "rest", "method": method, "table": name, "status": status, "times": 1}
         stand_in.control("POST", "faults", **fault)
@@ -128,9 +124,7 @@ class TestBigQueryTables:
 
         assert [line["log_level"] for line in logs if line["event"] == "history_view_not_made"] == ["error"]
 
-    def test_a_table_made_by_hand_is_told_the_key_it_lacks_and_is_then_claimed(
-        self, place: Place, stand_in: StandIn
-    ) -> None:
+    def test_a_table_made_by_hand_is_claimed_once_it_has_its_key(self, place: Place, stand_in: StandIn) -> None:
         columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
         stand_in.run(f"CREATE TABLE planes ({columns})")
         with pytest.raises(TableTroubleError) as raised:
@@ -141,9 +135,7 @@ class TestBigQueryTables:
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(OF_ANOTHER_SOURCE)
 
-    def test_a_table_that_was_dropped_and_made_again_is_told_loudly_and_says_so_to_whoever_comes_later(
-        self, place: Place
-    ) -> None:
+    def test_a_table_that_was_dropped_and_made_again_is_logged_once_and_labelled(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         assert place.needs_resync("planes") == ""
         place.drop("planes")
@@ -162,7 +154,7 @@ class TestBigQueryTables:
             place.others.ensure(OF_ANOTHER_SOURCE)
 
     @pytest.mark.parametrize("whole_dataset", [False, True])
-    def test_of_a_refused_table_the_dataset_is_asked(
+    def test_for_a_refused_table_its_dataset_is_read(
         self, place: Place, stand_in: StandIn, whole_dataset: bool
     ) -> None:
         place.tables.ensure(PLANES)
@@ -178,7 +170,7 @@ class TestBigQueryTables:
         assert place.tables.ensure(PLANES) == PLANES, "as soon as it is refused no more"
 
     @pytest.mark.parametrize("wrongly_set", ["one", "all"])
-    def test_a_dataset_is_refused_where_no_table_of_it_may_be_written(
+    def test_a_dataset_is_refused_with_all_of_its_tables(
         self, place: Place, stand_in: StandIn, wrongly_set: str
     ) -> None:
         names = ["planes", "airports", "pilots"]
@@ -205,7 +197,7 @@ class TestBigQueryTables:
         with pytest.raises(TransientError):
             BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
 
-    def test_somebody_altering_the_table_at_the_same_moment_is_looked_at_again(
+    def test_a_table_altered_by_another_meanwhile_is_read_again(
         self, place: Place, stand_in: StandIn, rest: str
     ) -> None:
         place.tables.ensure(PLANES)

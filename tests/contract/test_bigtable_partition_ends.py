@@ -128,9 +128,7 @@ class PartitionEndsContract:
         assert left.position == Position(start=Microseconds(start + 30 * MINUTE))
         assert left.min_version == held.min_version + 30
 
-    async def test_a_part_of_a_partition_waits_again_with_its_tokens_and_is_put_together_with_the_rest(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_part_of_a_partition_waits_again_with_its_tokens_and_joins_the_rest(self, stores: Stores) -> None:
         one, two = stores.open("one"), stores.open("two")
         await begun(one, "-b", "b-d", "d-")
         (left, right, last) = await take(one, "a", "b", "d")

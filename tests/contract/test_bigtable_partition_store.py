@@ -44,9 +44,7 @@ class PartitionStoreContract:
         assert await stream_ranges(two) == first
 
     @pytest.mark.parametrize("ranges", [["-b"], ["-b", "c-"], ["-c", "b-"], []])
-    async def test_first_stream_ranges_that_are_not_all_keys_are_not_begun_with(
-        self, ranges: list[str], stores: Stores
-    ) -> None:
+    async def test_first_stream_ranges_have_to_be_all_keys(self, ranges: list[str], stores: Stores) -> None:
         one = stores.open("one")
         with pytest.raises(TransientError):
             await one.begin([span(each) for each in ranges], Microseconds(NOON))
@@ -142,9 +140,7 @@ class PartitionStoreContract:
         await two.survey()
         assert await two.claim([held.stream_range]) == []
 
-    async def test_an_expired_lease_is_taken_over_and_its_first_holder_can_write_nothing_more(
-        self, stores: Stores
-    ) -> None:
+    async def test_an_expired_lease_is_taken_over_and_its_first_owner_writes_nothing_more(self, stores: Stores) -> None:
         one, two, first = await stores.holding("-")
         assert await one.advance([reached(first, minutes=1, reserved_up_to=70, at="saved")]) == frozenset()
         await stores.let_leases_end(two)
@@ -175,9 +171,7 @@ class PartitionStoreContract:
         assert (taken.min_version, taken.fence) == (held.min_version + 50, held.fence + 1)
         assert await one.advance([reached(held, minutes=3)]) == {held.stream_range.id}
 
-    async def test_what_is_in_ones_own_name_may_be_claimed_again_and_the_older_claim_is_over(
-        self, stores: Stores
-    ) -> None:
+    async def test_an_owner_may_claim_its_own_again_and_the_older_claim_is_over(self, stores: Stores) -> None:
         one, two, first = await stores.holding("-")
         (second,) = await take(one, "a")
         assert second.fence == first.fence + 1
@@ -195,9 +189,7 @@ class PartitionStoreContract:
         (taken,) = await take(two, "a")
         assert taken.min_version == held.min_version + 300
 
-    async def test_what_was_reserved_above_the_last_version_is_free_once_a_partition_is_given_back(
-        self, stores: Stores
-    ) -> None:
+    async def test_versions_reserved_above_the_last_are_free_once_a_partition_is_released(self, stores: Stores) -> None:
         one, two, held = await stores.holding("-")
         await one.advance([replace(reached(held, reserved_up_to=300), min_version=held.min_version + 40)])
         await one.advance([reached(held, reserved_up_to=50)], release=True)

@@ -93,9 +93,7 @@ async def test_a_reader_that_died_counts_for_some_leases(channels: BreakingChann
         assert await new.begin([span("-")], now)
 
 
-async def test_a_whole_partition_table_is_read_in_pages(
-    channels: BreakingChannels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_partition_table_is_read_in_pages(channels: BreakingChannels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_rows, "_PAGE", 2)
     table = Table(PARTITION_TABLE.instance, f"pages{a_stream()}")
     one, other = PartitionRows(channels, table, "one"), PartitionRows(channels, table, "other")

@@ -65,9 +65,7 @@ async def test_what_waits_while_the_stream_is_paused_has_waited_since_it_was_res
 
 
 @pytest.mark.parametrize("pausing", [True, False])
-async def test_a_pause_or_a_resumption_that_comes_late_does_not_undo_what_was_asked_for_since(
-    rig: Rig, pausing: bool
-) -> None:
+async def test_a_late_pause_or_resumption_does_not_undo_what_was_asked_for_since(rig: Rig, pausing: bool) -> None:
     one, way = rig.owner("one")
     await begun(one, "-b", "b-")
     before = await rig.rows.topology()

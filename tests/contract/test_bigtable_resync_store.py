@@ -124,9 +124,7 @@ class ResyncStoreContract:
         assert not await both.ours.synced(resync_request)
         assert await both.found() == [(BigtableResyncKind.ROUTED_ELSEWHERE, (), 1)]
 
-    async def test_who_watches_more_than_whoever_looked_before_marks_and_only_what_brings_that_heals(
-        self, both: Both
-    ) -> None:
+    async def test_who_watches_more_than_the_last_one_marks_and_only_what_brings_that_heals(self, both: Both) -> None:
         narrow = Watching(key_prefixes=("a",))
         assert await both.ours.watching() is None
         await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
@@ -224,9 +222,7 @@ class TestInEmulator(ResyncStoreContract):
         finally:
             await channels.close()
 
-    async def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(
-        self, both: Both
-    ) -> None:
+    async def test_a_write_whose_answer_was_lost_is_known_and_a_late_one_changes_nothing(self, both: Both) -> None:
         self.channels.restart_counting({2: "after"})  # a look, then the write
         await both.ours.request(BigtableResyncKind.STREAM_DISABLED, NOON, 0)
         self.channels.restart_counting({2: "late"})
@@ -250,9 +246,7 @@ class TestInEmulator(ResyncStoreContract):
         assert await both.found() == []
         assert 0 < self.channels.largest_condition < 20_000, "what Bigtable takes as a filter"
 
-    async def test_what_a_first_start_wrote_which_names_no_writer_is_changed_only_as_it_was_read(
-        self, both: Both
-    ) -> None:
+    async def test_what_a_first_start_wrote_without_a_writer_is_changed_only_as_it_was_read(self, both: Both) -> None:
         dropped = BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=NOON, run=1, families=("f",))
         kept = Resync(families=("h",), findings=(dropped,))
         before = await self.rows.topology()

@@ -143,9 +143,7 @@ class SnapshotStoreContract:
         assert await both.ours.request_unless_after([ALL_KEYS], NOON, 2)
         assert (await both.found()).run == 4
 
-    async def test_some_keys_are_read_beside_what_is_being_read_and_alone_they_are_never_complete(
-        self, both: Both
-    ) -> None:
+    async def test_some_keys_are_read_beside_the_rest_and_alone_they_are_never_complete(self, both: Both) -> None:
         await both.asked()
         assert await both.theirs.request([span("a-b")], NOON, again=True, whole=False)
         found = await both.found()
@@ -220,9 +218,7 @@ class TestInEmulator(SnapshotStoreContract):
         finally:
             await channels.close()
 
-    async def test_what_was_written_though_the_answer_was_lost_is_known_and_what_comes_late_changes_nothing(
-        self, both: Both
-    ) -> None:
+    async def test_a_write_whose_answer_was_lost_is_known_and_a_late_one_changes_nothing(self, both: Both) -> None:
         self.channels.restart_counting({2: "after"})  # a look, then the write
         assert await both.ours.request([ALL_KEYS], NOON, again=False, whole=True)
         self.channels.restart_counting({2: "late"})

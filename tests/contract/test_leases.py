@@ -65,9 +65,7 @@ class LeasesContract:
 
         assert set(subscription.lease()) == {"a"}
 
-    def test_a_message_deferred_comes_again_after_the_delay_and_not_before(
-        self, leases: MessageLeases, subscription: Subscription
-    ) -> None:
+    def test_a_deferred_message_comes_after_its_delay(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a")
         held = subscription.lease()
         leases.defer(list(held.values()), DEADLINE * 2)
@@ -78,9 +76,7 @@ class LeasesContract:
         assert before == {}
         assert set(subscription.lease()) == {"a"}
 
-    def test_leases_are_kept_for_many_deadlines_and_not_a_moment_longer_than_asked(
-        self, leases: MessageLeases, subscription: Subscription
-    ) -> None:
+    def test_leases_are_kept_as_long_as_is_asked_for(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
         with leases.keeping(list(held.values())):

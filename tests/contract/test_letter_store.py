@@ -142,9 +142,7 @@ def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(store: 
         (State.DISCARDED, State.DISCARDED),
     ],
 )
-def test_a_letter_that_fails_again_is_open_again_unless_it_was_discarded(
-    store: DeadLetterStore, before: State, after: State
-) -> None:
+def test_a_letter_that_fails_again_opens_unless_discarded(store: DeadLetterStore, before: State, after: State) -> None:
     letter = one_in(before, store)
     assert store.keep([an_arrival(failing_again(a_letter(), seconds=90), "m2")], later(90)).again == 1
     stored = the(letter, store)

@@ -186,9 +186,7 @@ class TestPostgresqlVersions(VersionsContract):
             open_database(f"postgresql://u:secret@/letters?host={tmp_path}")
 
     @pytest.mark.parametrize(("of_the_role", "of_ours"), [("off", "on"), ("on", "on"), ("local", "local")])
-    def test_what_is_committed_is_on_the_disk_whatever_the_role_is_set_to(
-        self, address: str, of_the_role: str, of_ours: str
-    ) -> None:
+    def test_what_is_committed_is_on_disk_whatever_the_role(self, address: str, of_the_role: str, of_ours: str) -> None:
         engine = create_engine(address, isolation_level="AUTOCOMMIT")
         shown = text("SHOW synchronous_commit")
         try:

@@ -63,9 +63,7 @@ class PartitionStoreContract:
         (again,) = await stores.one.claim([ROOT], None)  # one's own, whose answer never arrived
         assert again.fencing == claimed.fencing + 1
 
-    async def test_an_expired_lease_is_taken_over_and_the_first_holder_can_write_nothing_more(
-        self, stores: Stores
-    ) -> None:
+    async def test_an_expired_lease_is_taken_over_and_its_first_owner_writes_nothing_more(self, stores: Stores) -> None:
         first = await claimed_root(stores.one)
         await stores.let_leases_end()
         (second,) = await stores.two.claim([ROOT], None)
@@ -158,9 +156,7 @@ class PartitionStoreContract:
         await stores.one.attend()
         assert (await stores.two.survey()).readers == {"one"}
 
-    async def test_a_finished_partition_is_forgotten_unless_an_unfinished_one_names_it_as_its_parent(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_finished_partition_is_forgotten_unless_an_unfinished_one_needs_it(self, stores: Stores) -> None:
         a, b = await first_partitions(stores.one, A, B)
         merged = NewPartition(C, frozenset({A, B}), later(60))
         await stores.one.finish(SpannerProgress(a, later(50)), [merged])

@@ -125,9 +125,7 @@ class ShapeStoreContract:
         assert await theirs.resync_requests() == found.requests
         assert [request.table for request in found.requests] == ["Others"]
 
-    async def test_looks_of_readers_at_once_are_all_taken_into_account_and_no_mark_is_overwritten(
-        self, readers: Readers
-    ) -> None:
+    async def test_of_looks_of_readers_at_once_each_counts_and_no_mark_is_overwritten(self, readers: Readers) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         retyped = replace(SINGERS, columns=(ID, replace(NAME, type="STRING")))
@@ -170,9 +168,7 @@ class ShapeStoreContract:
         after = await ours.compare(a_look(4, Singers=SINGERS), [])
         assert (after.findings, after.requests) == ((), ())
 
-    async def test_a_snapshot_from_after_a_mark_heals_it_and_keeps_what_is_known_of_the_table(
-        self, readers: Readers
-    ) -> None:
+    async def test_a_snapshot_after_a_mark_heals_it_and_keeps_what_is_known_of_a_table(self, readers: Readers) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         await ours.compare(a_look(1, Singers=BARE), [])

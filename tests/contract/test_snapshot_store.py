@@ -153,9 +153,7 @@ class SnapshotStoreContract:
         await both.ours.request(["Planes"], LATER, again=True)
         assert [(one.after, one.until) for one in (await both.ours.survey()).ranges] == [(None, None)]
 
-    async def test_ranges_of_which_nothing_is_left_to_read_are_merged_and_their_readers_lose_nothing(
-        self, both: Both
-    ) -> None:
+    async def test_ranges_that_are_read_to_their_ends_are_merged_and_nothing_is_lost(self, both: Both) -> None:
         claimed = await both.claimed("Seats")
         first = await both.cut(claimed)
         others = await both.ours.claim([("Planes", 1), ("Planes", 2)])
@@ -209,9 +207,7 @@ class SnapshotStoreContract:
         assert [one.table for one in await both.ours.claim([WHOLE, ("Seats", 0)])] == ["Seats"]
         assert [one.state for one in (await both.ours.survey()).ranges] == [RangeState.CANCELLED, RangeState.REQUESTED]
 
-    async def test_a_reader_gives_up_the_snapshot_it_reads_and_none_that_was_asked_for_since_or_beside_it(
-        self, both: Both
-    ) -> None:
+    async def test_a_reader_gives_up_the_snapshot_it_reads_and_none_asked_for_since_or_beside(self, both: Both) -> None:
         late = await both.claimed("Seats")
         await both.theirs.request(["Planes"], LATER, again=True)
         before = (await both.ours.survey()).ranges

@@ -87,9 +87,7 @@ class TablesContract:
 
         assert place.columns("planes")[-2:] == ["colour", "range"]
 
-    def test_a_column_of_another_type_gets_a_column_beside_the_old_one_in_mirrors_and_histories(
-        self, place: Place
-    ) -> None:
+    def test_a_column_of_another_type_stands_beside_the_old_one_in_mirrors_and_histories(self, place: Place) -> None:
         retyped = a_header(columns=(("id", "INT64"), ("name", "STRING"), ("seats", "STRING")))
         for before, now in ((PLANES, table_definition(retyped)), (HISTORY, history_of(retyped))):
             place.tables.ensure(before)
@@ -222,9 +220,7 @@ class TablesContract:
             place.tables.ensure(replace(PLANES, dataset="nowhere"))
         assert place.tables.ensure(PLANES) == PLANES
 
-    def test_a_mirror_says_until_when_changes_became_dead_letters_whichever_process_saw_them(
-        self, place: Place
-    ) -> None:
+    def test_a_mirror_says_until_when_changes_became_dead_letters_whoever_saw_them(self, place: Place) -> None:
         now = 1_700_000_000_000_000
         place.tables.note_dead_letters("planes", "", now)
         place.tables.ensure(PLANES)

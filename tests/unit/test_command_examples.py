@@ -23,9 +23,7 @@ COMMANDS: Final = [(service, name) for service, line in COMMAND_LINES.items() fo
 
 
 @pytest.mark.parametrize(("service", "name"), COMMANDS)
-def test_the_help_of_a_command_has_examples_that_the_command_takes(
-    service: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_has_examples_that_the_command_takes(service: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = COMMAND_LINES[service]
     with pytest.raises(SystemExit):
         line.parse([name, "--help"])

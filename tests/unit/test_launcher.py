@@ -69,9 +69,7 @@ def test_as_text_each_service_has_a_heading() -> None:
         (["completion", "tcsh"], "completion takes one of bash, zsh, fish"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_the_right_words(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_line_is_corrected(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     environ: Mapping[str, str] = {}
     assert main(words, environ) == 2
     assert capsys.readouterr().err.startswith(f"error: {why}")

@@ -22,9 +22,7 @@ def test_a_run_is_valid_that_reached_its_rate_and_began_on_a_quiet_machine(run: 
     ("loads", "reported", "made"),
     [([0.5], 0.5, 1), ([3, 0.5], 0.5, 2), ([3, 4, 0.5], 0.5, 3), ([3, 4, 5, 0.5], 5, 3)],
 )
-def test_a_run_that_is_not_valid_is_repeated_twice_at_most_and_the_last_is_reported(
-    loads: list[float], reported: float, made: int
-) -> None:
+def test_a_run_that_is_not_valid_is_repeated_twice_at_most(loads: list[float], reported: float, made: int) -> None:
     left = list(loads)
 
     found = repeated(lambda: a_run(load=left.pop(0)), 2)

@@ -90,9 +90,7 @@ def test_a_message_that_is_no_letter_is_said_to_be_none() -> None:
 
 
 @pytest.mark.parametrize(("forced", "marks"), [(False, {}), (True, {"replay_forced": "true"})])
-def test_a_replayed_message_has_the_attributes_it_came_with_and_says_whose_replay_it_is(
-    forced: bool, marks: dict[str, str]
-) -> None:
+def test_a_replayed_message_has_its_attributes_and_says_whose_replay_it_is(forced: bool, marks: dict[str, str]) -> None:
     on_the_way = {"replay_of": "an earlier one", "replay_forced": "true", "CloudPubSubDeadLetterSourceProject": "p"}
     letter = replace(
         LETTER, attributes=dict(LETTER.attributes) | on_the_way | {"traceparent": "00-1-2-00"}, identity=""
@@ -105,9 +103,7 @@ def test_a_replayed_message_has_the_attributes_it_came_with_and_says_whose_repla
 
 
 @pytest.mark.parametrize(("most", "forced"), [(99, False), (98, True)])
-def test_a_replayed_message_keeps_every_attribute_and_one_without_room_for_its_marks_is_refused(
-    most: int, forced: bool
-) -> None:
+def test_a_replayed_message_without_room_for_its_marks_is_refused(most: int, forced: bool) -> None:
     attributes = {f"a{n}": "v" for n in range(most)}
     marks = {"traceparent": "x"} | {"replay_of": "an earlier one"}
     found = replayed_attributes(replace(WHOLE, attributes=attributes | {"replay_of": "x"}, identity=""), forced=forced)

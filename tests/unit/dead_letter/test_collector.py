@@ -141,9 +141,7 @@ def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempt
     st.integers(1, 4),
     st.integers(0, 1),
 )
-def test_any_series_of_lives_keeps_every_letter(
-    numbers: list[int], crashes: list[int], at_once: int, unheard: int
-) -> None:
+def test_any_lives_keep_every_letter(numbers: list[int], crashes: list[int], at_once: int, unheard: int) -> None:
     world = World()
     world.store.unheard = unheard
     waiting = list(numbers)

@@ -34,9 +34,7 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
         ("sqlite://", POD, ""),
     ],
 )
-def test_a_file_that_goes_with_its_container_is_told_and_what_stays_or_cannot_be_known_is_not(
-    database: str, mounted: str, told: str
-) -> None:
+def test_only_a_file_that_goes_with_its_container_is_told(database: str, mounted: str, told: str) -> None:
     found = short_lived(database, mounted)
     assert (found or "").startswith(told)
     assert (found is None) is (told == "")

@@ -160,9 +160,7 @@ def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_fix() -> None:
     ("holder", "until", "verdict"),
     [("other", NOW + 1, Verdict.CLAIMED), ("other", NOW, Verdict.SEND), ("ours", NOW + 1, Verdict.SEND)],
 )
-def test_a_letter_of_another_replay_is_left_to_it_until_its_claim_ends(
-    holder: str, until: int, verdict: Verdict
-) -> None:
+def test_a_letter_of_another_replay_is_its_until_its_claim_ends(holder: str, until: int, verdict: Verdict) -> None:
     letter = stored(claimed_by=ReplayId(holder), claimed_until=Nanoseconds(until))
     assert judged(letter, terms=replace(TERMS, force=True)).verdict is verdict
 
@@ -211,7 +209,7 @@ def test_what_is_sent_is_open_whole_free_and_nothing_newer_is_applied(
 
 
 @given(letters, st.none() | st.integers(0, 5), times, st.booleans())
-def test_force_changes_only_what_is_too_old_or_waits(
+def test_force_is_for_old_or_waiting(
     letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool
 ) -> None:
     terms = replace(TERMS, named=named)

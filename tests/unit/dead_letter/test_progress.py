@@ -10,9 +10,7 @@ import pytest
 from services.dead_letter.commands.output import progress
 
 
-def test_on_a_terminal_it_is_shown_how_far_work_has_come_and_nothing_of_it_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_how_far_work_has_come_and_keeps_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
     for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR"):

@@ -89,9 +89,7 @@ keyed = st.lists(st.tuples(st.sampled_from(["", "a/1", "a/2", "b/1"]), st.intege
 
 
 @given(keyed, st.dictionaries(st.integers(1, 5), st.just(grpc.StatusCode.UNAVAILABLE), max_size=2))
-def test_each_key_keeps_its_order_whatever_fails(
-    letters: list[tuple[str, int]], failing: dict[int, grpc.StatusCode]
-) -> None:
+def test_keys_keep_their_order_in_failures(letters: list[tuple[str, int]], failing: dict[int, grpc.StatusCode]) -> None:
     topic = Topic()
     topic.failing = failing
     topic.publish(*(junk(str(n).encode(), ordering_key=key) for key, n in letters))

@@ -50,9 +50,7 @@ def test_another_file_in_its_place_counts_as_secrets_are_exchanged_by_their_link
 
 
 @pytest.mark.parametrize("text", ["", "ada short\n", "ada too many words here\n", "\udcff"])
-def test_what_is_half_written_locks_nobody_out_and_the_log_says_so(
-    file: Path, text: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_half_written_locks_nobody_out(file: Path, text: str, capfd: pytest.CaptureFixture[str]) -> None:
     callers = Callers(tokens=TokenFile(file))
     file.write_text(text, errors="surrogateescape")
     assert [who(callers, OLD), who(callers, OLD)] == ["ada", "ada"]

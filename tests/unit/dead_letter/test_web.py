@@ -46,9 +46,7 @@ def ids(api: Api, **filters: Any) -> set[str]:
         ({"table": "planes", "reason": "undecodable"}, ()),
     ],
 )
-def test_letters_are_listed_by_every_filter_of_the_commands(
-    api: Api, filters: dict[str, Any], found: tuple[DeadLetter, ...]
-) -> None:
+def test_letters_are_listed_by_every_filter(api: Api, filters: dict[str, Any], found: tuple[DeadLetter, ...]) -> None:
     assert ids(api, **filters) == {one.identity for one in found}
 
 

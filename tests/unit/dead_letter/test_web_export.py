@@ -85,9 +85,7 @@ def test_a_store_that_is_away_is_said_before_anything_is_handed_out() -> None:
     assert (answered.status, "try again" in answered.message) == (503, True)
 
 
-def test_a_store_that_goes_away_on_the_way_cuts_the_transfer_short_and_the_log_says_so(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_store_that_goes_away_on_the_way_cuts_the_transfer_short(capfd: pytest.CaptureFixture[str]) -> None:
     api = breaking(1_100)
     with pytest.raises(RuntimeError, match="already started"):  # by which the server closes the connection
         api.get("export")

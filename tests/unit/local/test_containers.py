@@ -36,9 +36,7 @@ def endpoint(metrics: Metrics) -> Iterator[RestartedEndpoint]:
         yield RestartedEndpoint(address)
 
 
-def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
-    metrics: Metrics, endpoint: RestartedEndpoint
-) -> None:
+def test_what_a_killed_service_counted_is_added_to_the_next_ones(metrics: Metrics, endpoint: RestartedEndpoint) -> None:
     for text, counted in (
         ("a_total 5\ng 7\n", {"a_total": 5, "g": 7}),
         ("a_total 9\ng 2\n", {"a_total": 9, "g": 2}),
@@ -51,9 +49,7 @@ def test_what_a_killed_service_has_counted_is_added_to_what_the_next_one_counts(
         assert endpoint.metrics() == counted
 
 
-def test_a_metric_that_a_service_does_not_expose_is_an_error_that_names_it(
-    metrics: Metrics, endpoint: RestartedEndpoint
-) -> None:
+def test_a_metric_that_no_service_exposes_is_named_by_an_error(metrics: Metrics, endpoint: RestartedEndpoint) -> None:
     metrics.text = '# TYPE a counter\n# TYPE b counter\nb_total{table="t"} 2\nb_total{table="u"} 3\n'
     counted = endpoint.metrics()
 

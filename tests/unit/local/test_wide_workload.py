@@ -46,9 +46,7 @@ def test_it_changes_as_many_rows_as_asked_for_and_not_many_more(workload: WideWo
     assert 500 <= changed <= 510
 
 
-def test_flights_from_before_are_counted_once_and_hours_never_are(
-    hours: list[Hour], departures: list[Departure]
-) -> None:
+def test_flights_from_before_count_once_and_hours_never(hours: list[Hour], departures: list[Departure]) -> None:
     workload = WideWorkload(hours, departures, 100, before=300)
     before = list(workload.before())
     there = len(workload.traffic)

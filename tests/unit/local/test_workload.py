@@ -66,9 +66,7 @@ def test_it_yields_as_many_changes_as_asked_for_and_not_many_more(make: Make) ->
     assert 3000 <= changes < 3000 + 30
 
 
-def test_what_is_there_before_the_stream_and_what_is_loaded_are_all_rows_once(
-    flights: FlightData, weather: WeatherData
-) -> None:
+def test_what_is_there_before_and_what_is_loaded_are_all_rows_once(flights: FlightData, weather: WeatherData) -> None:
     for workload, expected in (
         (FlightsWorkload(flights, 500, before=300), {"flights": 300}),
         (WeatherWorkload(weather, 100, before=60), {"observations": 60, "stations": 3}),

@@ -14,9 +14,7 @@ FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 @pytest.mark.parametrize("content", [None, "not json", '{"type": "none of them"}', '{"type": "service_account"}'])
-def test_a_credentials_file_that_cannot_be_used_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
+def test_unusable_credentials_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
     file = tmp_path / "key.json"
     if content is not None:
         file.write_text(content)

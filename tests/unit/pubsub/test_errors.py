@@ -27,9 +27,7 @@ REFUSED = {
         *[(code, MisconfiguredError) for code in sorted(REFUSED, key=str)],
     ],
 )
-def test_what_may_succeed_later_is_transient_and_what_someone_must_fix_is_misconfigured(
-    code: grpc.StatusCode, error: type[Exception]
-) -> None:
+def test_a_status_is_transient_or_for_someone_to_fix(code: grpc.StatusCode, error: type[Exception]) -> None:
     with pytest.raises(error, match=f"publish to t: {code.name}"), pubsub_errors("publish to t"):
         raise FakeRpcError(code)
 

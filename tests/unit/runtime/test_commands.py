@@ -67,9 +67,7 @@ def test_a_commands_help_needs_no_settings(main: Main, command: str, capsys: pyt
 
 
 @pytest.mark.parametrize("main", SERVICES)
-def test_a_mistyped_command_is_answered_with_those_that_there_are(
-    main: Main, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistyped_command_is_answered_with_all_there_are(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, "docotr") == MISCONFIGURED
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: unknown command docotr: did you mean doctor?"
@@ -88,9 +86,7 @@ def test_an_argument_that_is_no_utf_8_is_refused_with_the_fix(
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
-def test_what_a_command_lacks_is_said_line_by_line(
-    main: Main, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_command_lacks_is_said_by_line(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, command) == MISCONFIGURED
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: invalid configuration:"

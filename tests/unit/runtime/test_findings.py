@@ -75,9 +75,7 @@ def test_what_is_wrong_has_a_fix(level: Level) -> None:
         for each in (bigtable_reader, cdc_consumer, dead_letter, spanner_reader)
     ],
 )
-def test_every_doctor_warns_of_a_variable_that_is_nearly_a_setting(
-    looked_at: Callable[[Mapping[str, str]], Iterator[Finding]],
-) -> None:
+def test_every_doctor_warns_of_a_near_setting(looked_at: Callable[[Mapping[str, str]], Iterator[Finding]]) -> None:
     names = (
         "GOOGLE_CLOUD_PROJECT SPANNER_INSTANCE SPANNER_DATABASE CHANGE_STREAM TOPIC BIGTABLE_INSTANCE BIGTABLE_TABLE"
     )

@@ -110,9 +110,7 @@ class Reading:
         return retrying(Stop(), timedelta(minutes=1), longest_wait=SOON, headway=self.headway)(self)
 
 
-def test_what_takes_longer_than_the_budget_is_tried_again_for_as_long_as_it_gets_further(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_outlasts_the_budget_is_tried_again_while_it_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Reading(monkeypatch, 0).tried() == 2
     assert Reading(monkeypatch, 3, 5, 9).tried() == 4
 
@@ -166,9 +164,7 @@ def test_a_retry_names_its_call_in_the_log() -> None:
         ("", "OTHER", 1),
     ],
 )
-def test_a_refusal_is_counted_by_its_code_and_does_not_send_anyone_to_the_network(
-    error: str, code: str, fixes: int
-) -> None:
+def test_a_refusal_is_counted_by_its_code_and_not_blamed_on_the_network(error: str, code: str, fixes: int) -> None:
     before = RETRIED.made()
     with capture_logs() as logs:
         retrying(Stop(), longest_wait=SOON)(failing(6, _RefusedError(error)))

@@ -41,9 +41,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_what_only_a_person_can_fix_is_said_in_the_log_and_by_the_exit_code(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_only_a_person_can_fix_is_in_the_log_and_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_as("some_service", refused, {}) == MISCONFIGURED == 2
     (line,) = logged(capsys)
     assert (line["service"], line["event"]) == ("some_service", "service_misconfigured")
@@ -135,9 +133,7 @@ def test_the_metrics_name_the_error_that_ended_the_process_before(
     assert all(began <= at <= time.time() + 1 for at in samples.values())
 
 
-def test_a_last_error_that_another_user_could_have_left_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_error_that_another_user_left_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     keep_last_error("some_service", "made-up", {})
     assert read_last_error("some_service", {}) is not None

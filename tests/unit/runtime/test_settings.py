@@ -209,9 +209,7 @@ def test_two_mistakes_in_a_long_name_are_found(wrong: str, meant: str) -> None:
     ],
     ids=["nearer to one", "nearer to the other", "one mistake", "two mistakes in a short name"],
 )
-def test_of_names_that_a_misspelt_one_may_mean_the_nearest_is_named_and_none_that_is_far(
-    wrong: str, meant: Mapping[str, str]
-) -> None:
+def test_the_nearest_name_that_a_misspelt_one_may_mean_is_named(wrong: str, meant: Mapping[str, str]) -> None:
     @dataclass(frozen=True)
     class Near:
         big_table_name: str = setting("a", default="")

@@ -45,9 +45,7 @@ def warehouse() -> Iterator[Warehouse]:
         ("SELECT ARRAY(SELECT e FROM UNNEST([3, 1]) AS e WITH OFFSET AS o ORDER BY o DESC) AS x", [{"x": [1, 3]}]),
     ],
 )
-def test_an_element_comes_before_a_column_and_offsets_count_from_zero(
-    warehouse: Warehouse, query: str, rows: list[dict[str, Any]]
-) -> None:
+def test_an_element_hides_a_column_of_its_name(warehouse: Warehouse, query: str, rows: list[dict[str, Any]]) -> None:
     assert rows_of(warehouse, query) == rows
 
 

@@ -119,9 +119,7 @@ def test_a_request_beyond_the_limit_is_refused(jobs: Jobs) -> None:
 MOST = {"name": "most", "parameterType": {"type": "INT64"}, "parameterValue": {"value": "3"}}
 
 
-def test_a_table_of_a_query_has_its_columns_its_rows_and_its_expiry(
-    jobs: Jobs, warehouse: Warehouse, clock: Clock
-) -> None:
+def test_a_table_of_a_query_has_its_columns_rows_and_expiry(jobs: Jobs, warehouse: Warehouse, clock: Clock) -> None:
     text = (
         "CREATE TABLE copy OPTIONS (expiration_timestamp = TIMESTAMP '2023-11-15 22:13:20.5+00:00') AS SELECT * FROM t"
     )
@@ -163,9 +161,7 @@ def test_a_table_of_a_query_has_its_columns_its_rows_and_its_expiry(
         ("CREATE TABLE u AS SELECT missing FROM t", "missing"),
     ],
 )
-def test_a_table_of_a_query_that_is_none_is_refused_and_not_made(
-    jobs: Jobs, warehouse: Warehouse, sql: str, why: str
-) -> None:
+def test_a_table_of_what_is_no_query_for_it_is_not_made(jobs: Jobs, warehouse: Warehouse, sql: str, why: str) -> None:
     with pytest.raises(ApiError, match=why):
         asked(jobs, sql)
     with pytest.raises(ApiError, match="Not found"):

@@ -163,9 +163,7 @@ def test_json(warehouse: Warehouse, value: str, as_string: str, as_json: str | N
         "TO_JSON_STRING(STRUCT(1 AS a), TRUE)",
     ],
 )
-def test_what_has_no_text_or_none_that_is_served_is_refused_and_never_another_text(
-    warehouse: Warehouse, expression: str
-) -> None:
+def test_what_has_no_text_that_is_served_is_refused(warehouse: Warehouse, expression: str) -> None:
     with pytest.raises(ApiError) as refused:
         read(warehouse, expression)
 

@@ -62,9 +62,7 @@ def test_what_is_no_token_is_refused(text: str) -> None:
 
 
 @given(positions(), st.integers(0, 9), KEYS)
-def test_positions_that_are_joined_mean_the_same_for_every_key(
-    places: tuple[Position, ...], index: int, key: bytes
-) -> None:
+def test_joined_positions_mean_the_same_for_every_key(places: tuple[Position, ...], index: int, key: bytes) -> None:
     def position_of(key: bytes, places: Sequence[Position]) -> int:
         (found,) = [place.index for place in places if key in place.range]
         return found
@@ -101,9 +99,7 @@ def test_only_parts_without_gap_or_overlap_cover_exactly(starts: list[bytes], da
         ({}, b"\0", b"\xff\xff", None),
     ],
 )
-def test_a_row_range_is_read_with_its_ends(
-    fields: dict[str, bytes], first: bytes, last: bytes, outside: bytes | None
-) -> None:
+def test_a_row_range_has_its_ends(fields: dict[str, bytes], first: bytes, last: bytes, outside: bytes | None) -> None:
     keys = read_range(type(ReadChangeStreamRequest().partition.row_range)(**fields))
 
     assert first in keys
