@@ -209,7 +209,7 @@ def test_what_is_sent_is_open_whole_free_and_nothing_newer_is_applied(
 
 
 @given(letters, st.none() | st.integers(0, 5), times, st.booleans())
-def test_force_is_for_old_or_waiting(
+def test_force_changes_only_what_is_too_old_or_waits(
     letter: StoredDeadLetter, applied: int | None, now: Nanoseconds, named: bool
 ) -> None:
     terms = replace(TERMS, named=named)
