@@ -203,74 +203,66 @@ async def settle(crowd: Crowd, stores: Stores, last: KeyRangePartitionStore) -> 
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_in_memory(seed: int) -> None:
-    async def scenario() -> None:
-        ticks = itertools.count(NOON, 1_000)
-        table = PartitionTable(lambda: Microseconds(next(ticks)))
-        chance = Random(seed)
-        crowd = Crowd(chance, [1_000.0])
+async def test_in_memory(seed: int) -> None:
+    ticks = itertools.count(NOON, 1_000)
+    table = PartitionTable(lambda: Microseconds(next(ticks)))
+    chance = Random(seed)
+    crowd = Crowd(chance, [1_000.0])
 
-        async def step() -> None:
-            await asyncio.sleep(0)
-            if chance.random() < 0.05:
-                raise TransientError("UNAVAILABLE")
+    async def step() -> None:
+        await asyncio.sleep(0)
+        if chance.random() < 0.05:
+            raise TransientError("UNAVAILABLE")
 
-        async def no_step() -> None: ...
+    async def no_step() -> None: ...
 
-        def store(owner: str, *, breaks: bool = False, **_: object) -> KeyRangePartitionStore:
-            return FakePartitionStore(
-                table,
-                owner,
-                LEASE,
-                lambda: crowd.monotonic[0],
-                timeouts=ZERO_TIMEOUTS,
-                retention=timedelta(days=7),
-                step=step if breaks else no_step,
-            )
+    def store(owner: str, *, breaks: bool = False, **_: object) -> KeyRangePartitionStore:
+        return FakePartitionStore(
+            table,
+            owner,
+            LEASE,
+            lambda: crowd.monotonic[0],
+            timeouts=ZERO_TIMEOUTS,
+            retention=timedelta(days=7),
+            step=step if breaks else no_step,
+        )
 
-        last = store("last")
-        await last.begin(list(crowd.service.partitions), Microseconds(NOON))
-        owners = [store(f"{n}", breaks=True) for n in range(3)]
-        await asyncio.gather(*(live(crowd, owner, 150, lambda: None) for owner in owners))
-        await settle(crowd, Stores(store, crowd.monotonic), last)
-        assert crowd.closed > 5
-
-    asyncio.run(scenario())
+    last = store("last")
+    await last.begin(list(crowd.service.partitions), Microseconds(NOON))
+    owners = [store(f"{n}", breaks=True) for n in range(3)]
+    await asyncio.gather(*(live(crowd, owner, 150, lambda: None) for owner in owners))
+    await settle(crowd, Stores(store, crowd.monotonic), last)
+    assert crowd.closed > 5
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
-    async def scenario() -> None:
-        chance = Random(seed)
-        crowd = Crowd(chance, [1_000.0])
-        stream = a_stream()
-        well = BigtableChannels(bigtable_emulator)
-        ways = [RandomlyBreakingChannels(bigtable_emulator, chance) for _ in range(3)]
-        try:
-            await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
+async def test_in_the_emulator(seed: int, bigtable_emulator: str) -> None:
+    chance = Random(seed)
+    crowd = Crowd(chance, [1_000.0])
+    stream = a_stream()
+    well = BigtableChannels(bigtable_emulator)
+    ways = [RandomlyBreakingChannels(bigtable_emulator, chance) for _ in range(3)]
+    try:
+        await create_partition_table(well, PartitionRows(well, PARTITION_TABLE, stream))
 
-            def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
-                return a_store(channels, stream, owner, crowd.monotonic, timeouts=ZERO_TIMEOUTS)
+        def store(owner: str, channels: BigtableChannels = well, **_: object) -> KeyRangePartitionStore:
+            return a_store(channels, stream, owner, crowd.monotonic, timeouts=ZERO_TIMEOUTS)
 
-            last = store("last")
-            start = (await last.survey()).now
-            await last.begin(list(crowd.service.partitions), start)
-            owners = [store(f"{n}", way) for n, way in enumerate(ways)]
-            await asyncio.gather(
-                *(live(crowd, owner, 150, way.deliver) for owner, way in zip(owners, ways, strict=True))
-            )
-            for way in ways:
-                await way.deliver()
-            await settle(crowd, Stores(store, crowd.monotonic), last)
-            assert (await last.survey()).saved.keys() == {
-                stream_range.id for stream_range in (await whole(last)).stream_ranges
-            }
-            assert crowd.closed > 5
-        finally:
-            for channels in (well, *ways):
-                await channels.close()
-
-    asyncio.run(scenario())
+        last = store("last")
+        start = (await last.survey()).now
+        await last.begin(list(crowd.service.partitions), start)
+        owners = [store(f"{n}", way) for n, way in enumerate(ways)]
+        await asyncio.gather(*(live(crowd, owner, 150, way.deliver) for owner, way in zip(owners, ways, strict=True)))
+        for way in ways:
+            await way.deliver()
+        await settle(crowd, Stores(store, crowd.monotonic), last)
+        assert (await last.survey()).saved.keys() == {
+            stream_range.id for stream_range in (await whole(last)).stream_ranges
+        }
+        assert crowd.closed > 5
+    finally:
+        for channels in (well, *ways):
+            await channels.close()
 
 
 class RandomlyBreakingChannels(BreakingChannels):

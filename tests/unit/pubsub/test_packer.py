@@ -30,6 +30,14 @@ def sized(identity: int, size: int, text: str = "x", old: int = 0) -> Change:
     return replace(change, old=f'{{"name":"{text * old}"}}') if old else change
 
 
+def confirm_one(packer: Packer, number: int) -> list[PackedRequest]:
+    """Add a change under `k`, and confirm the request that it leaves in; return that."""
+    packer.add(a_header(), [("k", a_change(number))])
+    requests = list(packer.requests())
+    packer.confirm("k")
+    return requests
+
+
 class Packing(RuleBasedStateMachine):
     """Adds, publishes and confirms in any order, beside a model that only knows what was added."""
 
@@ -236,9 +244,7 @@ def test_what_arrives_while_a_publish_is_outstanding_is_the_next_batch() -> None
 
 def test_what_comes_to_a_key_that_rests_waits_until_it_has_rested() -> None:
     packer = Packer(resting=True)
-    packer.add(a_header(), [("k", a_change(1))])
-    first = list(packer.requests())
-    packer.confirm("k")
+    first = confirm_one(packer, 1)
     for number in (2, 3):
         packer.add(a_header(), [("k", a_change(number)), ("other", a_change(number))])
 
@@ -265,9 +271,7 @@ def test_a_key_that_has_rested_while_its_request_was_under_way_goes_on_at_once()
 @pytest.mark.parametrize("limits", [PackerLimits(changes_per_message=3), PackerLimits(bytes_per_message=900)])
 def test_a_full_message_rests_no_longer(limits: PackerLimits) -> None:
     packer = Packer(limits, resting=True)
-    packer.add(a_header(), [("k", a_change(1))])
-    list(packer.requests())
-    packer.confirm("k")
+    confirm_one(packer, 1)
     published = []
     for number in (2, 3, 4):
         packer.add(a_header(), [("k", sized(number, 100))])
@@ -279,9 +283,7 @@ def test_a_full_message_rests_no_longer(limits: PackerLimits) -> None:
 def test_who_is_in_a_hurry_rests_no_more() -> None:
     packer = Packer(resting=True)
     for number in (1, 2):
-        packer.add(a_header(), [("k", a_change(number))])
-        list(packer.requests())
-        packer.confirm("k")
+        confirm_one(packer, number)
     packer.hurry()
 
     (request,) = packer.requests()

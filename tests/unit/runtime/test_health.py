@@ -1,6 +1,5 @@
 """The health port says alive, ready, and what was counted; over a real socket."""
 
-import asyncio
 import http.client
 import socket
 import struct
@@ -19,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import MOST_CONNECTIONS, Health, serving_health
 from shared.runtime.stop import Stop
+from tests.fakes.virtual_time import in_virtual_time
 
 
 def serving(
@@ -121,7 +121,8 @@ def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end(
         assert fetched(port, "/healthz") == (200, "alive\n")
 
 
-def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_who_asks_again_for_what_is_away_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
     health.ready = True
@@ -135,37 +136,31 @@ def test_who_asks_again_and_again_for_what_is_away_lives_and_is_not_ready(monkey
         return "back"
 
     monkeypatch.setattr("shared.runtime.retries._emulators", {"SPANNER_EMULATOR_HOST": "127.0.0.1:9010"})
-
-    async def asked() -> None:
-        for _ in range(2):
-            with pytest.raises(TransientError):
-                await health.attempting(call)()
-            assert (health.alive, health.ready) == (True, False)
-        assert health.obstacles == [
-            "a call has failed for 50 s: away; check the network and SPANNER_EMULATOR_HOST=127.0.0.1:9010"
-        ]
-        assert await health.attempting(call)() == "back"
-        assert (health.alive, health.ready) == (True, False), "ready says who made the call"
-        health.ready = True
-        assert not health.obstacles
-
-    asyncio.run(asked())
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            await health.attempting(call)()
+        assert (health.alive, health.ready) == (True, False)
+    assert health.obstacles == [
+        "a call has failed for 50 s: away; check the network and SPANNER_EMULATOR_HOST=127.0.0.1:9010"
+    ]
+    assert await health.attempting(call)() == "back"
+    assert (health.alive, health.ready) == (True, False), "ready says who made the call"
+    health.ready = True
+    assert not health.obstacles
 
 
-def test_a_call_that_is_answered_with_a_refusal_is_not_blamed_on_the_network() -> None:
+@in_virtual_time
+async def test_a_call_that_is_answered_with_a_refusal_is_not_blamed_on_the_network() -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
 
     async def call() -> None:
         raise TransientError("the quota is spent") from ResourceExhausted("quota")  # type: ignore[no-untyped-call]
 
-    async def asked() -> None:
-        with pytest.raises(TransientError):
-            await health.attempting(call)()
-        seconds[0] += 50
-        assert health.obstacles == ["a call has failed for 50 s: the quota is spent"]
-
-    asyncio.run(asked())
+    with pytest.raises(TransientError):
+        await health.attempting(call)()
+    seconds[0] += 50
+    assert health.obstacles == ["a call has failed for 50 s: the quota is spent"]
 
 
 def test_a_client_that_goes_before_its_answer_is_no_event(capfd: pytest.CaptureFixture[str]) -> None:
