@@ -179,12 +179,6 @@ def test_a_mistake_of_the_file_is_named_with_its_line(text: str, line: int, what
     assert found[line].startswith(what)
 
 
-def test_all_mistakes_are_told_at_once_and_those_of_syntax_too() -> None:
-    found = mistakes("exclud = []\n[defaults]\nmode = both\nbuckets = 'x'\n[tables.T]\nsoft_delet = true\n")
-
-    assert list(found) == [1, 3, 4, 6]
-
-
 def test_behind_a_broken_header_nothing_is_told_that_could_mislead() -> None:
     assert list(mistakes("exclud = []\n[tables.'T]\nmode = 'both'\n")) == [1, 2]
 
