@@ -1,7 +1,7 @@
 """The Inbox port in memory: a subscription that outlives the process, and the leases of each life of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from services.dead_letter.ports import Received
@@ -56,16 +56,7 @@ class FakeInbox:
         for one in found[: self._at_once]:
             ack_id = f"lease of {one.message_id}"
             self._leases[ack_id] = one.message_id
-            taken.append(
-                Received(
-                    data=one.data,
-                    attributes=one.attributes,
-                    ordering_key=one.ordering_key,
-                    message_id=one.message_id,
-                    published_at=one.published_at,
-                    ack_id=ack_id,
-                )
-            )
+            taken.append(replace(one, ack_id=ack_id))
         self.most_held = max(self.most_held, len(self._leases))
         if not taken:
             self._stop.request()
