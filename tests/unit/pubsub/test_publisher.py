@@ -389,7 +389,7 @@ async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
 async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -> None:
     world = World(last_chance=timedelta(milliseconds=10))
     world.channel.open.clear()  # no answer, as from a service that is away
-    future = await world.world.publish("planes/3", 1)
+    future = await world.publish("planes/3", 1)
     await world.publisher.close()
 
     with pytest.raises(TransientError, match="stopped before"):
