@@ -96,13 +96,15 @@ class FakeDeadLetterStore:
         """Remember letters."""
         new = again = seen = 0
         with self._lock:
+            unknown = {DeadLetterId(arrival.letter.identity) for arrival in arrivals} - self._letters.keys()
+            numbers = {identity: next(self._numbers) for identity in sorted(unknown)}  # as the database adds them
             for arrival in arrivals:
                 letter = arrival.letter
                 identity = DeadLetterId(letter.identity)
                 held = self._letters.get(identity)
                 more = {"message_id": arrival.message_id, "reason": letter.reason.value}
                 if held is None:
-                    held = self._letters[identity] = self._new(letter, now)
+                    held = self._letters[identity] = self._new(numbers[identity], letter, now)
                     new += 1
                     held.write(Action.ARRIVED, COLLECTOR, now, State.OPEN.value, more)
                 elif arrival.message_id in held.messages:
@@ -116,7 +118,7 @@ class FakeDeadLetterStore:
                 held.stored = replace(held.stored, attempts=held.stored.attempts + 1)
         return Kept(new=new, again=again, seen=seen)
 
-    def _new(self, letter: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
+    def _new(self, number: int, letter: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
         failed_at = _within_64_bits(letter.failed_at)
         stored = StoredDeadLetter(
             letter=replace(letter, attributes=dict(letter.attributes), failed_at=failed_at),
@@ -129,7 +131,7 @@ class FakeDeadLetterStore:
             arrived_at=now,
             edit_of=edit_of,
         )
-        return _Held(next(self._numbers), stored, now)
+        return _Held(number, stored, now)
 
     def _fail_again(self, held: _Held, letter: DeadLetter) -> None:
         stored = held.stored
@@ -344,7 +346,7 @@ class FakeDeadLetterStore:
                 raise ValueError(f"the edited copy is the same as dead letter {identity}")
             held.let_go()
             held.stored = replace(held.stored, state=State.SUPERSEDED, edited_as=identity)
-            made = self._letters[identity] = self._new(copy, now, edit_of=original)
+            made = self._letters[identity] = self._new(next(self._numbers), copy, now, edit_of=original)
             more = {"why": why, "diff": diff}
             held.write(Action.EDITED, who, now, "superseded by its copy", {"edited_as": identity} | more)
             made.write(Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more)
