@@ -30,11 +30,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     async def run() -> None:
         async with AsyncExitStack() as opened:
-            arguments = {}
-            for name in inspect.signature(test).parameters:
-                value = pyfuncitem.funcargs[name]
-                is_context = isinstance(value, AbstractAsyncContextManager)
-                arguments[name] = await opened.enter_async_context(value) if is_context else value
+            arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+            for name, value in arguments.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    arguments[name] = await opened.enter_async_context(value)
             await test(**arguments)
 
     asyncio.run(run())

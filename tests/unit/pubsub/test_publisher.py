@@ -36,7 +36,8 @@ class World:
 
     def __init__(self, channel: Any = None, **options: Any) -> None:
         self.stop = Stop()
-        self.channel: Any = channel or FakeAsyncChannel()
+        usual: Any = FakeAsyncChannel()
+        self.channel: Any = usual if channel is None else channel
         self.letters = FakeAsyncChannel()
         letters: Any = self.letters  # duck-typed: a stub is all that is asked of a channel
         monotonic = options.get("monotonic", time.monotonic)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from emulators.bigquery.sql import read_parameters
 from emulators.bigquery.warehouse import Warehouse
 from tests.unit.emulators.bigquery.warehouses import a_warehouse, rows_of
 
@@ -68,6 +67,6 @@ def test_an_array_of_parameters_holds_each_value(warehouse: Warehouse, kind: str
         "SELECT CAST(@all[OFFSET(n)] AS STRING) AS v, @all[OFFSET(n)] IN UNNEST(@all) AS there "
         f"FROM UNNEST(GENERATE_ARRAY(0, {len(values) - 1})) AS n ORDER BY n"
     )
-    assert rows_of(warehouse, query, read_parameters([resource])) == [
+    assert rows_of(warehouse, query, [resource]) == [
         {"v": value, "there": None if value is None else True} for value in values
     ]

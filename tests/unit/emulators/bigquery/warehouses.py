@@ -1,10 +1,10 @@
 """A warehouse of the BigQuery stand-in, in which statements are run as a query job runs them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from emulators.bigquery.sql import Defaults
+from emulators.bigquery.sql import Defaults, read_parameters
 from emulators.bigquery.statements import run
 from emulators.bigquery.warehouse import Warehouse
 
@@ -32,9 +32,9 @@ def a_warehouse(*statements: str, now: Callable[[], int] = lambda: NOW) -> Itera
     warehouse.close()
 
 
-def rows_of(warehouse: Warehouse, query: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def rows_of(warehouse: Warehouse, query: str, parameters: Sequence[Mapping[str, object]] = ()) -> list[dict[str, Any]]:
     """Return what a query answers."""
-    rows = run(warehouse, query, DEFAULTS, parameters or {}).rows
+    rows = run(warehouse, query, DEFAULTS, read_parameters(parameters)).rows
     assert rows is not None
     return list(rows.to_pylist())
 
