@@ -1,7 +1,8 @@
 """Find the fixed waits of the tests: pauses of more than a second on the real clock that no comment gives a reason for.
 
 A pause is a `sleep`, or a `wait` whose answer nobody takes. A wait on a condition that has an upper limit is none.
-`asyncio.sleep` costs nothing in a module that runs in virtual time, nor in one that such a module imports.
+`asyncio.sleep` costs nothing in a module that runs in virtual time, as every test does that is a coroutine, nor in one
+that such a module imports.
 """
 
 import ast
@@ -18,6 +19,7 @@ LONGEST: Final = 1.0
 """Seconds that a pause may take without a reason."""
 VIRTUAL_TIME: Final = "tests.fakes.virtual_time"
 
+_IS_VIRTUAL: Final = re.compile(rf"^from {VIRTUAL_TIME} import|^ *async def test_", re.MULTILINE)
 _EVENT: Final = re.compile(r"(stop|event|over|done|gone|pause)$")
 _WORTH_PARSING: Final = re.compile(r"\.(sleep|wait)\(")
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
@@ -48,8 +50,8 @@ def fixed_waits(root: Path, folder: str) -> list[FixedWait]:
 
 
 def _in_virtual_time(root: Path, modules: Iterable[str]) -> set[str]:
-    """Return the modules that import the virtual clock, and what they import of the tests."""
-    users = {module for module in modules if f"from {VIRTUAL_TIME} import" in _text(root, module)}
+    """Return the modules that run in virtual time, and what they import of the tests."""
+    users = {module for module in modules if _IS_VIRTUAL.search(_text(root, module))}
     return users.union(*(_origins(root, module) for module in users))
 
 

@@ -51,8 +51,13 @@ def test_a_reason_a_short_pause_and_an_upper_limit_are_not_found(tmp_path: Path,
     assert found_in(tmp_path, module=text) == []
 
 
-def test_virtual_time_costs_nothing_in_a_module_that_runs_in_it_and_in_what_that_imports(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "runs", [f"from {VIRTUAL_TIME} import run_in_virtual_time", "async def test_it() -> None: ..."]
+)
+def test_virtual_time_costs_nothing_in_a_module_that_runs_in_it_and_in_what_that_imports(
+    tmp_path: Path, runs: str
+) -> None:
     pause = "asyncio.sleep(60)"
-    runs = f"from {VIRTUAL_TIME} import run_in_virtual_time\nfrom world import World\n{pause}"
+    runs = f"from world import World\n{runs}\n{pause}"
 
     assert found_in(tmp_path, runs=runs, world=pause, apart=pause) == [(1, 60)]
