@@ -88,116 +88,103 @@ class SourceSuite(ABC):
     def make_world(self) -> SourceWorld:
         """Return a world without partitions and readers."""
 
-    def test_a_reader_claims_and_publishes_every_partition(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": ["1", "2"], "q": ["3"]})
-            reader = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            assert set(world.owned_by("a")) == {"p", "q"}
-            assert sorted(world.published()) == ["1", "2", "3"]
-            await reader.end()
+    @pytest.fixture
+    def world(self) -> SourceWorld:
+        """Return such a world for a test."""
+        return self.make_world()
 
-        run_in_virtual_time(scenario(self.make_world()))
+    async def test_a_reader_claims_and_publishes_every_partition(self, world: SourceWorld) -> None:
+        world.add({"p": ["1", "2"], "q": ["3"]})
+        reader = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        assert set(world.owned_by("a")) == {"p", "q"}
+        assert sorted(world.published()) == ["1", "2", "3"]
+        await reader.end()
 
-    def test_two_readers_share_the_partitions_fairly(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({name: [] for name in ("p", "q", "r", "s")})
-            first = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            second = RunningReader(world, "b")
-            await asyncio.sleep(_LEASE)
-            assert [len(world.owned_by(owner)) for owner in ("a", "b")] == [2, 2]
-            await asyncio.gather(first.end(), second.end())
+    async def test_two_readers_share_the_partitions_fairly(self, world: SourceWorld) -> None:
+        world.add({name: [] for name in ("p", "q", "r", "s")})
+        first = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        second = RunningReader(world, "b")
+        await asyncio.sleep(_LEASE)
+        assert [len(world.owned_by(owner)) for owner in ("a", "b")] == [2, 2]
+        await asyncio.gather(first.end(), second.end())
 
-        run_in_virtual_time(scenario(self.make_world()))
+    async def test_a_lease_is_renewed_for_as_long_as_its_owner_reads(self, world: SourceWorld) -> None:
+        world.add({"p": []})
+        first = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        second = RunningReader(world, "b")
+        for _moment in range(50):
+            await asyncio.sleep(_LEASE / 10)
+            assert world.owned_by("a") == {"p"}
+        await asyncio.gather(first.end(), second.end())
 
-    def test_a_lease_is_renewed_for_as_long_as_its_owner_reads(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": []})
-            first = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            second = RunningReader(world, "b")
-            for _moment in range(50):
-                await asyncio.sleep(_LEASE / 10)
-                assert world.owned_by("a") == {"p"}
-            await asyncio.gather(first.end(), second.end())
+    async def test_a_stopped_reader_releases_its_leases_with_their_progress(self, world: SourceWorld) -> None:
+        world.add({"p": ["1", "2"]})
+        first = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        await first.end()
+        assert not world.owned_by("a")
+        assert world.saved("p") == 2
+        second = RunningReader(world, "b")
+        await asyncio.sleep(_SOON)
+        assert world.owned_by("b") == {"p"}
+        assert world.published() == ["1", "2"]
+        await second.end()
 
-        run_in_virtual_time(scenario(self.make_world()))
-
-    def test_a_stopped_reader_releases_its_leases_with_their_progress(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": ["1", "2"]})
-            first = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            await first.end()
-            assert not world.owned_by("a")
-            assert world.saved("p") == 2
-            second = RunningReader(world, "b")
-            await asyncio.sleep(_SOON)
-            assert world.owned_by("b") == {"p"}
-            assert world.published() == ["1", "2"]
-            await second.end()
-
-        run_in_virtual_time(scenario(self.make_world()))
-
-    def test_the_lease_of_a_dead_owner_is_taken_over_after_it_has_lapsed_and_not_before(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": ["1"]})
-            dead = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            await dead.kill()
-            second = RunningReader(world, "b")
-            await asyncio.sleep(_LEASE - _SOON - _TICK)
-            assert not world.owned_by("b")
-            await asyncio.sleep(_SOON + 2 * _TICK)
-            assert world.owned_by("b") == {"p"}
-            await second.end()
-
-        run_in_virtual_time(scenario(self.make_world()))
+    async def test_the_lease_of_a_dead_owner_is_taken_over_after_it_has_lapsed_and_not_before(
+        self, world: SourceWorld
+    ) -> None:
+        world.add({"p": ["1"]})
+        dead = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        await dead.kill()
+        second = RunningReader(world, "b")
+        await asyncio.sleep(_LEASE - _SOON - _TICK)
+        assert not world.owned_by("b")
+        await asyncio.sleep(_SOON + 2 * _TICK)
+        assert world.owned_by("b") == {"p"}
+        await second.end()
 
     @pytest.mark.parametrize("stopped_after", [7.0, 11.0, 13.5, 16.0])
-    def test_a_renewal_that_is_written_late_does_not_revive_a_released_lease(self, stopped_after: float) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": []})
-            world.renewal_takes = 3.0
-            first = RunningReader(world, "a")
-            await asyncio.sleep(stopped_after)
-            await first.end()
-            await asyncio.sleep(world.renewal_takes + 1)
-            assert not world.owned_by("a")
+    async def test_a_renewal_that_is_written_late_does_not_revive_a_released_lease(
+        self, world: SourceWorld, stopped_after: float
+    ) -> None:
+        world.add({"p": []})
+        world.renewal_takes = 3.0
+        first = RunningReader(world, "a")
+        await asyncio.sleep(stopped_after)
+        await first.end()
+        await asyncio.sleep(world.renewal_takes + 1)
+        assert not world.owned_by("a")
 
-        run_in_virtual_time(scenario(self.make_world()))
-
-    def test_progress_is_saved_only_up_to_the_first_record_that_is_not_confirmed(self) -> None:
-        async def scenario(world: SourceWorld) -> Sequence[int]:
-            world.confirms = False
-            world.add({"p": ["1", "2", "3"]})
-            reader, saved = RunningReader(world, "a"), []
-            for record in ("2", "1", "3"):
-                await asyncio.sleep(2 * _TICK)
-                saved.append(world.saved("p"))
-                world.confirm(record)
+    async def test_progress_is_saved_only_up_to_the_first_record_that_is_not_confirmed(
+        self, world: SourceWorld
+    ) -> None:
+        world.confirms = False
+        world.add({"p": ["1", "2", "3"]})
+        reader, saved = RunningReader(world, "a"), []
+        for record in ("2", "1", "3"):
             await asyncio.sleep(2 * _TICK)
             saved.append(world.saved("p"))
-            await reader.end()
-            return saved
+            world.confirm(record)
+        await asyncio.sleep(2 * _TICK)
+        saved.append(world.saved("p"))
+        await reader.end()
+        assert saved == [0, 0, 2, 3]
 
-        assert run_in_virtual_time(scenario(self.make_world())) == [0, 0, 2, 3]
-
-    def test_a_partition_is_not_finished_before_all_of_it_is_confirmed(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.confirms = False
-            world.add({"p": ["1"]})
-            world.split("p", {"q": []})
-            reader = RunningReader(world, "a")
-            await asyncio.sleep(2 * _TICK)
-            assert "p" not in world.finished()
-            world.confirm("1")
-            await asyncio.sleep(_SOON)
-            assert "p" in world.finished()
-            await reader.end()
-
-        run_in_virtual_time(scenario(self.make_world()))
+    async def test_a_partition_is_not_finished_before_all_of_it_is_confirmed(self, world: SourceWorld) -> None:
+        world.confirms = False
+        world.add({"p": ["1"]})
+        world.split("p", {"q": []})
+        reader = RunningReader(world, "a")
+        await asyncio.sleep(2 * _TICK)
+        assert "p" not in world.finished()
+        world.confirm("1")
+        await asyncio.sleep(_SOON)
+        assert "p" in world.finished()
+        await reader.end()
 
     def test_no_record_and_no_child_is_lost_wherever_a_reader_is_killed(self) -> None:
         async def scenario(world: SourceWorld, killed_at: int) -> bool:
@@ -220,19 +207,18 @@ class SourceSuite(ABC):
             assert killed_at < 500, "the reader has no end of steps"
         assert killed_at > 10, "nearly nothing is a step at which a reader can be killed"
 
-    def test_the_first_error_decides_how_a_reader_ends_and_what_is_confirmed_is_saved(self) -> None:
-        async def scenario(world: SourceWorld) -> None:
-            world.add({"p": ["1"], "q": ["2"]})
-            reader = RunningReader(world, "a")
-            await asyncio.sleep(_SOON)
-            world.write("p", "3")
-            await asyncio.sleep(1)
-            world.break_partition("p", MisconfiguredError("made-up", "first"))
-            await asyncio.sleep(0.2)
-            world.break_partition("q", RuntimeError("second"))
-            with pytest.raises(MisconfiguredError, match="first"):
-                await reader.task
-            assert [world.saved(name) for name in ("p", "q")] == [2, 1]
-            assert not world.owned_by("a")
-
-        run_in_virtual_time(scenario(self.make_world()))
+    async def test_the_first_error_decides_how_a_reader_ends_and_what_is_confirmed_is_saved(
+        self, world: SourceWorld
+    ) -> None:
+        world.add({"p": ["1"], "q": ["2"]})
+        reader = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        world.write("p", "3")
+        await asyncio.sleep(1)
+        world.break_partition("p", MisconfiguredError("made-up", "first"))
+        await asyncio.sleep(0.2)
+        world.break_partition("q", RuntimeError("second"))
+        with pytest.raises(MisconfiguredError, match="first"):
+            await reader.task
+        assert [world.saved(name) for name in ("p", "q")] == [2, 1]
+        assert not world.owned_by("a")

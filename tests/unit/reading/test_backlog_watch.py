@@ -1,9 +1,8 @@
 """The readers show what waits for the consumer, and nothing that is wrong with that ends a reader."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +11,6 @@ from structlog.testing import capture_logs
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.backlog_watch import BacklogWatch
 from shared.runtime.backlog import BacklogMetrics, SubscriptionBacklog
-from tests.fakes.virtual_time import run_in_virtual_time
 
 NAME = "projects/p/subscriptions/consumer"
 EVERY = timedelta(minutes=2)
@@ -55,18 +53,15 @@ class Shown:
         return self._registry.get_sample_value("millrace_subscription_reads_failed_total")
 
 
-def watching(answers: Answers | None, shown: Shown, *, minutes: int) -> Coroutine[Any, Any, None]:
-    async def run() -> None:
-        async with BacklogWatch(answers, shown.metrics, EVERY).watching():
-            await asyncio.sleep(minutes * 60)
-
-    return run()
+async def watch(answers: Answers | None, shown: Shown, *, minutes: int) -> None:
+    async with BacklogWatch(answers, shown.metrics, EVERY).watching():
+        await asyncio.sleep(minutes * 60)
 
 
-def test_the_newest_answer_is_shown() -> None:
+async def test_the_newest_answer_is_shown() -> None:
     shown = Shown()
 
-    run_in_virtual_time(watching(Answers(10, 130, 250), shown, minutes=5))
+    await watch(Answers(10, 130, 250), shown, minutes=5)
 
     assert (shown.age, shown.failed) == (250, 0)
     assert shown.metrics.document() == [
@@ -75,30 +70,32 @@ def test_the_newest_answer_is_shown() -> None:
 
 
 @pytest.mark.parametrize("error", [TransientError("HTTP 503"), MisconfiguredError("backlog-forbidden", "HTTP 403")])
-def test_failures_are_counted_and_logged_once_and_the_last_answer_stays_for_some_minutes(error: Exception) -> None:
+async def test_failures_are_counted_and_logged_once_and_the_last_answer_stays_for_some_minutes(
+    error: Exception,
+) -> None:
     shown = Shown()
     with capture_logs() as logs:
-        run_in_virtual_time(watching(Answers(10, error), shown, minutes=9))
+        await watch(Answers(10, error), shown, minutes=9)
 
     assert (shown.age, shown.failed) == (10, 4)
     assert [line["event"] for line in logs] == ["backlog_not_read"]
 
 
-def test_an_answer_of_long_ago_is_no_longer_shown_until_there_is_another_one() -> None:
+async def test_an_answer_of_long_ago_is_no_longer_shown_until_there_is_another_one() -> None:
     away, shown, later = [TransientError("HTTP 503")] * 7, Shown(), Shown()
-    run_in_virtual_time(watching(Answers(10, *away), shown, minutes=13))
+    await watch(Answers(10, *away), shown, minutes=13)
     assert (shown.age, shown.metrics.document()) == (None, [])
 
     with capture_logs() as logs:
-        run_in_virtual_time(watching(Answers(10, *away, 20), later, minutes=20))
+        await watch(Answers(10, *away, 20), later, minutes=20)
     assert later.age == 20
     assert [line["event"] for line in logs] == ["backlog_not_read", "backlog_read_again"]
 
 
-def test_where_nothing_knows_the_backlog_nothing_is_shown_and_the_log_says_why() -> None:
+async def test_where_nothing_knows_the_backlog_nothing_is_shown_and_the_log_says_why() -> None:
     shown = Shown()
     with capture_logs() as logs:
-        run_in_virtual_time(watching(None, shown, minutes=5))
+        await watch(None, shown, minutes=5)
 
     assert (shown.age, shown.failed) == (None, 0)
     assert [(line["event"], "Cloud Monitoring" in line["why"]) for line in logs] == [("backlog_not_shown", True)]

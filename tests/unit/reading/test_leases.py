@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
 
 
@@ -36,76 +35,61 @@ class World:
         return owned
 
 
-def test_no_progress_is_saved_while_the_topic_may_lose_messages_and_a_release_keeps_the_claimed_progress() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.own("p")
-        keeper = asyncio.create_task(world.leases.keep())
-        await asyncio.sleep(6)
-        assert world.saved == ["p"]
-        world.trusted = False
-        await asyncio.sleep(20)
-        keeper.cancel()
-        await world.leases.release_all()
-        assert world.saved == ["p"]
-        assert world.released == ["p as it was claimed"]
-
-    run_in_virtual_time(scenario())
+async def test_while_the_topic_may_lose_messages_no_progress_is_saved_and_a_release_keeps_what_was_claimed() -> None:
+    world = World()
+    world.own("p")
+    keeper = asyncio.create_task(world.leases.keep())
+    await asyncio.sleep(6)
+    assert world.saved == ["p"]
+    world.trusted = False
+    await asyncio.sleep(20)
+    keeper.cancel()
+    await world.leases.release_all()
+    assert world.saved == ["p"]
+    assert world.released == ["p as it was claimed"]
 
 
-def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:
-    async def scenario() -> None:
-        world = World()
-        owned = world.own("p")
-        await world.leases.release([owned])
-        keeper = asyncio.create_task(world.leases.keep())
-        await asyncio.sleep(20)
-        keeper.cancel()
-        assert world.released == ["p"]
-        assert world.saved == []
-
-    run_in_virtual_time(scenario())
+async def test_a_released_partition_is_not_saved_again_while_its_task_ends() -> None:
+    world = World()
+    owned = world.own("p")
+    await world.leases.release([owned])
+    keeper = asyncio.create_task(world.leases.keep())
+    await asyncio.sleep(20)
+    keeper.cancel()
+    assert world.released == ["p"]
+    assert world.saved == []
 
 
-def test_a_release_comes_after_the_renewal_that_is_on_its_way() -> None:
-    async def scenario() -> None:
-        world = World()
-        owned, world.renewal_takes = world.own("p"), 3.0
-        keeper = asyncio.create_task(world.leases.keep())
-        await asyncio.sleep(6)
-        assert world.saved == [], "the renewal is on its way"
-        await world.leases.release([owned])
-        assert (world.saved, world.released) == (["p"], ["p"])
-        keeper.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_a_release_comes_after_the_renewal_that_is_on_its_way() -> None:
+    world = World()
+    owned, world.renewal_takes = world.own("p"), 3.0
+    keeper = asyncio.create_task(world.leases.keep())
+    await asyncio.sleep(6)
+    assert world.saved == [], "the renewal is on its way"
+    await world.leases.release([owned])
+    assert (world.saved, world.released) == (["p"], ["p"])
+    keeper.cancel()
 
 
-def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_extend_it() -> None:
-    async def scenario() -> None:
-        world = World()
-        owned = world.own("p")
-        owned.is_expired = True
-        keeper = asyncio.create_task(world.leases.keep())
-        await asyncio.sleep(6)
-        keeper.cancel()
-        assert world.saved == ["p"]
-        assert owned.over
-        assert world.lost == 1
-
-    run_in_virtual_time(scenario())
+async def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_extend_it() -> None:
+    world = World()
+    owned = world.own("p")
+    owned.is_expired = True
+    keeper = asyncio.create_task(world.leases.keep())
+    await asyncio.sleep(6)
+    keeper.cancel()
+    assert world.saved == ["p"]
+    assert owned.over
+    assert world.lost == 1
 
 
-def test_a_lease_that_is_not_renewed_ends_the_reading_at_its_end_and_not_before() -> None:
-    async def scenario() -> None:
-        world = World()
-        owned = world.own("p")
-        over = []
-        for wait in (29, 2):
-            await asyncio.sleep(wait)
-            over.append(owned.over)
-        assert over == [False, True]
-        assert owned.task is not None
-        assert owned.task.cancelled()
-
-    run_in_virtual_time(scenario())
+async def test_a_lease_that_is_not_renewed_ends_the_reading_at_its_end_and_not_before() -> None:
+    world = World()
+    owned = world.own("p")
+    over = []
+    for wait in (29, 2):
+        await asyncio.sleep(wait)
+        over.append(owned.over)
+    assert over == [False, True]
+    assert owned.task is not None
+    assert owned.task.cancelled()

@@ -13,7 +13,6 @@ from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
 
 
@@ -24,7 +23,6 @@ class World:
         self,
         reading: Mapping[str, Callable[[], Awaitable[None]]],
         *,
-        survey_takes: float = 0,
         surveys: float = math.inf,
         drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -33,7 +31,6 @@ class World:
         """The partition tasks that are over and the leases that were released, in their order."""
         self.paused = False
         self._reading = reading
-        self._survey_takes = survey_takes
         self._surveys = surveys
         self._drain = drain
         self._leases = Leases(self, self, OPTIONS, lambda: True)
@@ -53,11 +50,10 @@ class World:
         """Do nothing before the first survey."""
 
     async def survey(self) -> Round[str]:
-        """Return what is not owned yet, after a time."""
+        """Return what is not owned yet."""
         self._surveys -= 1
         if self._surveys < 0:
             raise TransientError("UNAVAILABLE")
-        await asyncio.sleep(self._survey_takes)
         shares = Shares(dict.fromkeys(self._reading, 0), dict.fromkeys(self._leases.owned, "reader"), {"reader"})
         return Round(shares, {key: key for key in self._reading if key not in self._leases.owned}, self.paused)
 
@@ -99,66 +95,37 @@ class World:
         """Have nothing that waits for Pub/Sub."""
 
 
-def test_the_first_failure_of_several_ends_the_reader() -> None:
-    async def fails(after: float, error: Exception) -> None:
-        await asyncio.sleep(after)
-        raise error
-
-    # Both fail while the same survey is under way.
-    later, first = (
-        partial(fails, 2.5, RuntimeError("later")),
-        partial(fails, 1.5, MisconfiguredError("made-up", "first")),
-    )
-    with pytest.raises(MisconfiguredError, match="first"):
-        run_in_virtual_time(World({"p": later, "q": first}, survey_takes=2).run(Stop()))
-
-
 async def _fails(after: float, error: Exception) -> None:
     await asyncio.sleep(after)
     raise error
 
 
-def test_a_failure_ends_the_reader_while_a_survey_is_retried() -> None:
-    async def scenario() -> float:
-        reading = partial(_fails, 10, MisconfiguredError("made-up", "the stream is gone"))
-        with pytest.raises(MisconfiguredError, match="the stream is gone"):
-            await World({"p": reading}, surveys=1).run(Stop())
-        return asyncio.get_running_loop().time()
-
-    assert run_in_virtual_time(scenario()) < 20
-
-
-def test_a_failure_decides_how_the_reader_ends_though_a_stop_follows_before_the_survey_is_answered() -> None:
-    async def scenario() -> None:
-        stop, loop = Stop(), asyncio.get_running_loop()
-        reading = partial(_fails, 10, MisconfiguredError("made-up", "the stream is gone"))
-        loop.call_later(10.5, stop.request)
-        with pytest.raises(MisconfiguredError, match="the stream is gone"):
-            await World({"p": reading}, surveys=1).run(stop)
-
-    run_in_virtual_time(scenario())
+@pytest.mark.parametrize("stopped_at", [10.5, 3_600], ids=["a stop follows", "no stop follows"])
+async def test_a_failure_ends_the_reader_while_a_survey_is_retried(stopped_at: float) -> None:
+    stop, loop = Stop(), asyncio.get_running_loop()
+    loop.call_later(stopped_at, stop.request)
+    reading = partial(_fails, 10, MisconfiguredError("made-up", "the stream is gone"))
+    with pytest.raises(MisconfiguredError, match="the stream is gone"):
+        await World({"p": reading}, surveys=1).run(stop)
+    assert loop.time() < 20
 
 
-def test_leases_are_released_though_draining_fails_and_that_failure_ends_a_reader_that_was_stopped() -> None:
-    async def scenario() -> Sequence[str]:
-        stop, world = Stop(), World({"p": _ends_late}, drain=partial(_fails, 0, RuntimeError("drain")))
-        asyncio.get_running_loop().call_later(5, stop.request)
-        with pytest.raises(RuntimeError, match="drain"):
-            await world.run(stop)
-        return world.ended
+async def test_leases_are_released_after_the_tasks_though_draining_fails_and_that_ends_a_reader_that_was_stopped() -> (
+    None
+):
+    stop, world = Stop(), World({"p": _ends_late}, drain=partial(_fails, 0, RuntimeError("drain")))
+    asyncio.get_running_loop().call_later(5, stop.request)
+    with pytest.raises(RuntimeError, match="drain"):
+        await world.run(stop)
+    assert world.ended == ["the task of p", "the lease of p"]
 
-    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
 
-
-def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader() -> None:
-    async def scenario() -> Sequence[str]:
-        first = partial(_fails, 5, MisconfiguredError("made-up", "first"))
-        world = World({"p": first}, drain=partial(_fails, 0, RuntimeError("drain")))
-        with pytest.raises(MisconfiguredError, match="first"):
-            await world.run(Stop())
-        return world.ended
-
-    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
+async def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader() -> None:
+    first = partial(_fails, 5, MisconfiguredError("made-up", "first"))
+    world = World({"p": first}, drain=partial(_fails, 0, RuntimeError("drain")))
+    with pytest.raises(MisconfiguredError, match="first"):
+        await world.run(Stop())
+    assert world.ended == ["the task of p", "the lease of p"]
 
 
 async def _ends_late() -> None:
@@ -169,26 +136,13 @@ async def _ends_late() -> None:
         await asyncio.sleep(1)
 
 
-def test_a_stop_releases_no_lease_before_the_task_of_its_partition_is_over() -> None:
-    async def scenario() -> Sequence[str]:
-        stop, world = Stop(), World({"p": _ends_late})
-        asyncio.get_running_loop().call_later(5, stop.request)
-        await world.run(stop)
-        return world.ended
-
-    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
-
-
-def test_a_pause_releases_no_lease_before_the_task_of_its_partition_is_over() -> None:
-    async def scenario() -> Sequence[str]:
-        stop, world = Stop(), World({"p": _ends_late})
-        running = asyncio.create_task(world.run(stop))
-        await asyncio.sleep(5)
-        world.paused = True
-        await asyncio.sleep(5)
-        ended = list(world.ended)
-        stop.request()
-        await running
-        return ended
-
-    assert run_in_virtual_time(scenario()) == ["the task of p", "the lease of p"]
+async def test_a_pause_releases_no_lease_before_the_task_of_its_partition_is_over() -> None:
+    stop, world = Stop(), World({"p": _ends_late})
+    running = asyncio.create_task(world.run(stop))
+    await asyncio.sleep(5)
+    world.paused = True
+    await asyncio.sleep(5)
+    ended = list(world.ended)
+    stop.request()
+    await running
+    assert ended == ["the task of p", "the lease of p"]

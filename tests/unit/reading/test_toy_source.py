@@ -13,57 +13,48 @@ from tests.unit.reading.source_suite import SourceSuite, SourceWorld
 from tests.unit.reading.toy_source import ToyReader, ToyRow, ToyStream
 
 
-class ToyWorld:
+class ToyWorld(ToyStream):
     """A toy stream, and a topic that confirms by itself or by hand."""
 
     def __init__(self) -> None:
+        super().__init__({})
         self.confirms = True
-        self._stream = ToyStream({})
         self._published: list[str] = []
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
-    @property
-    def renewal_takes(self) -> float:
-        """Return the seconds until a renewal is written."""
-        return self._stream.renewal_takes
-
-    @renewal_takes.setter
-    def renewal_takes(self, seconds: float) -> None:
-        self._stream.renewal_takes = seconds
-
     def add(self, partitions: Mapping[str, Sequence[str]]) -> None:
         """Add partitions that have not ended."""
-        self._stream.rows |= {name: ToyRow(list(records)) for name, records in partitions.items()}
+        self.rows |= {name: ToyRow(list(records)) for name, records in partitions.items()}
 
     def write(self, partition: str, *records: str) -> None:
         """Add records to a partition."""
-        self._stream.rows[partition].records += records
+        self.rows[partition].records += records
 
     def split(self, partition: str, children: Mapping[str, Sequence[str]]) -> None:
         """Let a partition end."""
-        self._stream.rows[partition].children = dict(children)
+        self.rows[partition].children = dict(children)
 
     def break_partition(self, partition: str, error: Exception) -> None:
         """Let the reading of a partition fail."""
-        self._stream.broken[partition] = error
+        self.broken[partition] = error
 
     def reader(self, owner: str, life: Life, stop: Stop) -> Coroutine[Any, Any, None]:
         """Return the run of a new reader."""
-        return ToyReader(self._stream, ToyTopic(self, life), replace(OPTIONS, owner=owner), life).run(stop)
+        return ToyReader(self, ToyTopic(self, life), replace(OPTIONS, owner=owner), life).run(stop)
 
     def owned_by(self, owner: str) -> Collection[str]:
         """Return the partitions whose lease is an owner's and lasts."""
         now = asyncio.get_running_loop().time()
-        rows = self._stream.rows.items()
+        rows = self.rows.items()
         return {name for name, row in rows if row.owner == owner and row.free_at > now and not row.finished}
 
     def saved(self, partition: str) -> int:
         """Return how many records the saved progress of a partition covers."""
-        return self._stream.rows[partition].saved
+        return self.rows[partition].saved
 
     def finished(self) -> Collection[str]:
         """Return the partitions that are recorded as over."""
-        return [name for name, row in self._stream.rows.items() if row.finished]
+        return [name for name, row in self.rows.items() if row.finished]
 
     def published(self) -> Sequence[str]:
         """Return the records that were published."""
