@@ -37,7 +37,7 @@ SECOND = 1_000_000_000
 class UnreadRows(FakeRows):
     """Rows that nobody may ask for."""
 
-    def look(
+    def read_keys(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
     ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
         """Refuse."""
