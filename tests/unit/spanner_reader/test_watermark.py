@@ -11,18 +11,6 @@ def at(offset: int) -> Nanoseconds:
     return Nanoseconds(START + offset)
 
 
-def test_the_watermark_is_the_time_of_the_longest_confirmed_prefix() -> None:
-    prefix = SpannerConfirmedPrefix(START)
-    places = [prefix.add(at(n)) for n in (1, 2, 3)]
-    prefix.confirm(places[1])
-    prefix.confirm(places[2])
-    assert prefix.watermark == START
-    assert prefix.outstanding == 3
-    prefix.confirm(places[0])
-    assert prefix.watermark == at(3)
-    assert prefix.outstanding == 0
-
-
 def test_records_that_are_confirmed_together_stand_in_one_place_and_count_each() -> None:
     prefix = SpannerConfirmedPrefix(START)
     three = prefix.add(at(3), records=3)
@@ -82,7 +70,7 @@ def test_what_is_given_up_moves_nothing_nor_does_what_stands_beside_it_until_it_
         st.one_of(st.tuples(st.just("add"), st.integers(0, 50)), st.tuples(st.just("confirm"), st.integers(0, 40)))
     ),
 )
-def test_whatever_is_confirmed_in_whatever_order_everything_up_to_the_watermark_is(
+def test_the_watermark_is_the_time_of_the_longest_confirmed_prefix_in_whatever_order_it_is_confirmed(
     steps: list[tuple[str, int]],
 ) -> None:
     prefix = SpannerConfirmedPrefix(START)
