@@ -9,6 +9,7 @@ from services.spanner_reader.core.schema.shapes import (
     COLUMNS_UNSEEN,
     DROPPED_UNSEEN,
     ColumnShape,
+    SchemaComparison,
     SchemaInspection,
     Sighting,
     SpannerResyncCause,
@@ -22,7 +23,7 @@ from services.spanner_reader.core.schema.shapes import (
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 
-THEN, NOW = Nanoseconds(1_000), Nanoseconds(2_000)
+THEN, BETWEEN, NOW = Nanoseconds(1_000), Nanoseconds(1_500), Nanoseconds(2_000)
 ID = ColumnShape("Id", "INT64", is_key=True)
 NAME, BORN = ColumnShape("Name", "STRING"), ColumnShape("Born", "DATE")
 SINGERS = TableShape((ID, NAME, BORN))
@@ -39,6 +40,18 @@ def found(
 
 def a_look(at: Nanoseconds = NOW, *, everything: bool = False, **tables: TableShape) -> SchemaInspection:
     return SchemaInspection(at, everything, tables)
+
+
+def look_by_look(*looks: SchemaInspection) -> SchemaComparison:
+    """Return what the last look shows, after the ones before have been remembered, each after the other."""
+    comparison = compare(None, looks[0])
+    for look in looks[1:]:
+        comparison = compare(comparison.remembered, look)
+    return comparison
+
+
+def kinds(comparison: SchemaComparison) -> Sequence[tuple[SpannerResyncKind, Sequence[str]]]:
+    return [(one.kind, one.columns) for one in comparison.findings]
 
 
 def of_singers(now: TableShape, before: TableShape = SINGERS) -> Mapping[str, Sequence[str]]:
@@ -118,8 +131,7 @@ def test_a_column_that_the_stream_takes_up_later_needs_its_old_values() -> None:
 
 
 def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whatever_its_place() -> None:
-    first = compare(None, a_look(THEN, Singers=SINGERS)).remembered
-    without = compare(first, a_look(Nanoseconds(1_500), Singers=TableShape((ID, NAME))))
+    without = look_by_look(a_look(THEN, Singers=SINGERS), a_look(BETWEEN, Singers=TableShape((ID, NAME))))
     assert without.findings == ()
     again = compare(without.remembered, a_look(NOW, Singers=SINGERS)).findings
     assert [(one.kind, one.columns, one.after) for one in again] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_500)]
@@ -128,12 +140,12 @@ def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whateve
 def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
     old, new = a_look(THEN, Singers=SINGERS), a_look(Singers=SINGERS)
     without = (ID, NAME)
-    assert found(old, new, Sighting("Singers", without, Nanoseconds(1_500))) == {
+    assert found(old, new, Sighting("Singers", without, BETWEEN)) == {
         ("Singers", SpannerResyncKind.COLUMN_AGAIN): ("Born",)
     }
     assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
-    assert found(old, new, Sighting("Singers", (*without, BORN), Nanoseconds(1_500))) == {}
-    other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), Nanoseconds(1_500))
+    assert found(old, new, Sighting("Singers", (*without, BORN), BETWEEN)) == {}
+    other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), BETWEEN)
     assert found(old, new, other_key) == {("Singers", SpannerResyncKind.TABLE_AGAIN): ()}
 
 
@@ -157,23 +169,20 @@ def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_b
 def test_a_column_that_only_records_have_shown_was_added_again_where_a_look_has_it(shown_at: int) -> None:
     without = TableShape((ID, NAME))
     shown = Sighting("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
-    remembered = compare(
-        compare(None, a_look(Nanoseconds(800), Singers=without)).remembered, a_look(THEN, Singers=without)
-    )
-    gone = compare(remembered.remembered, a_look(Nanoseconds(1_500), Singers=without), [shown])
+    remembered = look_by_look(a_look(Nanoseconds(800), Singers=without), a_look(THEN, Singers=without)).remembered
+    gone = compare(remembered, a_look(BETWEEN, Singers=without), [shown])
     assert gone.findings == ()
     again = compare(gone.remembered, a_look(Singers=SINGERS))
-    assert [(one.kind, one.columns) for one in again.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
+    assert kinds(again) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
     lacking = Sighting("Singers", (ID, NAME), Nanoseconds(1_300))
-    at_once = compare(remembered.remembered, a_look(Singers=SINGERS), [lacking, shown])
-    assert [(one.kind, one.columns) for one in at_once.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
+    at_once = compare(remembered, a_look(Singers=SINGERS), [lacking, shown])
+    assert kinds(at_once) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
 
 
 def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_past() -> None:
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
     for before in (hidden, replace(SINGERS, watched=False), TableShape((replace(ID, type="STRING"), NAME, BORN))):
-        remembered = compare(None, a_look(Nanoseconds(900), Singers=before)).remembered
-        remembered = compare(remembered, a_look(THEN, Singers=SINGERS)).remembered
+        remembered = look_by_look(a_look(Nanoseconds(900), Singers=before), a_look(THEN, Singers=SINGERS)).remembered
         late = Sighting("Singers", (ID, NAME), Nanoseconds(950))
         remembered = replace(remembered, compared_since=None)  # of that time nothing else is said
         assert compare(remembered, a_look(Singers=SINGERS), [late]).findings == ()
@@ -194,18 +203,16 @@ def test_a_new_table_with_the_key_of_one_that_vanished_may_be_that_one_with_its_
 
 
 def test_a_table_taken_out_of_the_stream_is_named_and_needs_a_resync_when_it_comes_back() -> None:
-    first = compare(None, a_look(THEN, Singers=SINGERS)).remembered
-    out = compare(first, a_look(Nanoseconds(1_500), Singers=replace(SINGERS, watched=False)))
+    out = look_by_look(a_look(THEN, Singers=SINGERS), a_look(BETWEEN, Singers=replace(SINGERS, watched=False)))
     assert (out.left, out.findings) == (("Singers",), ())
-    back = compare(out.remembered, a_look(NOW, Singers=SINGERS))
-    assert [one.kind for one in back.findings] == [SpannerResyncKind.TABLE_WATCHED]
+    assert kinds(compare(out.remembered, a_look(Singers=SINGERS))) == [(SpannerResyncKind.TABLE_WATCHED, ())]
 
 
 def test_of_tables_outside_the_stream_nothing_is_remembered_but_what_a_mirror_may_still_hold() -> None:
     outside = TableShape((), watched=False)
     first = compare(None, a_look(THEN, Singers=SINGERS, Albums=outside)).remembered
     assert set(first.tables) == {"Singers"}
-    out = compare(first, a_look(Nanoseconds(1_500), Singers=outside, Albums=outside)).remembered
+    out = compare(first, a_look(BETWEEN, Singers=outside, Albums=outside)).remembered
     assert set(out.tables) == {"Singers"}
     assert out.tables["Singers"].key == SINGERS.key
     other_key = TableShape((replace(ID, type="STRING"),))
@@ -225,29 +232,26 @@ def test_a_table_that_neither_the_file_nor_the_stream_has_is_not_remembered_and_
 
 
 def test_a_table_dropped_is_named_and_one_made_under_its_name_needs_a_resync() -> None:
-    first = compare(None, a_look(THEN, everything=True, Singers=SINGERS)).remembered
-    gone = compare(first, a_look(Nanoseconds(1_500), everything=True))
+    gone = look_by_look(a_look(THEN, everything=True, Singers=SINGERS), a_look(BETWEEN, everything=True))
     assert (gone.left, gone.findings) == (("Singers",), ())
-    assert compare(gone.remembered, a_look(NOW, everything=True)).left == ()  # once
-    again = compare(gone.remembered, a_look(NOW, everything=True, Singers=SINGERS))
-    assert [one.kind for one in again.findings] == [SpannerResyncKind.TABLE_AGAIN]
+    assert compare(gone.remembered, a_look(everything=True)).left == ()  # once
+    again = compare(gone.remembered, a_look(everything=True, Singers=SINGERS))
+    assert kinds(again) == [(SpannerResyncKind.TABLE_AGAIN, ())]
 
 
 def test_a_table_that_went_while_it_was_left_out_is_remembered_all_the_same() -> None:
-    remembered = compare(None, a_look(THEN, everything=True, Singers=SINGERS)).remembered
-    for look in (a_look(Nanoseconds(1_200), everything=True, Singers=replace(SINGERS, watched=False)),) * 2:
-        remembered = compare(remembered, look).remembered
-    remembered = compare(remembered, a_look(Nanoseconds(1_500), everything=True)).remembered
-    again = compare(remembered, a_look(NOW, everything=True, Singers=SINGERS))
-    assert [one.kind for one in again.findings] == [SpannerResyncKind.TABLE_AGAIN]
+    left_out = a_look(Nanoseconds(1_200), everything=True, Singers=replace(SINGERS, watched=False))
+    there = a_look(everything=True, Singers=SINGERS)
+    again = look_by_look(replace(there, at=THEN), left_out, left_out, a_look(BETWEEN, everything=True), there)
+    assert kinds(again) == [(SpannerResyncKind.TABLE_AGAIN, ())]
 
 
 def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
-    first = compare(None, a_look(THEN, Singers=SINGERS)).remembered
-    without = compare(first, a_look(Nanoseconds(1_500), Singers=TableShape((ID, NAME)))).remembered
+    looks = a_look(THEN, Singers=SINGERS), a_look(BETWEEN, Singers=TableShape((ID, NAME)))
+    without = look_by_look(*looks).remembered
     forgiven = synced(without.tables["Singers"])
     assert forgiven is not None
-    assert compare(replace(without, tables={"Singers": forgiven}), a_look(NOW, Singers=SINGERS)).findings == ()
+    assert compare(replace(without, tables={"Singers": forgiven}), a_look(Singers=SINGERS)).findings == ()
     assert synced(replace(SINGERS, gone=True)) is None
 
 
