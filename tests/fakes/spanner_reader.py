@@ -85,7 +85,7 @@ class FakePartitionStore:
 
     async def add_root(self, start: Nanoseconds, end: Nanoseconds | None) -> bool:
         """Remember the stream's first query, unless any partition is known; return whether none was."""
-        await self._before()
+        await self._before("add_root")
         if self.table.rows:
             return False
         self.table.rows[ROOT] = SpannerPartition(token=ROOT, start=start, watermark=start)
@@ -94,7 +94,7 @@ class FakePartitionStore:
 
     async def survey(self) -> SpannerPartitionSurvey:
         """Return all partitions that are not finished."""
-        await self._before()
+        await self._before("survey")
         rows = [self.table.row(token) for token in self.table.rows]
         unfinished = tuple(row for row in rows if row.state is not PartitionState.FINISHED)
         now = self.table.clock.now()
@@ -103,7 +103,7 @@ class FakePartitionStore:
 
     async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
         """Take those of the partitions that are still due and free."""
-        await self._before()
+        await self._before("claim")
         now = self.table.clock.now()
         rows = [self.table.row(token) for token in tokens if token in self.table.rows]
         claimed = []
@@ -124,7 +124,7 @@ class FakePartitionStore:
         self, progress: Sequence[SpannerProgress], *, release: bool = False
     ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases (or give them back); return the partitions that are not ours."""
-        await self._before()
+        await self._before("advance")
         lost = set()
         for one in progress:
             row = self.table.rows.get(one.partition.token)
@@ -143,7 +143,7 @@ class FakePartitionStore:
         self, progress: SpannerProgress, children: Sequence[NewPartition]
     ) -> Collection[PartitionToken] | None:
         """Remember the new children and mark the partition FINISHED, both or neither."""
-        await self._before()
+        await self._before("finish")
         row = self.table.rows.get(progress.partition.token)
         if row is None or not self._is_ours(progress.partition, row):
             return None
@@ -162,7 +162,7 @@ class FakePartitionStore:
 
     async def attend(self, *, leave: bool = False) -> None:
         """Be counted among the readers for as long as a lease lasts; or not any more."""
-        await self._before()
+        await self._before("attend")
         if leave:
             self.table.readers.pop(self._owner, None)
         else:
@@ -171,7 +171,7 @@ class FakePartitionStore:
 
     async def forget_finished(self, keep: timedelta) -> int:
         """Delete partitions that were finished longer than ``keep`` ago."""
-        await self._before()
+        await self._before("forget_finished")
         before = self.table.clock.now() - int(keep.total_seconds() * 1_000_000_000)
         needed = {
             parent
@@ -185,7 +185,8 @@ class FakePartitionStore:
         self._life.step()
         return len(gone)
 
-    async def _before(self) -> None:
+    async def _before(self, call: str) -> None:
+        """Let the time before the effect of a call pass; the effect itself takes none."""
         await asyncio.sleep(0)
         self._life.step()
         if self.table.away:

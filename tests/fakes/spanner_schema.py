@@ -22,14 +22,18 @@ from services.spanner_reader.ports import CatalogInspection, NotReadableError, S
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import Life
+from tests.fakes.spanner_reader import SteppingClock
 
 
 class FakeCatalog:
-    """A database's watched tables, as the test sets them. Every look is a microsecond later than the one before."""
+    """A database's watched tables, as the test sets them.
 
-    def __init__(self, *tables: WatchedTable, everything: bool = False) -> None:
+    Every look is a microsecond later than the one before, or at the time of a clock.
+    """
+
+    def __init__(self, *tables: WatchedTable, everything: bool = False, clock: SteppingClock | None = None) -> None:
+        self.clock = clock
         self.tables: list[WatchedTable] = list(tables)
-        self.unwatched: dict[str, TableShape] = {}
         self.everything = everything
         self.time = 0
         self.asked = 0
@@ -47,11 +51,9 @@ class FakeCatalog:
             raise TransientError("UNAVAILABLE")
         if self.silent:
             await asyncio.Event().wait()
-        self.time += 1_000
+        self.time = self.time + 1_000 if self.clock is None else self.clock.now()
         shapes = {table.name: _shape(table) for table in self.tables}
-        seen = SchemaInspection(
-            Nanoseconds(self.time), self.everything, shapes | self.unwatched, exclusions=self.exclusions
-        )
+        seen = SchemaInspection(Nanoseconds(self.time), self.everything, shapes, exclusions=self.exclusions)
         return CatalogInspection(
             seen,
             tuple(self.tables),

@@ -1,28 +1,26 @@
 """A reader on fakes whose source changes its schema."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT, DataChangeRecord, SpannerColumnType
 from services.spanner_reader.ports import WatchedTable
-from tests.fakes.spanner_reader import Script
-from tests.unit.spanner_reader.scripts import COLUMNS, World, at
+from tests.unit.spanner_reader.scripts import COLUMNS, World, at, running, until
 
-START, FIRST = at("09:00:00"), at("09:00:01")
+FIRST = at("09:00:01")
 BORN = SpannerColumnType("Born", '{"code":"DATE"}', is_primary_key=False, ordinal_position=3)
 SINGERS = WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW")
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+async def a_world(*records: DataChangeRecord) -> World:
+    return await World.begun({ROOT: list(records)})
 
 
-def a_world(*records: DataChangeRecord, singers: WatchedTable = SINGERS) -> World:
-    world = World(Script({ROOT: list(records)}))
-    world.catalog.tables = [singers]
-    return world
+async def look_once(world: World, **options: Any) -> None:
+    """Let a reader look at the schema, and end."""
+    async with running(world.reader(**options)):
+        await until(lambda: world.shapes.look is not None)
 
 
 def with_columns(*columns: SpannerColumnType) -> WatchedTable:

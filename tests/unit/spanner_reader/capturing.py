@@ -41,13 +41,11 @@ from tests.fakes.life import CrashError, Life
 from tests.fakes.pauses import FakePauseStore
 from tests.fakes.spanner_reader import FakePublisher, Script, Table
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
-from tests.unit.spanner_reader.pausing import LiveClock
-from tests.unit.spanner_reader.scripts import World, at
+from tests.unit.spanner_reader.scripts import START, LiveClock, World
 
 SINGERS = "Singers"
 LEFT_OUT = "LeftOut"
 """A table that the stream watches and the tables file leaves out."""
-START = at("09:00:00")
 CAPTURE_TYPES = ("OLD_AND_NEW_VALUES", "NEW_VALUES", "NEW_ROW", "NEW_ROW_AND_OLD_VALUES")
 TOKENS = (PartitionToken("even"), PartitionToken("odd"))
 LEASE = timedelta(seconds=30)

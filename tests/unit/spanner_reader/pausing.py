@@ -3,14 +3,14 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from services.spanner_reader.core.stream.changes import spanner_sequence
 from services.spanner_reader.core.stream.partitions import SpannerPartition
 from services.spanner_reader.core.stream.records import (
     DataChangeRecord,
-    Mod,
     PartitionToken,
     SpannerStreamQuery,
     StreamRecord,
@@ -18,13 +18,12 @@ from services.spanner_reader.core.stream.records import (
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
-from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life
 from tests.fakes.pauses import FakePauseStore
-from tests.fakes.spanner_reader import FakePublisher, Script, SteppingClock, Table
+from tests.fakes.spanner_reader import FakePublisher, Script, Table
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
-from tests.unit.spanner_reader.scripts import COLUMNS, World, a_record, at
+from tests.unit.spanner_reader.scripts import COLUMNS, START, LiveClock, World, a_write
 
 LEASE = timedelta(seconds=30)
 POLL = timedelta(seconds=1)
@@ -33,29 +32,17 @@ TOKENS = (PartitionToken("even"), PartitionToken("odd"))
 _LOOK_AGAIN = 0.05
 
 
-class LiveClock(SteppingClock):
-    """Spanner's clock, which goes as the event loop's does; every commit moves it on a little."""
-
-    def now(self) -> Nanoseconds:
-        """Return the time now."""
-        return Nanoseconds(self.time + int(asyncio.get_running_loop().time() * 1e9) // 1_000 * 1_000)
-
-
 @dataclass
 class Database:
     """What was committed to two tables, and when."""
 
-    clock: LiveClock = field(default_factory=lambda: LiveClock(at("09:00:00")))
+    clock: LiveClock = field(default_factory=lambda: LiveClock(START))
     records: dict[PartitionToken, list[DataChangeRecord]] = field(default_factory=lambda: {one: [] for one in TOKENS})
 
     def write(self, table: str, key: int, value: str | None) -> None:
         """Commit a row, or its deletion, now."""
         self.clock.step(timedelta(microseconds=1))
-        mod = Mod(f'{{"Id":"{key}"}}', "{}" if value is None else f'{{"Name":"{value}"}}', "{}")
-        record = replace(
-            a_record(self.clock.now()), table=table, mods=(mod,), mod_type="DELETE" if value is None else "UPDATE"
-        )
-        self.records[TOKENS[key % 2]].append(record)
+        self.records[TOKENS[key % 2]].append(a_write(self.clock.now(), table, key, value))
 
     def rows(self, table: str) -> dict[str, str]:
         """Return a table's rows as they are now, by key."""
@@ -110,26 +97,25 @@ class PausingWorld:
     def __post_init__(self) -> None:
         tables = [WatchedTable(name, ("Id",), COLUMNS, "NEW_ROW") for name in (SINGERS, ALBUMS)]
         self.world = World(Script({}), Table(self.database.clock), catalog=FakeCatalog(*tables))
-        start = at("09:00:00")
         for token in TOKENS:
-            self.world.table.rows[token] = SpannerPartition(token=token, start=start, watermark=start)
+            self.world.table.rows[token] = SpannerPartition(token=token, start=START, watermark=START)
         self.pauses = FakePauseStore(self.world.pauses)
         self.shapes = FakeShapeStore(self.world.shapes)
 
-    def start(self, slowest_look: float, lag: float, health: Health | None = None) -> None:
-        """Start one more reader; its looks at pauses take up to so many seconds."""
-        life, stop = Life(), Stop()
+    def start(self, slowest_look: float = 0, lag: float = 0, **options: Any) -> Stop:
+        """Start one more reader, whose looks at pauses take up to so many seconds; return what stops it."""
+        life, stop, number = Life(), Stop(), len(self.readers)
         reader = self.world.reader(
-            owner=f"reader {len(self.readers)}",
+            **{"owner": f"reader {number}"} | options,
             life=life,
             lease=LEASE,
             poll=POLL,
-            health=health,
-            publisher=FakePublisher(self.world.topic, life, seed=len(self.readers), room=1_000),
+            publisher=FakePublisher(self.world.topic, life, seed=number, room=1_000),
             stream=LiveStream(self.database, life, lag),
             pauses=FakePauseStore(self.world.pauses, life, lambda: self.chance.uniform(0, slowest_look)),
         )
         self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
+        return stop
 
     async def kill(self, number: int) -> None:
         """Kill a reader: it leaves its leases behind."""

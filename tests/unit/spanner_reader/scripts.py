@@ -1,10 +1,11 @@
 """Builders of change stream records and of a reader on fakes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from services.spanner_reader.app.schema.schema_watch import WatchedTables
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
@@ -17,6 +18,7 @@ from services.spanner_reader.core.stream.records import (
     Mod,
     PartitionToken,
     SpannerColumnType,
+    StreamRecord,
 )
 from services.spanner_reader.ports import DatabaseChangeStream, PauseStore, RowsAtTimestamp, WatchedTable
 from shared.contracts.tables_file import TableOptions
@@ -28,7 +30,15 @@ from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.snapshots import FakeRows, Versions
-from tests.fakes.spanner_reader import FakeChangeStream, FakePartitionStore, FakePublisher, Script, Table, Topic
+from tests.fakes.spanner_reader import (
+    FakeChangeStream,
+    FakePartitionStore,
+    FakePublisher,
+    Script,
+    SteppingClock,
+    Table,
+    Topic,
+)
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.fakes.subscriptions import FakeSubscriptions
 
@@ -42,6 +52,18 @@ COLUMNS = (
 def at(text: str) -> Nanoseconds:
     """Return an instant of 2022-05-01 from its time of day."""
     return parse_timestamp(f"2022-05-01T{text}Z")
+
+
+START = at("09:00:00")
+"""Where the stream of a world is begun."""
+
+
+class LiveClock(SteppingClock):
+    """Spanner's clock, which goes as the event loop's does; every commit moves it on a little."""
+
+    def now(self) -> Nanoseconds:
+        """Return the time now."""
+        return Nanoseconds(self.time + int(asyncio.get_running_loop().time() * 1e9) // 1_000 * 1_000)
 
 
 def a_record(time: Nanoseconds, key: int = 1, *, mods: int = 1, transaction: str = "t") -> DataChangeRecord:
@@ -59,6 +81,12 @@ def a_record(time: Nanoseconds, key: int = 1, *, mods: int = 1, transaction: str
         number_of_records_in_transaction=1,
         number_of_partitions_in_transaction=1,
     )
+
+
+def a_write(time: Nanoseconds, table: str, key: int, value: str | None) -> DataChangeRecord:
+    """Return an UPDATE of a row of a table that captures whole rows, or its DELETE."""
+    mod = Mod(f'{{"Id":"{key}"}}', "{}" if value is None else f'{{"Name":"{value}"}}', "{}")
+    return replace(a_record(time), table=table, mods=(mod,), mod_type="DELETE" if value is None else "UPDATE")
 
 
 def children(
@@ -143,25 +171,39 @@ class World:
             ),
         )
 
-    async def add_root(self, start: Nanoseconds) -> None:
-        """Remember where the first query starts, as a first start does."""
-        await FakePartitionStore(self.table, "setup", LEASE).add_root(start, None)
+    @classmethod
+    async def begun(
+        cls, records: Mapping[PartitionToken, Sequence[StreamRecord]], *, table: Table | None = None, **script: Any
+    ) -> "World":
+        """Return the world of a stream that was begun, as a first start does it; ``script``: how its queries go."""
+        world = cls(Script(records, **script), table or Table())
+        await world.begin()
+        return world
+
+    async def begin(self) -> None:
+        """Remember where the first query starts."""
+        await FakePartitionStore(self.table, "setup", LEASE).add_root(START, None)
 
 
 @asynccontextmanager
-async def running(reader: SpannerReader) -> AsyncIterator[None]:
+async def running(reader: SpannerReader) -> AsyncIterator["asyncio.Task[None]"]:
     """Run a reader in the background; at the end of the block it is asked to stop, and whatever it raised is raised."""
     stop = Stop()
     task = asyncio.create_task(reader.run(stop))
     try:
-        yield
+        yield task
     finally:
         stop.request()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something to come true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  what it waits for are fakes, which have no event
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+
+async def a_while() -> None:
+    """Let everything happen that can: a reader surveys its partitions two hundred times."""
+    await asyncio.sleep(0.2)

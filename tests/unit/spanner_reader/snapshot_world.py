@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 
@@ -12,7 +12,6 @@ from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEn
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
 from services.spanner_reader.core.snapshot.snapshot import UNFINISHED, KeyText
 from services.spanner_reader.core.stream.changes import ChangeMaker
-from services.spanner_reader.core.stream.records import Mod
 from services.spanner_reader.ports import CatalogInspection, WatchedTable
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import ChangeSequenceNumber, four_sections
@@ -27,8 +26,7 @@ from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Ve
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.fakes.virtual_time import VirtualTimeLoop
 from tests.unit.spanner_reader.forgetful_mirror import Arrival, Mirror
-from tests.unit.spanner_reader.pausing import LiveClock
-from tests.unit.spanner_reader.scripts import COLUMNS, a_record
+from tests.unit.spanner_reader.scripts import COLUMNS, LiveClock, a_write
 
 SINGERS, ALBUMS = TABLES = "Singers", "Albums"
 KEYS = range(24)
@@ -44,18 +42,13 @@ class LiveCatalog(FakeCatalog):
     """A catalog whose looks are at Spanner's time, and no further back than it remembers."""
 
     def __init__(self, clock: LiveClock, retention: timedelta) -> None:
-        super().__init__(*(WatchedTable(name, ("Id",), COLUMNS, "NEW_ROW") for name in TABLES))
-        self._clock = clock
+        super().__init__(*(WatchedTable(name, ("Id",), COLUMNS, "NEW_ROW") for name in TABLES), clock=clock)
+        self._now = clock.now
         self._remembers = retention // timedelta(microseconds=1) * 1_000
-
-    async def inspect(self) -> CatalogInspection:
-        """Return the tables as they are now."""
-        self.time = self._clock.now() - 1_000
-        return await super().inspect()
 
     async def inspect_at(self, at: Nanoseconds) -> CatalogInspection | None:
         """Return the tables as they were; None where that is not remembered."""
-        return None if self._clock.now() - at > self._remembers else await super().inspect_at(at)
+        return None if self._now() - at > self._remembers else await super().inspect_at(at)
 
 
 class SlowStore(FakeSnapshotStore):
@@ -191,10 +184,7 @@ class SnapshotWorld:
         if table in self.resting:
             self.dropped[table] = self.clock.now()
         elif streamed:
-            mod = Mod(f'{{"Id":"{key}"}}', "{}" if value is None else f'{{"Name":"{value}"}}', "{}")
-            mod_type = "DELETE" if value is None else "UPDATE"
-            record = replace(a_record(self.clock.now()), table=table, mods=(mod,), mod_type=mod_type)
-            header, changes = self.changes.changes(record)
+            header, changes = self.changes.changes(a_write(self.clock.now(), table, key, value))
             self.send(header, [change for _key, change in changes], self.clock.now(), LONGEST_OF_A_CHANGE)
 
     def send(self, header: Header, changes: Sequence[Change], taken_at: Nanoseconds, longest: timedelta) -> None:

@@ -17,7 +17,7 @@ from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
 from shared.contracts.timestamps import Nanoseconds
-from tests.unit.spanner_reader.accounts import COMMIT, transfer
+from tests.unit.spanner_reader.accounts import COMMIT
 from tests.unit.spanner_reader.scripts import COLUMNS, a_record
 
 
@@ -29,52 +29,6 @@ def only(record: DataChangeRecord, made_by: ChangeMaker | None = None) -> Change
     """Return the one change of a record."""
     _header, ((_key, change),) = (made_by or maker()).changes(record)
     return change
-
-
-def test_the_worked_example_of_a_transfer_between_two_accounts() -> None:
-    make = maker()
-    one, two = transfer()
-    header, ((_, first),) = make.changes(one)
-    _header, ((_, second),) = make.changes(two)
-
-    assert header.primary_key == ("AccountId",)
-    assert [(c.name, c.type) for c in header.columns] == [
-        ("AccountId", "STRING"),
-        ("LastUpdate", "TIMESTAMP"),
-        ("Balance", "INT64"),
-    ]
-    # The row image is keys and new values together: these hold the columns outside the key only.
-    for change, account, balance in ((first, "Id1", 1000), (second, "Id2", 2000)):
-        assert json.loads(change.key) | json.loads(change.row or "") == {
-            "AccountId": account,
-            "LastUpdate": "2022-09-27T12:30:00.123456Z",
-            "Balance": balance,
-        }
-        assert json.loads(change.old or "")["Balance"] == 1500
-    assert first.sequence == "0005E9A7CD80A440/0000000000000000/0000000000000000/0000000000000000"
-    assert second.sequence == "0005E9A7CD80A440/0000000000000001/0000000000000000/0000000000000000"
-    assert first.commit_timestamp == "2022-09-27T12:30:00.123456Z"
-
-
-def test_transactions_of_one_commit_timestamp_are_told_apart_and_known_to_be_whole() -> None:
-    make = maker()
-    records = [
-        replace(
-            a_record(COMMIT, key, transaction=transaction),
-            record_sequence=f"{number:08d}",
-            number_of_records_in_transaction=2,
-            number_of_partitions_in_transaction=2,
-        )
-        for transaction, number, key in [("X", 0, 1), ("Y", 0, 2), ("Y", 1, 3), ("X", 1, 4)]
-    ]
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for record in records:
-        place = json.loads(only(record, make).place)
-        groups.setdefault(place["server_transaction_id"], []).append(
-            (place["number_of_records_in_transaction"], place["record_sequence"])
-        )
-    assert groups == {"X": [(2, "00000000"), (2, "00000001")], "Y": [(2, "00000000"), (2, "00000001")]}
-    assert len({only(record, make).key for record in records}) == 4
 
 
 @pytest.mark.parametrize(

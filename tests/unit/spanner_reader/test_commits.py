@@ -1,7 +1,7 @@
 """What a transaction on the partition table sends to Spanner: in which Commit, and how often."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
@@ -27,7 +27,6 @@ from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
-from tests.fakes.virtual_time import run_in_virtual_time
 
 START = parse_timestamp("2026-11-21T09:00:00Z")
 TIME = format_timestamp(START)
@@ -118,18 +117,10 @@ class _Silent(_Answer):
 BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
 
 
-def in_a_store(
-    spanner: FakeSpanner,
-    work: Callable[[SpannerPartitionStore], Awaitable[object]],
-    options: CallOptions | None = None,
-) -> None:
-    async def scenario() -> None:
-        channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
-        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
-        lease = timedelta(seconds=30)
-        await work(SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=lease))
-
-    run_in_virtual_time(scenario())
+def store_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerPartitionStore:
+    channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
+    database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
+    return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=timedelta(seconds=30))
 
 
 def a_row(partition: SpannerPartition) -> Sequence[Any]:
@@ -138,19 +129,19 @@ def a_row(partition: SpannerPartition) -> Sequence[Any]:
     return [partition.token, [], [], TIME, state, watermark, partition.owner, TIME, str(partition.fencing), None, TIME]
 
 
-def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
+async def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
     spanner = FakeSpanner([TIME], asks_again=2)
-    in_a_store(spanner, lambda store: store.attend())
+    await store_of(spanner).attend()
 
     assert [len(one.mutations) for one in spanner.commits] == [1, 0, 0]
     assert [one.precommit_token.precommit_token for one in spanner.commits[1:]] == [b"newer", b"newer"]
     assert {one.transaction_id for one in spanner.commits} == {b"t"}
 
 
-def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
+async def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
     spanner = FakeSpanner(a_row(RUNNING))
     children = [NewPartition(CHILD, frozenset({PARENT}), START)]
-    in_a_store(spanner, lambda store: store.finish(SpannerProgress(RUNNING, START), children))
+    await store_of(spanner).finish(SpannerProgress(RUNNING, START), children)
 
     finished: set[str] = set()
     stored: set[str] = set()
@@ -162,75 +153,66 @@ def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
     assert finished == {PARENT}
 
 
-def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled_back() -> None:
+async def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled_back() -> None:
     spanner = FakeSpanner([TIME])
     broken: Exception = ServiceUnavailable("GOAWAY")  # type: ignore[no-untyped-call]
     spanner.answers = [_Answer(BEGUN, broken)]
     with pytest.raises(TransientError, match="GOAWAY"):
-        in_a_store(spanner, lambda store: store.attend())
+        await store_of(spanner).attend()
 
     assert spanner.rolled_back == [b"begun"]
 
 
-def test_a_transaction_whose_caller_is_cancelled_while_it_reads_is_rolled_back() -> None:
+async def test_a_transaction_whose_caller_is_cancelled_while_it_reads_is_rolled_back() -> None:
     spanner = FakeSpanner([TIME])
     spanner.answers = [_Silent(BEGUN)]
-
-    async def cancelled(store: SpannerPartitionStore) -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(store.attend(), 1)
-
-    in_a_store(spanner, cancelled)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(store_of(spanner).attend(), 1)
 
     assert spanner.rolled_back == [b"begun"]
 
 
-def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_is_aborted_in_its_read() -> None:
+async def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_is_aborted_in_its_read() -> None:
     spanner = FakeSpanner([TIME])
+    store = store_of(spanner)
     aborted: Exception = Aborted("another transaction has the locks")  # type: ignore[no-untyped-call]
 
-    async def attempts(store: SpannerPartitionStore) -> None:
-        for answer in (_Answer(BEGUN, aborted), _Answer([], aborted)):
-            spanner.answers = [answer]
-            with pytest.raises(TransientError):
-                await store.attend()
-        await store.attend()
-        await store.attend()
-
-    in_a_store(spanner, attempts)
+    for answer in (_Answer(BEGUN, aborted), _Answer([], aborted)):
+        spanner.answers = [answer]
+        with pytest.raises(TransientError):
+            await store.attend()
+    await store.attend()
+    await store.attend()
 
     assert spanner.begun_after == [b"", b"begun", b"begun", b""]
 
 
-def test_an_answer_without_any_response_is_no_empty_result() -> None:
+async def test_an_answer_without_any_response_is_no_empty_result() -> None:
     spanner = FakeSpanner([TIME])
     spanner.answers = [_Answer([])]
     with pytest.raises(TransientError, match="before its first response"):
-        in_a_store(spanner, lambda store: store.attend())
+        await store_of(spanner).attend()
 
     assert (spanner.commits, spanner.rolled_back) == ([], [])
 
 
-def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_rolled_back() -> None:
+async def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_rolled_back() -> None:
     spanner = FakeSpanner([TIME], asks_again=10)
     with pytest.raises(TransientError, match="asked for another Commit after each of 4"):
-        in_a_store(spanner, lambda store: store.attend())
+        await store_of(spanner).attend()
 
     assert len(spanner.commits) == 4
     assert spanner.rolled_back == [b"t"]
 
 
-def test_a_transaction_goes_to_the_leader_with_the_priority_and_without_directed_reads_which_only_a_query_has() -> None:
+async def test_a_transaction_goes_to_the_leader_with_the_priority_and_without_a_querys_directed_reads() -> None:
     spanner = FakeSpanner([TIME])
     directed = DirectedReadOptions(include_replicas={"replica_selections": [{"location": "us-east1"}]})
-    options = CallOptions(role="mirror", priority="low", directed_reads=directed)
+    store = store_of(spanner, CallOptions(role="mirror", priority="low", directed_reads=directed))
 
-    async def work(store: SpannerPartitionStore) -> None:
-        await store.attend()
-        with suppress(MisconfiguredError):  # the rows are of no change stream
-            await store.is_empty()
-
-    in_a_store(spanner, work, options)
+    await store.attend()
+    with suppress(MisconfiguredError):  # the rows are of no change stream
+        await store.is_empty()
 
     (session, begun, commit, query) = spanner.calls
     assert [(name, to_leader) for name, _request, to_leader in spanner.calls] == [

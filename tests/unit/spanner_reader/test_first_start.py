@@ -1,6 +1,5 @@
 """A first start, while tables are made and whoever starts is killed: each table is in the snapshot or in the stream."""
 
-import asyncio
 import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -25,14 +24,12 @@ ALBUMS = replace(SINGERS, name="Albums")
 LAST_STEP = 30
 
 
-@dataclass
 class Making(Life):
     """A life in which time passes at every step, and a table is made, and filled at once, before one of them."""
 
-    world: "World"
-    killed_at: int | None = None
-    steps: int = 0
-    over: bool = False
+    def __init__(self, world: "World", killed_at: int | None) -> None:
+        super().__init__(killed_at)
+        self.world = world
 
     def step(self) -> None:
         self.world.pass_time()
@@ -99,23 +96,18 @@ class CatalogNow(FakeCatalog):
 
 @pytest.mark.parametrize("everything", [True, False])
 @pytest.mark.parametrize("made_before", range(1, LAST_STEP))
-def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
+async def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
     everything: bool, made_before: int
 ) -> None:
     for killed_at in (None, *range(1, 12)):
         world = World(everything, made_before)
-
-        async def scenario(world: World = world, killed_at: int | None = killed_at) -> None:
-            with contextlib.suppress(CrashError):
-                await world.start(killed_at)
-            if not world.partitions.rows:
-                await world.start()
-            if world.made_at is None:
-                world.made_at = world.clock.now()
-            await FakeShapeStore(world.shapes).compare((await world.catalog.inspect()).shapes, ())
-
-        asyncio.run(scenario())
-        assert world.made_at is not None
+        with contextlib.suppress(CrashError):
+            await world.start(killed_at)
+        if not world.partitions.rows:
+            await world.start()
+        if world.made_at is None:
+            world.made_at = world.clock.now()
+        await FakeShapeStore(world.shapes).compare((await world.catalog.inspect()).shapes, ())
         begins = world.partitions.rows[ROOT].start
         read = {one.table: one.read_at for one in world.snapshots.rows.values()}
         assert read["Singers"] >= begins
@@ -128,28 +120,28 @@ def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
             assert marked == [SpannerResyncKind.TABLE_WATCHED], "what was in it when the stream took it up is nowhere"
 
 
-def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:
+async def test_where_a_time_is_asked_for_the_stream_begins_there_and_every_table_is_read_as_it_was_then() -> None:
     world = World(everything=True, made_before=1)
     wanted = world.clock.now()
     world.clock.step(timedelta(seconds=1))
-    asyncio.run(world.start(wanted=wanted))
+    await world.start(wanted=wanted)
     assert world.partitions.rows[ROOT].start == wanted
     assert {one.table: one.read_at for one in world.snapshots.rows.values()} == {"Albums": wanted, "Singers": wanted}
     assert world.shapes.look is not None
     assert world.shapes.look.at == wanted
 
 
-def test_a_beginning_that_is_refused_leaves_nothing_behind() -> None:
+async def test_a_beginning_that_is_refused_leaves_nothing_behind() -> None:
     world = World(everything=True, made_before=1)
     with pytest.raises(MisconfiguredError, match="still to come"):
-        asyncio.run(world.start(wanted=Nanoseconds(world.clock.now() + 60_000_000_000)))
+        await world.start(wanted=Nanoseconds(world.clock.now() + 60_000_000_000))
     assert (world.partitions.rows, world.snapshots.rows, world.shapes.look) == ({}, {}, None)
 
 
-def test_what_the_tables_file_says_is_remembered_from_the_first_start_on() -> None:
+async def test_what_the_tables_file_says_is_remembered_from_the_first_start_on() -> None:
     file = read_tables_file("[tables.Singers]\nignored_columns = ['Name']\n[tables.Albums]\nmode = 'history'")
     world = World(everything=True, made_before=1, file=file)
-    asyncio.run(world.start())
+    await world.start()
     assert world.shapes.look is not None
     tables = world.shapes.look.tables
     assert [one.name for one in tables["Singers"].columns if one.ignored] == ["Name"]

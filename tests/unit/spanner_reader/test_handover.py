@@ -4,6 +4,8 @@ Each reader runs one transaction after the other, as `SpannerDatabaseClient` doe
 """
 
 import asyncio
+import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,23 +13,14 @@ from datetime import timedelta
 
 import pytest
 
-from services.spanner_reader.core.stream.partitions import (
-    NewPartition,
-    PartitionState,
-    SpannerPartition,
-    SpannerPartitionSurvey,
-)
+from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, SpannerStreamQuery, StreamRecord
-from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.fakes.pauses import FakePauseStore
 from tests.fakes.spanner_reader import FakeChangeStream, FakePartitionStore, Script, Table
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
-from tests.unit.spanner_reader.virtual_clock import VirtualSpannerClock
+from tests.unit.spanner_reader.scripts import LEASE, START, LiveClock, World, a_record, at, children
 
-START = at("09:00:00")
 PARTITIONS = 1_000
 TOKENS = [PartitionToken(f"p{number:04}") for number in range(PARTITIONS)]
 
@@ -39,39 +32,14 @@ class DistantStore(FakePartitionStore):
         super().__init__(table, owner, LEASE)
         self._seconds = seconds
         self._writing = asyncio.Lock()
-        self.transactions = 0
 
-    async def survey(self) -> SpannerPartitionSurvey:
-        await asyncio.sleep(2 * self._seconds)
-        return await super().survey()
-
-    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
-        async with self._writing:
-            await self._transaction()
-            return await super().claim(tokens, end)
-
-    async def advance(
-        self, progress: Sequence[SpannerProgress], *, release: bool = False
-    ) -> Collection[PartitionToken]:
-        async with self._writing:
-            await self._transaction()
-            return await super().advance(progress, release=release)
-
-    async def finish(
-        self, progress: SpannerProgress, children: Sequence[NewPartition]
-    ) -> Collection[PartitionToken] | None:
-        async with self._writing:
-            await self._transaction()
-            return await super().finish(progress, children)
-
-    async def attend(self, *, leave: bool = False) -> None:
-        async with self._writing:
-            await self._transaction()
-            await super().attend(leave=leave)
-
-    async def _transaction(self) -> None:
-        self.transactions += 1
-        await asyncio.sleep(self._seconds)
+    async def _before(self, call: str) -> None:
+        if call == "survey":
+            await asyncio.sleep(2 * self._seconds)
+        else:
+            async with self._writing:
+                await asyncio.sleep(self._seconds)
+        await super()._before(call)
 
 
 @dataclass
@@ -90,40 +58,53 @@ class Readings:
 
 
 class WatchedStream(FakeChangeStream):
-    """A change stream that notes when each partition is read."""
+    """A change stream that notes when each partition is read; some have twenty records in each second."""
 
-    def __init__(self, script: Script, readings: Readings) -> None:
+    def __init__(self, script: Script, readings: Readings, busy: Collection[PartitionToken]) -> None:
         super().__init__(script)
         self._readings = readings
+        self._busy = busy
 
     async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         self._readings.opened(query.token)
+        portions = _busy_for_ever(query.start) if query.token in self._busy else super().read(query)
         try:
-            async with aclosing(super().read(query)) as records:
+            async with aclosing(portions) as records:
                 async for record in records:
                     yield record
         finally:
             self._readings.closed(query.token)
 
 
-class Fleet:
-    """Readers of a thousand partitions."""
+async def _busy_for_ever(time: Nanoseconds) -> AsyncGenerator[Sequence[StreamRecord], None]:
+    for number in itertools.count(step=20):
+        await asyncio.sleep(1)
+        yield [a_record(Nanoseconds(time + (number + place) * 1_000), number + place) for place in range(1, 21)]
 
-    def __init__(self, seconds: float) -> None:
-        records: dict[PartitionToken, list[StreamRecord]] = {token: [] for token in TOKENS}
-        records[ROOT] = [a_record(START, 10), children(at("09:00:01"), *TOKENS)]
-        self.world = World(Script(records), table=Table(VirtualSpannerClock()))
+
+class Fleet:
+    """Readers of many partitions."""
+
+    def __init__(self, world: World, seconds: float, busy: Collection[PartitionToken]) -> None:
+        self.world = world
         self.readings = Readings()
-        self.lost: list[str] = []
         self._seconds = seconds
+        self._busy = busy
         self._running: list[tuple[Stop, asyncio.Task[None]]] = []
 
-    def start(self, owner: str) -> DistantStore:
+    @classmethod
+    async def begun(
+        cls, seconds: float, tokens: Sequence[PartitionToken] = TOKENS, busy: Collection[PartitionToken] = ()
+    ) -> "Fleet":
+        records: dict[PartitionToken, list[StreamRecord]] = {token: [] for token in tokens}
+        records[ROOT] = [a_record(START, 10), children(at("09:00:01"), *tokens)]
+        return cls(await World.begun(records, table=Table(LiveClock())), seconds, busy)
+
+    def start(self, owner: str) -> None:
         store, stop = DistantStore(self.world.table, owner, self._seconds), Stop()
-        stream = WatchedStream(self.world.script, self.readings)
+        stream = WatchedStream(self.world.script, self.readings, self._busy)
         reader = self.world.reader(owner=owner, store=store, stream=stream, poll=timedelta(seconds=1))
         self._running.append((stop, asyncio.create_task(reader.run(stop))))
-        return store
 
     def owned(self) -> dict[str | None, int]:
         rows = [row for row in self.world.table.rows.values() if row.state is not PartitionState.FINISHED]
@@ -141,101 +122,58 @@ class Fleet:
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
-def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_lease_is_lost(seconds: float) -> None:
-    async def scenario() -> Fleet:
-        fleet = Fleet(seconds)
-        await fleet.world.add_root(START)
-        fleet.start("one")
-        await fleet.until_all_are_read()
-        await asyncio.sleep(20)
-        fleet.readings.longest = 0
-        fleet.start("two")
-        await asyncio.sleep(20)
-        await fleet.until_all_are_read()
-        assert fleet.owned() == {"one": 500, "two": 500}
-        await asyncio.sleep(60)
-        assert fleet.owned() == {"one": 500, "two": 500}
-        assert not fleet.readings.closed_at.keys() - {ROOT}
-        await fleet.end()
-        return fleet
-
-    fleet = run_in_virtual_time(scenario())
+async def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_lease_is_lost(
+    seconds: float,
+) -> None:
+    fleet = await Fleet.begun(seconds)
+    fleet.start("one")
+    await fleet.until_all_are_read()
+    await asyncio.sleep(20)
+    fleet.readings.longest = 0
+    fleet.start("two")
+    await asyncio.sleep(20)
+    await fleet.until_all_are_read()
+    assert fleet.owned() == {"one": 500, "two": 500}
+    await asyncio.sleep(60)
+    assert fleet.owned() == {"one": 500, "two": 500}
+    assert not fleet.readings.closed_at.keys() - {ROOT}
+    await fleet.end()
     assert fleet.readings.longest <= 5
     assert fleet.world.metrics.leases_lost == 0
     assert len(fleet.world.script.queries) == 1 + PARTITIONS + PARTITIONS // 2
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
-def test_a_pause_of_the_stream_releases_all_without_losing_a_lease_and_its_end_brings_all_back(seconds: float) -> None:
-    async def scenario() -> Fleet:
-        fleet = Fleet(seconds)
-        await fleet.world.add_root(START)
-        fleet.start("one")
-        await fleet.until_all_are_read()
-        pauses = FakePauseStore(fleet.world.pauses)
-        await pauses.pause(None)
-        await asyncio.sleep(5)
-        assert fleet.owned() == {}
-        assert not fleet.world.script.open_queries
-        await pauses.resume(None)
-        await asyncio.sleep(5)
-        assert fleet.owned() == {"one": PARTITIONS}
-        await fleet.until_all_are_read()
-        await fleet.end()
-        return fleet
-
-    assert run_in_virtual_time(scenario()).world.metrics.leases_lost == 0
+async def test_a_pause_of_the_stream_releases_all_without_losing_a_lease_and_its_end_brings_all_back(
+    seconds: float,
+) -> None:
+    fleet = await Fleet.begun(seconds)
+    fleet.start("one")
+    await fleet.until_all_are_read()
+    pauses = FakePauseStore(fleet.world.pauses)
+    await pauses.pause(None)
+    await asyncio.sleep(5)
+    assert fleet.owned() == {}
+    assert not fleet.world.script.open_queries
+    await pauses.resume(None)
+    await asyncio.sleep(5)
+    assert fleet.owned() == {"one": PARTITIONS}
+    await fleet.until_all_are_read()
+    await fleet.end()
+    assert fleet.world.metrics.leases_lost == 0
 
 
-class BusyStream(WatchedStream):
-    """A change stream some of whose partitions have twenty records in each second."""
-
-    def __init__(self, script: Script, readings: Readings, busy: Collection[PartitionToken]) -> None:
-        super().__init__(script, readings)
-        self._busy = busy
-
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
-        if query.token not in self._busy:
-            async with aclosing(super().read(query)) as records:
-                async for record in records:
-                    yield record
-            return
-        time, number = query.start, 0
-        while True:
-            await asyncio.sleep(1)
-            yield [a_record(Nanoseconds(time + place * 1_000), number + place) for place in range(1, 21)]
-            number, time = number + 20, Nanoseconds(time + 20_000)
-
-
-def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions() -> None:
-    async def scenario() -> tuple[dict[str, int], list[str]]:
-        busy, quiet = TOKENS[:4], TOKENS[4:10]
-        world = World(
-            Script({ROOT: [a_record(START, 10), children(at("09:00:01"), *busy, *quiet)], **dict.fromkeys(quiet, ())}),
-            table=Table(VirtualSpannerClock()),
-        )
-        await world.add_root(START)
-        stops, tasks = [Stop(), Stop()], []
-        for stop, owner in zip(stops, ("one", "two"), strict=True):
-            stream = BusyStream(world.script, Readings(), busy)
-            reader = world.reader(
-                owner=owner,
-                store=DistantStore(world.table, owner, 0.01),
-                stream=stream,
-                poll=timedelta(seconds=1),
-            )
-            tasks.append(asyncio.create_task(reader.run(stop)))
-            await asyncio.sleep(300)
-        rows = {token: world.table.rows[token] for token in [*busy, *quiet]}
-        loads = dict.fromkeys(("one", "two"), 0)
-        for row in rows.values():
-            assert row.owner is not None
-            loads[row.owner] += 10 + row.load
-        for stop in stops:
-            stop.request()
-        await asyncio.gather(*tasks)
-        return loads, [str(rows[token].owner) for token in busy]
-
-    loads, owners = run_in_virtual_time(scenario())
+async def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions() -> None:
+    busy = TOKENS[:4]
+    fleet = await Fleet.begun(0.01, TOKENS[:10], busy)
+    for owner in ("one", "two"):
+        fleet.start(owner)
+        await asyncio.sleep(300)
+    rows = {token: row for token, row in fleet.world.table.rows.items() if token != ROOT}
+    loads: Counter[str | None] = Counter()
+    for row in rows.values():
+        loads[row.owner] += 10 + row.load
+    owners = [str(rows[token].owner) for token in busy]
     assert sorted(owners) == ["one", "two", "two", "two"]  # the six quiet ones weigh as much as two busy ones
     assert abs(loads["one"] - loads["two"]) <= 20
+    await fleet.end()

@@ -22,7 +22,6 @@ from services.spanner_reader.adapters.spanner.connection import (
 )
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import parse_timestamp
-from tests.fakes.virtual_time import run_in_virtual_time
 
 NOW = "2026-11-21T09:00:00Z"
 ROWS: Sequence[tuple[str, Sequence[Sequence[Any]]]] = [
@@ -91,23 +90,20 @@ SMALL: Sequence[Read] = (
 )
 
 
-def ask(read: Read, seconds: float) -> None:
-    async def scenario() -> None:
-        channels = SimpleNamespace(client=SlowSpanner(seconds), streaming=None, admin=None)
-        await read(SpannerDatabaseClient("projects/p/instances/i/databases/d", cast("SpannerChannels", channels)))
-
-    run_in_virtual_time(scenario())
+async def ask(read: Read, seconds: float) -> None:
+    channels = SimpleNamespace(client=SlowSpanner(seconds), streaming=None, admin=None)
+    await read(SpannerDatabaseClient("projects/p/instances/i/databases/d", cast("SpannerChannels", channels)))
 
 
 @pytest.mark.parametrize("read", LARGE)
-def test_what_is_as_large_as_the_schema_may_take_a_minute_for_each_response(read: Read) -> None:
-    ask(read, LARGE_TIMEOUT - 1)
+async def test_what_is_as_large_as_the_schema_may_take_a_minute_for_each_response(read: Read) -> None:
+    await ask(read, LARGE_TIMEOUT - 1)
     with pytest.raises(TransientError, match=r"query in projects/p/.*/d: no response within 60 s"):
-        ask(read, LARGE_TIMEOUT + 1)
+        await ask(read, LARGE_TIMEOUT + 1)
 
 
 @pytest.mark.parametrize("read", SMALL)
-def test_all_responses_of_what_is_small_share_the_time_of_one_call(read: Read) -> None:
-    ask(read, TIMEOUT / 2 - 0.1)
+async def test_all_responses_of_what_is_small_share_the_time_of_one_call(read: Read) -> None:
+    await ask(read, TIMEOUT / 2 - 0.1)
     with pytest.raises(TransientError, match="Deadline Exceeded"):
-        ask(read, TIMEOUT / 2 + 0.1)
+        await ask(read, TIMEOUT / 2 + 0.1)

@@ -1,6 +1,5 @@
 """The commands that pause and resume: what they refuse, and what they say of that which stays paused."""
 
-import asyncio
 import io
 import re
 
@@ -15,38 +14,30 @@ from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.spanner_schema import FakeCatalog, Shapes
 
 
-def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
-    async def scenario() -> None:
-        look = SchemaInspection(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
-        pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
+async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
+    look = SchemaInspection(Nanoseconds(1), False, {name: TableShape(()) for name in ("Singers", "Albums")})
+    pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
 
-        async def command(*arguments: str) -> tuple[int, str]:
-            out = io.StringIO()
-            return await resume(arguments, pauses, out), out.getvalue()
+    async def command(*arguments: str) -> tuple[int, str]:
+        out = io.StringIO()
+        return await resume(arguments, pauses, out), out.getvalue()
 
-        assert await command() == (1, "the stream was not paused\n")
-        assert await command("Singers") == (1, "Singers was not paused\n")
-        for table in (None, "Singers", "Albums"):
-            assert await pauses.pause(table)
-        still = "still paused: Albums, Singers; `resume Albums Singers` lets them go on\n"
-        assert await command() == (0, f"the stream goes on where it was\n{still}")
-        assert await command() == (1, f"the stream was not paused\n{still}")
-        assert (await command("Albums", "Singers"))[0] == 0
-        assert await command() == (1, "the stream was not paused\n")
-
-    asyncio.run(scenario())
+    assert await command() == (1, "the stream was not paused\n")
+    assert await command("Singers") == (1, "Singers was not paused\n")
+    for table in (None, "Singers", "Albums"):
+        assert await pauses.pause(table)
+    still = "still paused: Albums, Singers; `resume Albums Singers` lets them go on\n"
+    assert await command() == (0, f"the stream goes on where it was\n{still}")
+    assert await command() == (1, f"the stream was not paused\n{still}")
+    assert (await command("Albums", "Singers"))[0] == 0
+    assert await command() == (1, "the stream was not paused\n")
 
 
-def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_with_those_that_are() -> None:
-    async def scenario() -> None:
-        look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
-        pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
-        catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
-        words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
-        with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}"):
-            await pause(
-                ["nope", "Singers", "Secrets"], catalog, pauses, lambda table: table != "Secrets", io.StringIO()
-            )
-        assert not (await pauses.read()).paused_tables
-
-    asyncio.run(scenario())
+async def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_with_those_that_are() -> None:
+    look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+    pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
+    catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
+    words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
+    with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}"):
+        await pause(["nope", "Singers", "Secrets"], catalog, pauses, lambda table: table != "Secrets", io.StringIO())
+    assert not (await pauses.read()).paused_tables

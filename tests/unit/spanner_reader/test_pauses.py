@@ -70,7 +70,7 @@ async def take(world: PausingWorld, step: Step, pauses: list[Pause]) -> None:
 async def quiet(world: PausingWorld) -> None:
     """Wait until everything is read that was committed, whoever has to let go of a lease first."""
     await world.pauses.resume(None)
-    world.start(0, 0)
+    world.start()
     await asyncio.sleep(3 * LEASE.total_seconds())
     for _life, _stop, task in world.readers:
         if task.done():
@@ -104,7 +104,7 @@ def test_what_is_dropped_is_under_a_mark_until_a_later_snapshot_and_nothing_else
 ) -> None:
     async def scenario() -> None:
         world, pauses = PausingWorld(random.Random(seed)), list[Pause]()
-        world.start(0, 0)
+        world.start()
         world.start(SLOWEST, 0.5)
         await asyncio.sleep(5)
         for step in steps:
@@ -137,70 +137,61 @@ def test_what_is_dropped_is_under_a_mark_until_a_later_snapshot_and_nothing_else
     run_in_virtual_time(scenario())
 
 
-def test_while_all_is_paused_a_reader_is_well_holds_nothing_and_publishes_nothing() -> None:
-    async def scenario() -> None:
-        world = PausingWorld(random.Random(0))
-        health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
-        world.start(0, 0, health)
-        world.start(0, 0)
+async def test_while_all_is_paused_a_reader_is_well_holds_nothing_and_publishes_nothing() -> None:
+    world = PausingWorld(random.Random(0))
+    health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
+    world.start(health=health)
+    world.start()
+    await asyncio.sleep(5)
+    assert await world.pauses.pause(None)
+    await asyncio.sleep(3)
+    world.database.write(SINGERS, 1, "a")
+    with capture_logs() as lines:
+        for _minute in range(20):
+            await asyncio.sleep(60)
+            assert (health.alive, health.ready) == (True, True)
+    assert [one["event"] for one in lines if one["log_level"] in ("warning", "error")] == []
+    rows = world.world.table.rows.values()
+    assert all(row.lease_until is None for row in rows)
+    assert world.world.topic.changes == []
+    assert len(world.world.table.readers) == 2
+    await world.pauses.resume(None)
+    await asyncio.sleep(5)
+    assert world.mirrored(SINGERS) == world.database.rows(SINGERS) != {}
+    await world.end()
+
+
+async def test_a_pause_that_eats_up_what_the_stream_keeps_is_said_at_half_of_it_and_when_little_is_left() -> None:
+    world = PausingWorld(random.Random(0))
+    world.world.catalog.retention = timedelta(minutes=10)
+    world.start()
+    await asyncio.sleep(5)
+    await world.pauses.pause(None)
+    with capture_logs() as lines:
+        await asyncio.sleep(570)
+    said = [one for one in lines if one["event"] == "position_is_ageing"]
+    assert [(one["log_level"], one["paused"]) for one in said] == [("warning", True), ("error", True)]
+    assert all("resume" in one["fix"] for one in said)
+    assert world.world.metrics.retention == timedelta(minutes=10)
+    await world.end()
+
+
+async def test_what_a_table_is_paused_for_is_said_once_and_counted() -> None:
+    world = PausingWorld(random.Random(0))
+    with capture_logs() as lines:
+        world.start()
         await asyncio.sleep(5)
-        assert await world.pauses.pause(None)
-        await asyncio.sleep(3)
-        world.database.write(SINGERS, 1, "a")
-        with capture_logs() as lines:
-            for _minute in range(20):
-                await asyncio.sleep(60)
-                assert (health.alive, health.ready) == (True, True)
-        assert [one["event"] for one in lines if one["log_level"] in ("warning", "error")] == []
-        rows = world.world.table.rows.values()
-        assert all(row.lease_until is None for row in rows)
-        assert world.world.topic.changes == []
-        assert len(world.world.table.readers) == 2
-        await world.pauses.resume(None)
+        await world.pauses.pause(SINGERS)
         await asyncio.sleep(5)
-        assert world.mirrored(SINGERS) == world.database.rows(SINGERS) != {}
-        await world.end()
-
-    run_in_virtual_time(scenario())
-
-
-def test_a_pause_that_eats_up_what_the_stream_keeps_is_said_at_half_of_it_and_when_little_is_left() -> None:
-    async def scenario() -> None:
-        world = PausingWorld(random.Random(0))
-        world.world.catalog.retention = timedelta(minutes=10)
-        world.start(0, 0)
+        for key in range(5):
+            world.database.write(SINGERS, key, "a")
+            await asyncio.sleep(1)
+        await world.pauses.resume(SINGERS)
         await asyncio.sleep(5)
-        await world.pauses.pause(None)
-        with capture_logs() as lines:
-            await asyncio.sleep(570)
-        said = [one for one in lines if one["event"] == "position_is_ageing"]
-        assert [(one["log_level"], one["paused"]) for one in said] == [("warning", True), ("error", True)]
-        assert all("resume" in one["fix"] for one in said)
-        assert world.world.metrics.retention == timedelta(minutes=10)
-        await world.end()
-
-    run_in_virtual_time(scenario())
-
-
-def test_what_a_table_is_paused_for_is_said_once_and_counted() -> None:
-    async def scenario() -> None:
-        world = PausingWorld(random.Random(0))
-        with capture_logs() as lines:
-            world.start(0, 0)
-            await asyncio.sleep(5)
-            await world.pauses.pause(SINGERS)
-            await asyncio.sleep(5)
-            for key in range(5):
-                world.database.write(SINGERS, key, "a")
-                await asyncio.sleep(1)
-            await world.pauses.resume(SINGERS)
-            await asyncio.sleep(5)
-        said = [one for one in lines if one["event"] in ("table_paused", "changes_dropped", "table_resumed")]
-        assert [one["event"] for one in said] == ["table_paused", "changes_dropped", "table_resumed"]
-        assert said[-1]["dropped"] == world.world.metrics.dropped_changes[SINGERS] == 5
-        assert world.world.metrics.pauses is not None
-        assert world.world.metrics.pauses.paused_tables == {}
-        assert world.marked
-        await world.end()
-
-    run_in_virtual_time(scenario())
+    said = [one for one in lines if one["event"] in ("table_paused", "changes_dropped", "table_resumed")]
+    assert [one["event"] for one in said] == ["table_paused", "changes_dropped", "table_resumed"]
+    assert said[-1]["dropped"] == world.world.metrics.dropped_changes[SINGERS] == 5
+    assert world.world.metrics.pauses is not None
+    assert world.world.metrics.pauses.paused_tables == {}
+    assert world.marked
+    await world.end()

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,11 +24,11 @@ from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life
-from tests.fakes.spanner_reader import Script, Topic
+from tests.fakes.spanner_reader import Topic
+from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
-from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
+from tests.unit.spanner_reader.scripts import LEASE, START, World, a_record, children
 
-START = at("09:00:00")
 SECOND = 1_000_000_000
 Records = Mapping[PartitionToken, Sequence[StreamRecord]]
 
@@ -107,20 +108,19 @@ def check_children_follow_their_parents(records: Records, topic: Topic) -> None:
 
 
 async def live_through(
-    records: Records, end: Nanoseconds, kills: Sequence[int], seed: int = 0, together: int = 1
+    records: Records, end: Nanoseconds, kills: Sequence[int], seed: int = 0, **script: Any
 ) -> tuple[World, int]:
     """Start readers one after the other, each killed at its step, and a last one that lives; return its steps."""
-    world = World(Script(records, together=together))
-    await world.add_root(START)
+    world = await World.begun(records, **script)
     world.table.clock.time = Nanoseconds(end + SECOND)
     for number, killed_at in enumerate([*kills, None]):
         life = Life(killed_at)
-        # The watermark is also saved while reading: a lease this short makes that happen between the other effects.
         reader = world.reader(owner=f"reader {number}", life=life, end=end, seed=seed + number)
         with contextlib.suppress(CrashError):
-            await asyncio.wait_for(reader.run(Stop()), 10)
+            await asyncio.wait_for(reader.run(Stop()), 60)
         check_nothing_is_lost(world)
         world.table.clock.step(LEASE * 2)  # the dead one's leases end
+    check_all_arrived(world, records, end)
     return world, life.steps
 
 
@@ -134,18 +134,13 @@ def check_all_arrived(world: World, records: Records, end: Nanoseconds) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing(together: int) -> None:
-    async def scenario() -> None:
-        records, end = build([0, 1, 2, 1], heartbeats=True)
-        world, steps = await live_through(records, end, [], together=together)
-        check_all_arrived(world, records, end)
-        assert len(world.topic.changes) == len(set(world.topic.sequences()))  # undisturbed: each once
-        assert steps > 100
-        for killed_at in range(1, steps + 1):
-            world, _steps = await live_through(records, end, [killed_at], together=together)
-            check_all_arrived(world, records, end)
-
-    asyncio.run(scenario())
+async def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing(together: int) -> None:
+    records, end = build([0, 1, 2, 1], heartbeats=True)
+    world, steps = await live_through(records, end, [], together=together)
+    assert len(world.topic.changes) == len(set(world.topic.sequences()))  # undisturbed: each once
+    assert steps > 100
+    for killed_at in range(1, steps + 1):
+        await live_through(records, end, [killed_at], together=together)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -160,32 +155,16 @@ def test_killed_at_each_step_in_turn_a_restarted_reader_loses_nothing(together: 
 def test_whatever_the_lineage_the_kills_and_the_breaks_nothing_is_lost(
     shapes: list[int], heartbeats: bool, kills: list[int], breaks: dict[int, list[int]], seed: int, together: int
 ) -> None:
-    async def scenario() -> None:
-        records, end = build(shapes, heartbeats)
-        cuts = {PartitionToken(f"p{n}"): list(at) for n, at in breaks.items()}
-        world = World(Script(records, breaks=cuts, together=together))
-        await world.add_root(START)
-        world.table.clock.time = Nanoseconds(end + SECOND)
-        for number, killed_at in enumerate([*kills, None]):
-            reader = world.reader(owner=f"reader {number}", life=Life(killed_at), end=end, seed=seed + number)
-            with contextlib.suppress(CrashError):
-                await asyncio.wait_for(reader.run(Stop()), 10)
-            check_nothing_is_lost(world)
-            world.table.clock.step(LEASE * 2)
-        check_all_arrived(world, records, end)
-
-    asyncio.run(scenario())
+    records, end = build(shapes, heartbeats)
+    cuts = {PartitionToken(f"p{n}"): list(at) for n, at in breaks.items()}
+    run_in_virtual_time(live_through(records, end, kills, seed, breaks=cuts, together=together))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_readers_at_once_share_the_partitions_and_lose_nothing(seed: int) -> None:
-    async def scenario() -> None:
-        records, end = build([0, 0, 1, 1, 0], heartbeats=True)
-        world = World(Script(records))
-        await world.add_root(START)
-        world.table.clock.time = Nanoseconds(end + SECOND)
-        readers = [world.reader(owner=name, end=end, seed=seed, lease=timedelta(seconds=1)) for name in ("one", "two")]
-        await asyncio.wait_for(asyncio.gather(*(reader.run(Stop()) for reader in readers)), 10)
-        check_all_arrived(world, records, end)
-
-    asyncio.run(scenario())
+async def test_two_readers_at_once_share_the_partitions_and_lose_nothing(seed: int) -> None:
+    records, end = build([0, 0, 1, 1, 0], heartbeats=True)
+    world = await World.begun(records)
+    world.table.clock.time = Nanoseconds(end + SECOND)
+    readers = [world.reader(owner=name, end=end, seed=seed, lease=timedelta(seconds=1)) for name in ("one", "two")]
+    await asyncio.wait_for(asyncio.gather(*(reader.run(Stop()) for reader in readers)), 60)
+    check_all_arrived(world, records, end)

@@ -1,6 +1,7 @@
 """A stop is over in time, whatever answers; what was confirmed until then is saved, and the leases are given back."""
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
@@ -13,13 +14,13 @@ from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Script
-from tests.fakes.virtual_time import run_in_virtual_time
+from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher
 from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
 
-START, FIRST, READ = at("09:00:00"), at("09:00:01"), at("09:10:00")
+FIRST, READ = at("09:00:01"), at("09:10:00")
 TOKENS = [PartitionToken(f"p{number}") for number in range(4)]
-POLL = timedelta(seconds=1)
+IN_TIME = 9
+"""Seconds within which a stop is over; what is left of ten is for the end of the process."""
 
 
 class Unanswered(FakePublisher):
@@ -35,155 +36,119 @@ class Refusing(FakePartitionStore):
     """A store that gives nothing back before its time."""
 
     until = 0.0
+    error: Exception = TransientError("ABORTED")
 
     async def advance(
         self, progress: Sequence[SpannerProgress], *, release: bool = False
     ) -> Collection[PartitionToken]:
         """Save watermarks and renew the leases (or give them back)."""
         if release and asyncio.get_running_loop().time() < self.until:
-            raise TransientError("ABORTED")
+            raise self.error
         return await super().advance(progress, release=release)
 
 
-class Unwritable(FakePartitionStore):
-    """A store that refuses to release any lease."""
+class Reading:
+    """A reader that reads four partitions that live on, and what it reads."""
 
-    async def advance(
-        self, progress: Sequence[SpannerProgress], *, release: bool = False
-    ) -> Collection[PartitionToken]:
-        """Save watermarks and renew the leases; MisconfiguredError where they are released."""
-        if release:
-            raise MisconfiguredError("made-up", "permission denied on the partition table")
-        return await super().advance(progress, release=release)
+    def __init__(self, world: World, publisher: FakePublisher | None = None) -> None:
+        self.world, self.stop = world, Stop()
+        self.store = Refusing(world.table, "reader", LEASE)
+        reader = world.reader(store=self.store, publisher=publisher, poll=timedelta(seconds=1))
+        self.task = asyncio.create_task(reader.run(self.stop))
+
+    def has_to_share(self, refusing_for: float) -> None:
+        """Let another reader come, and for a time no lease be given back."""
+        self.store.until = asyncio.get_running_loop().time() + refusing_for
+        self.world.table.readers["another"] = Nanoseconds(self.world.table.clock.now() * 2)
+
+    async def seconds_to_stop(self) -> float:
+        """Ask the reader to stop; return how long that takes."""
+        stopped_at = asyncio.get_running_loop().time()
+        self.stop.request()
+        async with asyncio.timeout(600):
+            await self.task
+        return asyncio.get_running_loop().time() - stopped_at
 
 
-def a_world() -> World:
+async def a_world() -> World:
     """Return a world of four partitions that live on."""
     records: dict[PartitionToken, list[StreamRecord]] = {ROOT: [children(FIRST, *TOKENS)]}
     records |= {token: [a_record(READ, number), HeartbeatRecord(READ)] for number, token in enumerate(TOKENS)}
-    return World(Script(records))
+    return await World.begun(records)
 
 
 @pytest.mark.parametrize("waits_for", [0.0, 3.0, 40.0])
 @pytest.mark.parametrize("silent", ["all", "spanner", "the topic"])
-def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(silent: str, waits_for: float) -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        stop, loop = Stop(), asyncio.get_running_loop()
-        publisher = FakePublisher(world.topic) if silent == "spanner" else Unanswered(world.topic, by_hand=True)
-        task = asyncio.create_task(world.reader(publisher=publisher, poll=POLL).run(stop))
-        await asyncio.sleep(10)
-        if silent != "the topic":
-            world.table.silent = world.script.silent = True
-        await asyncio.sleep(waits_for)
-        stopped_at = loop.time()
-        stop.request()
-        async with asyncio.timeout(600):
-            await task
-        assert loop.time() - stopped_at < 9  # what is left is for the end of the process
-
-    run_in_virtual_time(scenario())
+async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(
+    silent: str, waits_for: float
+) -> None:
+    world = await a_world()
+    reading = Reading(world, None if silent == "spanner" else Unanswered(world.topic, by_hand=True))
+    await asyncio.sleep(10)
+    world.table.silent = world.script.silent = silent != "the topic"
+    await asyncio.sleep(waits_for)
+    assert await reading.seconds_to_stop() < IN_TIME
 
 
-def test_a_stop_while_partitions_are_being_given_back_to_a_table_that_does_not_answer_is_over_in_time() -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        stop, loop = Stop(), asyncio.get_running_loop()
-        store = Refusing(world.table, "reader", LEASE)
-        task = asyncio.create_task(world.reader(store=store, poll=POLL).run(stop))
-        await asyncio.sleep(10)
-        store.until = loop.time() + 20
-        world.table.readers["another"] = Nanoseconds(world.table.clock.now() * 2)
-        await asyncio.sleep(10)
-        assert len(world.script.open_queries) == 2  # the others are on their way to the other reader
-        world.table.silent = True
-        await asyncio.sleep(2)
-        stopped_at = loop.time()
-        stop.request()
-        async with asyncio.timeout(600):
-            await task
-        assert loop.time() - stopped_at < 9
-
-    run_in_virtual_time(scenario())
+async def test_a_stop_while_partitions_are_being_given_back_to_a_table_that_does_not_answer_is_over_in_time() -> None:
+    world = await a_world()
+    reading = Reading(world)
+    await asyncio.sleep(10)
+    reading.has_to_share(refusing_for=20)
+    await asyncio.sleep(10)
+    assert len(world.script.open_queries) == 2  # the others are on their way to the other reader
+    world.table.silent = True
+    await asyncio.sleep(2)
+    assert await reading.seconds_to_stop() < IN_TIME
 
 
-def test_a_stop_before_the_first_look_at_the_schema_is_answered_ends_the_look() -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        stop, loop = Stop(), asyncio.get_running_loop()
-        world.catalog.silent = True
-        task = asyncio.create_task(world.reader(poll=POLL).run(stop))
-        await asyncio.sleep(3)
-        stopped_at = loop.time()
-        stop.request()
-        async with asyncio.timeout(600):
-            await task
-        assert loop.time() - stopped_at < 9
-
-    run_in_virtual_time(scenario())
+async def test_a_stop_before_the_first_look_at_the_schema_is_answered_ends_the_look() -> None:
+    world = await a_world()
+    world.catalog.silent = True
+    reading = Reading(world)
+    await asyncio.sleep(3)
+    assert await reading.seconds_to_stop() < IN_TIME
 
 
-def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_again() -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        stop, loop = Stop(), asyncio.get_running_loop()
-        store = Refusing(world.table, "reader", LEASE)
-        task = asyncio.create_task(world.reader(store=store, poll=POLL).run(stop))
-        await asyncio.sleep(10)
-        store.until = loop.time() + 100
-        world.table.readers["another"] = Nanoseconds(world.table.clock.now() * 2)
-        await asyncio.sleep(80)
-        still = [token for token in TOKENS if world.table.rows[token].lease_until is not None]
-        assert still == TOKENS
-        reading = set(world.script.open_queries)
-        assert len(reading) == 2  # the others are on their way to the other reader
-        await asyncio.sleep(40)
-        rows = {token: world.table.rows[token] for token in TOKENS}
-        assert {token for token, row in rows.items() if row.lease_until is not None} == reading
-        assert {row.fencing for row in rows.values()} == {1}  # never lost and taken again
-        stop.request()
-        await task
-
-    run_in_virtual_time(scenario())
+async def test_the_leases_are_renewed_while_giving_a_partition_back_fails_again_and_again() -> None:
+    world = await a_world()
+    reading = Reading(world)
+    await asyncio.sleep(10)
+    reading.has_to_share(refusing_for=100)
+    await asyncio.sleep(80)
+    still = [token for token in TOKENS if world.table.rows[token].lease_until is not None]
+    assert still == TOKENS
+    open_queries = set(world.script.open_queries)
+    assert len(open_queries) == 2  # the others are on their way to the other reader
+    await asyncio.sleep(40)
+    rows = {token: world.table.rows[token] for token in TOKENS}
+    assert {token for token, row in rows.items() if row.lease_until is not None} == open_queries
+    assert {row.fencing for row in rows.values()} == {1}  # never lost and taken again
+    await reading.seconds_to_stop()
 
 
-def test_what_was_confirmed_is_saved_at_a_stop_though_the_first_attempts_are_aborted() -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        stop, loop = Stop(), asyncio.get_running_loop()
-        store = Refusing(world.table, "reader", LEASE)
-        task = asyncio.create_task(world.reader(store=store, poll=POLL).run(stop))
-        await asyncio.sleep(10)
-        store.until = loop.time() + 1
-        stop.request()
-        await task
-        for token in TOKENS:
-            row = world.table.rows[token]
-            assert (row.state, row.watermark, row.lease_until) == (PartitionState.RUNNING, READ, None)
-        assert world.table.readers == {}
-
-    run_in_virtual_time(scenario())
+async def test_what_was_confirmed_is_saved_at_a_stop_though_the_first_attempts_are_aborted() -> None:
+    world = await a_world()
+    reading = Reading(world)
+    await asyncio.sleep(10)
+    reading.store.until = asyncio.get_running_loop().time() + 1
+    await reading.seconds_to_stop()
+    for token in TOKENS:
+        row = world.table.rows[token]
+        assert (row.state, row.watermark, row.lease_until) == (PartitionState.RUNNING, READ, None)
+    assert world.table.readers == {}
 
 
-def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_ended_the_reader() -> None:
-    async def scenario() -> None:
-        world = a_world()
-        await world.add_root(START)
-        publisher = FakePublisher(world.topic, by_hand=True)
-        store = Unwritable(world.table, "reader", LEASE)
-        task = asyncio.create_task(world.reader(publisher=publisher, store=store, poll=POLL).run(Stop()))
-        await asyncio.sleep(10)
-        publisher.waiting[0].set_exception(MisconfiguredError("made-up", "topic not found: create it"))
-        with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
-            await task
-        assert [line["error"] for line in logs if line["event"] == "watermarks_not_saved"] == [
-            "permission denied on the partition table [made-up]"
-        ]
-        assert [line["partitions"] for line in logs if line["event"] == "reader_stopped"] == [4]
-
-    run_in_virtual_time(scenario())
+async def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_ended_the_reader() -> None:
+    world = await a_world()
+    publisher = FakePublisher(world.topic, by_hand=True)
+    reading = Reading(world, publisher)
+    reading.store.error, reading.store.until = MisconfiguredError("made-up", "permission denied on the table"), math.inf
+    await asyncio.sleep(10)
+    publisher.waiting[0].set_exception(MisconfiguredError("made-up", "topic not found: create it"))
+    with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
+        await reading.task
+    assert [line["error"] for line in logs if line["event"] == "watermarks_not_saved"] == [
+        "permission denied on the table [made-up]"
+    ]
+    assert [line["partitions"] for line in logs if line["event"] == "reader_stopped"] == [4]

@@ -17,28 +17,24 @@ from tests.fakes.life import Life
 from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.spanner_reader import FakePublisher, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
-from tests.unit.spanner_reader.scripts import COLUMNS, a_record, at, running, until
-from tests.worlds.schema_on_fakes import BORN, FIRST, START, a_world, kinds, run, with_columns
+from tests.unit.spanner_reader.scripts import COLUMNS, START, a_record, at, running, until
+from tests.worlds.schema_on_fakes import BORN, FIRST, a_world, kinds, with_columns
 
 
-def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_looks_cannot() -> None:
-    async def scenario() -> None:
-        without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
-        whole = a_record(Nanoseconds(FIRST + 1), 2)
-        world = a_world(without, whole, replace(without, commit_timestamp=Nanoseconds(FIRST + 2)))
-        await world.add_root(START)
-        for time in (START, START + 1):
-            world.catalog.time = time
-            look = (await world.catalog.inspect()).shapes
-            await FakeShapeStore(world.shapes).compare(look, ())
-        world.catalog.asked, world.catalog.time = 0, FIRST - 1_500  # a look before all of the records, and one after
-        async with running(world.reader()):  # a look a minute
-            await until(lambda: bool(world.shapes.requests))
-            await until(lambda: len(world.topic.changes) == 3)
-        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
-        assert world.catalog.asked == 2  # at the start, and once for the list, however often it comes
-
-    run(scenario)
+async def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_looks_cannot() -> None:
+    without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
+    whole = a_record(Nanoseconds(FIRST + 1), 2)
+    world = await a_world(without, whole, replace(without, commit_timestamp=Nanoseconds(FIRST + 2)))
+    for time in (START, START + 1):
+        world.catalog.time = time
+        look = (await world.catalog.inspect()).shapes
+        await FakeShapeStore(world.shapes).compare(look, ())
+    world.catalog.asked, world.catalog.time = 0, FIRST - 1_500  # a look before all of the records, and one after
+    async with running(world.reader()):  # a look a minute
+        await until(lambda: bool(world.shapes.requests))
+        await until(lambda: len(world.topic.changes) == 3)
+    assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
+    assert world.catalog.asked == 2  # at the start, and once for the list, however often it comes
 
 
 def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable[..., "asyncio.Future[None] | None"]]:
@@ -61,107 +57,89 @@ def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable
 
 
 @pytest.mark.parametrize("began_with", [COLUMNS, (*COLUMNS, BORN)])
-def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_known(
+async def test_a_record_without_a_column_counts_though_its_column_list_has_long_been_known(
     began_with: Sequence[SpannerColumnType],
 ) -> None:
-    async def scenario() -> None:
-        """The column comes, or is there from the start; it goes, a record is written, and it comes again."""
-        full, shapes = (*COLUMNS, BORN), Shapes()
-        catalog = FakeCatalog(with_columns(*began_with))
-        watch, saw = a_watch(catalog, shapes)
-        for time, columns in (("07:00:00", began_with), ("08:00:00", full), ("08:01:00", full)):
-            catalog.tables, catalog.time = [with_columns(*columns)], at(time)
-            await watch.inspect_schema()
-        saw("07:59:00", *COLUMNS)  # read late
+    """The column comes, or is there from the start; it goes, a record is written, and it comes again."""
+    full, shapes = (*COLUMNS, BORN), Shapes()
+    catalog = FakeCatalog(with_columns(*began_with))
+    watch, saw = a_watch(catalog, shapes)
+    for time, columns in (("07:00:00", began_with), ("08:00:00", full), ("08:01:00", full)):
+        catalog.tables, catalog.time = [with_columns(*columns)], at(time)
         await watch.inspect_schema()
-        assert shapes.requests == {} or began_with == full
-        shapes.requests = {}
-        assert saw("07:59:01", *COLUMNS) is None
-        assert saw("08:05:00", *full) is None
-        away = saw("08:06:00", *COLUMNS)
-        assert away is not None
-        assert saw("08:06:01", *COLUMNS) is None, "once is enough, however many come"
-        assert not away.done()
-        catalog.time = at("08:07:00")
-        await watch.inspect_schema()
-        assert away.done()
-        requests = {table: [one.columns for one in request.findings] for table, request in shapes.requests.items()}
-        assert requests == {"Singers": [("Born",)]}
-        assert saw("08:06:02", *COLUMNS) is None, "a snapshot from after the look that found it has it all"
-
-    run(scenario)
-
-
-def test_what_a_record_shows_is_told_to_the_next_look_where_a_newer_one_of_another_reader_was_there() -> None:
-    async def scenario() -> None:
-        full, shapes = (*COLUMNS, BORN), Shapes()
-        catalog = FakeCatalog(with_columns(*full))
-        watch, saw = a_watch(catalog, shapes)
-        catalog.time = at("08:00:00")
-        await watch.inspect_schema()
-        away = saw("08:06:00", *COLUMNS)
-        assert away is not None
-        assert shapes.look is not None
-        shapes.look = replace(shapes.look, at=at("08:07:00"))
-        await watch.inspect_schema()
-        assert not away.done()
-        catalog.time = at("08:08:00")
-        await watch.inspect_schema()
-        assert away.done()
-        assert list(shapes.requests) == ["Singers"]
-
-    run(scenario)
+    saw("07:59:00", *COLUMNS)  # read late
+    await watch.inspect_schema()
+    assert shapes.requests == {} or began_with == full
+    shapes.requests = {}
+    assert saw("07:59:01", *COLUMNS) is None
+    assert saw("08:05:00", *full) is None
+    away = saw("08:06:00", *COLUMNS)
+    assert away is not None
+    assert saw("08:06:01", *COLUMNS) is None, "once is enough, however many come"
+    assert not away.done()
+    catalog.time = at("08:07:00")
+    await watch.inspect_schema()
+    assert away.done()
+    requests = {table: [one.columns for one in request.findings] for table, request in shapes.requests.items()}
+    assert requests == {"Singers": [("Born",)]}
+    assert saw("08:06:02", *COLUMNS) is None, "a snapshot from after the look that found it has it all"
 
 
-def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_the_record_to_the_next() -> None:
-    async def scenario() -> None:
-        without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
-        world = a_world(without, a_record(Nanoseconds(FIRST + 1), 2))
-        await world.add_root(START)
-        answer = world.catalog.inspect
-
-        async def once_then_away() -> CatalogInspection:
-            world.catalog.away = world.catalog.asked == 1
-            world.catalog.silent = world.catalog.asked > 1
-            return await answer()
-
-        world.catalog.inspect = once_then_away  # type: ignore[method-assign]
-        async with running(world.reader()):
-            await until(lambda: len(world.topic.changes) == 2)
-        assert world.table.rows[ROOT].watermark < FIRST
-        assert kinds(world) == {}
-        world.catalog.inspect = answer  # type: ignore[method-assign]
-        world.catalog.away = world.catalog.silent = False
-        async with running(world.reader(owner="next")):
-            await until(lambda: bool(world.shapes.requests))
-            await until(lambda: world.metrics.low_watermark == FIRST + 1)
-        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
-
-    run(scenario)
+async def test_what_a_record_shows_is_told_to_the_next_look_where_a_newer_one_of_another_reader_was_there() -> None:
+    full, shapes = (*COLUMNS, BORN), Shapes()
+    catalog = FakeCatalog(with_columns(*full))
+    watch, saw = a_watch(catalog, shapes)
+    catalog.time = at("08:00:00")
+    await watch.inspect_schema()
+    away = saw("08:06:00", *COLUMNS)
+    assert away is not None
+    assert shapes.look is not None
+    shapes.look = replace(shapes.look, at=at("08:07:00"))
+    await watch.inspect_schema()
+    assert not away.done()
+    catalog.time = at("08:08:00")
+    await watch.inspect_schema()
+    assert away.done()
+    assert list(shapes.requests) == ["Singers"]
 
 
-def test_records_from_before_the_first_look_are_compared_and_partitions_that_take_turns_cause_few_looks() -> None:
-    async def scenario() -> None:
-        both = [a_record(Nanoseconds(FIRST + n), n) for n in range(40)]
-        world = a_world(*[replace(one, column_types=COLUMNS[: 1 + n % 2]) for n, one in enumerate(both)])
-        world.catalog.time = Nanoseconds(FIRST + 1_000_000_000)  # what is read was committed long ago
-        await world.add_root(START)
-        async with running(world.reader()):
-            await until(lambda: bool(world.shapes.requests))
-            await until(lambda: len(world.topic.changes) == 40)
-        assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
-        assert world.catalog.asked <= 5
+async def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_the_record_to_the_next() -> None:
+    without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
+    world = await a_world(without, a_record(Nanoseconds(FIRST + 1), 2))
+    answer = world.catalog.inspect
 
-    run(scenario)
+    async def once_then_away() -> CatalogInspection:
+        world.catalog.away = world.catalog.asked == 1
+        world.catalog.silent = world.catalog.asked > 1
+        return await answer()
+
+    world.catalog.inspect = once_then_away  # type: ignore[method-assign]
+    async with running(world.reader()):
+        await until(lambda: len(world.topic.changes) == 2)
+    assert world.table.rows[ROOT].watermark < FIRST
+    assert kinds(world) == {}
+    world.catalog.inspect = answer  # type: ignore[method-assign]
+    world.catalog.away = world.catalog.silent = False
+    async with running(world.reader(owner="next")):
+        await until(lambda: bool(world.shapes.requests))
+        await until(lambda: world.metrics.low_watermark == FIRST + 1)
+    assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
 
-def test_a_delete_whose_record_names_the_key_alone_proves_nothing() -> None:
-    async def scenario() -> None:
-        world = a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1], mod_type="DELETE"))
-        await world.add_root(START)
-        async with running(world.reader()):
-            await until(lambda: world.catalog.asked == 2)
-            await until(lambda: len(world.topic.changes) == 1)
-        assert kinds(world) == {}
+async def test_records_from_before_the_first_look_are_compared_and_partitions_that_take_turns_cause_few_looks() -> None:
+    both = [a_record(Nanoseconds(FIRST + n), n) for n in range(40)]
+    world = await a_world(*[replace(one, column_types=COLUMNS[: 1 + n % 2]) for n, one in enumerate(both)])
+    world.catalog.time = Nanoseconds(FIRST + 1_000_000_000)  # what is read was committed long ago
+    async with running(world.reader()):
+        await until(lambda: bool(world.shapes.requests))
+        await until(lambda: len(world.topic.changes) == 40)
+    assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
+    assert world.catalog.asked <= 5
 
-    run(scenario)
+
+async def test_a_delete_whose_record_names_the_key_alone_proves_nothing() -> None:
+    world = await a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1], mod_type="DELETE"))
+    async with running(world.reader()):
+        await until(lambda: world.catalog.asked == 2)
+        await until(lambda: len(world.topic.changes) == 1)
+    assert kinds(world) == {}

@@ -7,7 +7,6 @@ The calls are those of `SpannerPartitionStore`: a query, or a query and a Commit
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -15,46 +14,26 @@ from typing import Final
 import pytest
 
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.core.stream.partitions import SpannerPartition, SpannerPartitionSurvey
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, StreamRecord
-from services.spanner_reader.ports import SpannerProgress
-from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.fakes.pauses import FakePauseStore
-from tests.fakes.spanner_reader import FakePartitionStore, Script, Table
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.scripts import LEASE, World, a_record, at, children
-from tests.unit.spanner_reader.virtual_clock import VirtualSpannerClock
+from tests.fakes.spanner_reader import FakePartitionStore, Table
+from tests.unit.spanner_reader.scripts import LEASE, START, LiveClock, World, a_record, at, children
 
-START: Final = at("09:00:00")
 SECONDS: Final = 60
 PAGE: Final = Path(__file__).resolve().parents[3] / "docs/explanation/load-on-the-source.md"
 
 
 class CountingStore(FakePartitionStore):
-    """A partition store that counts what the real one would ask."""
+    """A partition store that counts what the real one would ask: two queries, or a query and a Commit."""
 
     def __init__(self, table: Table, owner: str, calls: Counter[str]) -> None:
         super().__init__(table, owner, LEASE)
         self._calls = calls
 
-    async def survey(self) -> SpannerPartitionSurvey:
-        self._calls["surveys"] += 2  # the readers, and the partitions
-        return await super().survey()
-
-    async def claim(self, tokens: Collection[PartitionToken], end: Nanoseconds | None) -> Sequence[SpannerPartition]:
-        self._calls["claims"] += 2
-        return await super().claim(tokens, end)
-
-    async def advance(
-        self, progress: Sequence[SpannerProgress], *, release: bool = False
-    ) -> Collection[PartitionToken]:
-        self._calls["leases"] += 2
-        return await super().advance(progress, release=release)
-
-    async def attend(self, *, leave: bool = False) -> None:
-        self._calls["presence"] += 2
-        await super().attend(leave=leave)
+    async def _before(self, call: str) -> None:
+        self._calls[call] += 2
+        await super()._before(call)
 
 
 class CountingPauses(FakePauseStore):
@@ -69,38 +48,33 @@ class CountingPauses(FakePauseStore):
         return await super().read()
 
 
-def calls_per_second(replicas: int, partitions: int) -> dict[str, float]:
+async def calls_per_second(replicas: int, partitions: int) -> dict[str, float]:
     """Return what so many replicas ask of the partition table once all partitions are shared."""
-
-    async def scenario() -> dict[str, float]:
-        tokens = [PartitionToken(f"p{number:04}") for number in range(partitions)]
-        records: dict[PartitionToken, list[StreamRecord]] = {token: [] for token in tokens}
-        records[ROOT] = [a_record(START, 10), children(at("09:00:01"), *tokens)]
-        world = World(Script(records), table=Table(VirtualSpannerClock()))
-        await world.add_root(START)
-        calls: Counter[str] = Counter()
-        stops = [Stop() for _replica in range(replicas)]
-        tasks = []
-        for number, stop in enumerate(stops):
-            owner = f"reader {number:03}"
-            reader = world.reader(
-                owner=owner,
-                store=CountingStore(world.table, owner, calls),
-                pauses=CountingPauses(world, calls),
-                poll=timedelta(seconds=1),
-            )
-            tasks.append(asyncio.create_task(reader.run(stop)))
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(45)
-        before = Counter(calls)
-        await asyncio.sleep(SECONDS)
-        found = {name: (calls[name] - before[name]) / SECONDS for name in sorted(calls)}
-        for stop in stops:
-            stop.request()
-        await asyncio.gather(*tasks)
-        return found
-
-    return run_in_virtual_time(scenario())
+    tokens = [PartitionToken(f"p{number:04}") for number in range(partitions)]
+    records: dict[PartitionToken, list[StreamRecord]] = {token: [] for token in tokens}
+    records[ROOT] = [a_record(START, 10), children(at("09:00:01"), *tokens)]
+    world = await World.begun(records, table=Table(LiveClock()))
+    calls: Counter[str] = Counter()
+    stops = [Stop() for _replica in range(replicas)]
+    tasks = []
+    for number, stop in enumerate(stops):
+        owner = f"reader {number:03}"
+        reader = world.reader(
+            owner=owner,
+            store=CountingStore(world.table, owner, calls),
+            pauses=CountingPauses(world, calls),
+            poll=timedelta(seconds=1),
+        )
+        tasks.append(asyncio.create_task(reader.run(stop)))
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(45)
+    before = Counter(calls)
+    await asyncio.sleep(SECONDS)
+    found = {name: (calls[name] - before[name]) / SECONDS for name in sorted(calls)}
+    for stop in stops:
+        stop.request()
+    await asyncio.gather(*tasks)
+    return found
 
 
 def documented() -> dict[int, list[float]]:
@@ -110,9 +84,9 @@ def documented() -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize("replicas", [1, 10, 100])
-def test_the_calls_of_all_replicas_together_are_those_of_the_document(replicas: int) -> None:
-    found = calls_per_second(replicas, partitions=100)
+async def test_the_calls_of_all_replicas_together_are_those_of_the_document(replicas: int) -> None:
+    found = await calls_per_second(replicas, partitions=100)
 
-    assert found["claims"] == 0
-    calls = [found[name] for name in ("surveys", "pauses", "leases", "presence")]
+    assert found["claim"] == 0
+    calls = [found[name] for name in ("survey", "pauses", "advance", "attend")]
     assert [*calls, sum(calls)] == pytest.approx(documented()[replicas], rel=0.05)

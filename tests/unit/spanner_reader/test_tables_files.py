@@ -11,28 +11,19 @@ from services.spanner_reader.core.schema.shapes import DROPPED_UNSEEN, SpannerRe
 from services.spanner_reader.ports import CatalogInspection
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.life import Life
-from tests.fakes.pauses import FakePauseStore
-from tests.fakes.spanner_reader import FakePublisher
 from tests.fakes.spanner_schema import FakeCatalog
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.pausing import LEASE, POLL, SINGERS, LiveClock, LiveStream, PausingWorld
+from tests.unit.spanner_reader.pausing import SINGERS, PausingWorld
 
 MINUTE = timedelta(minutes=1)
 UNSEEN = DROPPED_UNSEEN / 1e9
 """In seconds."""
 
 
-class LiveCatalog(FakeCatalog):
-    """A catalog whose looks are at the database's time, and which may be away for one reader alone."""
-
-    def __init__(self, clock: LiveClock, like: FakeCatalog) -> None:
-        super().__init__(*like.tables, everything=True)
-        self._clock = clock
+class SlowCatalog(FakeCatalog):
+    """A catalog whose looks take a time, and which may be away for one reader alone."""
 
     async def inspect(self) -> CatalogInspection:
         await asyncio.sleep(0.01)
-        self.time = self._clock.now()
         return await super().inspect()
 
 
@@ -42,25 +33,14 @@ class Rollout:
     def __init__(self) -> None:
         self.pausing = PausingWorld(random.Random(1))
         self.database = self.pausing.database
-        self.catalogs: dict[str, LiveCatalog] = {}
+        self.catalogs: dict[str, SlowCatalog] = {}
 
     def start(self, owner: str, included: Callable[[str], bool], look: timedelta = MINUTE) -> Stop:
         """Start a reader with a tables file, and return what stops it."""
-        life, stop, world = Life(), Stop(), self.pausing.world
-        world.catalog = self.catalogs[owner] = LiveCatalog(self.database.clock, world.catalog)
-        reader = world.reader(
-            owner=owner,
-            life=life,
-            lease=LEASE,
-            poll=POLL,
-            included=included,
-            look=look,
-            publisher=FakePublisher(world.topic, life, seed=1, room=1_000),
-            stream=LiveStream(self.database, life, 0.1),
-            pauses=FakePauseStore(world.pauses, life, lambda: 0.0),
-        )
-        self.pausing.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
-        return stop
+        world = self.pausing.world
+        catalog = SlowCatalog(*world.catalog.tables, everything=True, clock=self.database.clock)
+        world.catalog = self.catalogs[owner] = catalog
+        return self.pausing.start(0, 0.1, owner=owner, included=included, look=look)
 
     async def end(self, stop: Stop) -> None:
         """Stop one reader, and wait until it has."""
@@ -93,82 +73,70 @@ class Rollout:
         return self.pausing.marked
 
 
-def test_a_snapshot_that_began_while_the_old_file_was_in_use_heals_nothing_and_a_later_one_does() -> None:
-    async def scenario() -> None:
-        world = Rollout()
-        old = await world.old_and_new()
-        world.pausing.begin_snapshot()
-        await asyncio.sleep(1)
-        world.write("after the snapshot began")
-        await asyncio.sleep(10)
-        await world.end(old)
-        await world.pausing.end_snapshot()
-        await asyncio.sleep(2 * UNSEEN)
-        assert not world.equal(), "the old reader has dropped some"
-        assert world.marked()
-        world.pausing.begin_snapshot()
-        await world.pausing.end_snapshot()
-        assert world.equal()
-        assert not world.marked()
-        await world.pausing.end()
-
-    run_in_virtual_time(scenario())
+async def test_a_snapshot_that_began_while_the_old_file_was_in_use_heals_nothing_and_a_later_one_does() -> None:
+    world = Rollout()
+    old = await world.old_and_new()
+    world.pausing.begin_snapshot()
+    await asyncio.sleep(1)
+    world.write("after the snapshot began")
+    await asyncio.sleep(10)
+    await world.end(old)
+    await world.pausing.end_snapshot()
+    await asyncio.sleep(2 * UNSEEN)
+    assert not world.equal(), "the old reader has dropped some"
+    assert world.marked()
+    world.pausing.begin_snapshot()
+    await world.pausing.end_snapshot()
+    assert world.equal()
+    assert not world.marked()
+    await world.pausing.end()
 
 
 @pytest.mark.parametrize("seconds", [10, 45, 100, 200, 400])
-def test_while_files_differ_the_mark_moves_on_and_is_never_healed_over_what_was_dropped(seconds: int) -> None:
-    async def scenario() -> None:
-        world = Rollout()
-        old = await world.old_and_new(look_of_old=timedelta(hours=1))  # dropping makes it look in time
-        for number in range(seconds // 5):
-            world.write(f"{number}")
-            await asyncio.sleep(4)
-            world.pausing.begin_snapshot()
-            await asyncio.sleep(1)
-            await world.pausing.end_snapshot()
-        world.write("last")
-        await asyncio.sleep(1)
-        await world.end(old)
-        await asyncio.sleep(90)  # a look of the other
-        assert world.marked() or world.equal()
-        await asyncio.sleep(UNSEEN)
+async def test_while_files_differ_the_mark_moves_on_and_is_never_healed_over_what_was_dropped(seconds: int) -> None:
+    world = Rollout()
+    old = await world.old_and_new(look_of_old=timedelta(hours=1))  # dropping makes it look in time
+    for number in range(seconds // 5):
+        world.write(f"{number}")
+        await asyncio.sleep(4)
         world.pausing.begin_snapshot()
+        await asyncio.sleep(1)
         await world.pausing.end_snapshot()
-        assert world.equal()
-        assert not world.marked()
-        await world.pausing.end()
-
-    run_in_virtual_time(scenario())
-
-
-def test_a_reader_whose_look_cannot_be_stored_drops_nothing_that_a_mark_would_not_cover() -> None:
-    async def scenario() -> None:
-        world = Rollout()
-        old = await world.old_and_new()
-        world.catalogs["old file"].away = True
-        await asyncio.sleep(2 * UNSEEN)
-        world.write("too late to be dropped")
-        await asyncio.sleep(10)
-        await world.end(old)
-        await asyncio.sleep(60)
-        assert world.equal()
-        await world.pausing.end()
-
-    run_in_virtual_time(scenario())
+    world.write("last")
+    await asyncio.sleep(1)
+    await world.end(old)
+    await asyncio.sleep(90)  # a look of the other
+    assert world.marked() or world.equal()
+    await asyncio.sleep(UNSEEN)
+    world.pausing.begin_snapshot()
+    await world.pausing.end_snapshot()
+    assert world.equal()
+    assert not world.marked()
+    await world.pausing.end()
 
 
-def test_a_mark_is_of_no_earlier_time_than_what_a_look_before_it_lets_others_drop() -> None:
-    async def scenario() -> None:
-        world = Rollout()
-        old = await world.old_and_new()
-        (request,) = world.pausing.world.shapes.all_requests
-        (found,) = request.findings
-        assert request.sync_after == found.dropped_until == Nanoseconds(found.before + DROPPED_UNSEEN)
-        await asyncio.sleep(120)
-        (later,) = world.pausing.world.shapes.all_requests
-        assert later.sync_after >= request.sync_after + 60e9
-        assert later.since == request.since
-        await world.end(old)
-        await world.pausing.end()
+async def test_a_reader_whose_look_cannot_be_stored_drops_nothing_that_a_mark_would_not_cover() -> None:
+    world = Rollout()
+    old = await world.old_and_new()
+    world.catalogs["old file"].away = True
+    await asyncio.sleep(2 * UNSEEN)
+    world.write("too late to be dropped")
+    await asyncio.sleep(10)
+    await world.end(old)
+    await asyncio.sleep(60)
+    assert world.equal()
+    await world.pausing.end()
 
-    run_in_virtual_time(scenario())
+
+async def test_a_mark_is_of_no_earlier_time_than_what_a_look_before_it_lets_others_drop() -> None:
+    world = Rollout()
+    old = await world.old_and_new()
+    (request,) = world.pausing.world.shapes.all_requests
+    (found,) = request.findings
+    assert request.sync_after == found.dropped_until == Nanoseconds(found.before + DROPPED_UNSEEN)
+    await asyncio.sleep(120)
+    (later,) = world.pausing.world.shapes.all_requests
+    assert later.sync_after >= request.sync_after + 60e9
+    assert later.since == request.since
+    await world.end(old)
+    await world.pausing.end()

@@ -6,14 +6,8 @@ from datetime import timedelta
 from services.spanner_reader.core.stream.records import ROOT
 from shared.contracts.change_batch import FORMAT, Header, decode_batch, encode_batch
 from shared.contracts.timestamps import microseconds
-from shared.runtime.stop import Stop
-from tests.fakes.spanner_reader import Script, Table
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.spanner_reader.scripts import World, at
-from tests.unit.spanner_reader.virtual_clock import VirtualSpannerClock
-
-START = at("09:00:00")
-SECOND = timedelta(seconds=1)
+from tests.fakes.spanner_reader import Table
+from tests.unit.spanner_reader.scripts import START, LiveClock, World, running
 
 
 def heartbeats(world: World) -> list[tuple[Header, int]]:
@@ -22,20 +16,18 @@ def heartbeats(world: World) -> list[tuple[Header, int]]:
     ]
 
 
-def test_a_running_reader_publishes_its_low_watermark_each_minute_and_a_stopped_one_nothing() -> None:
-    world = World(Script({ROOT: []}, gates={ROOT: asyncio.Event()}), Table(VirtualSpannerClock()))
+async def a_world() -> World:
+    """Return the world of a quiet stream in virtual time."""
+    return await World.begun({ROOT: []}, table=Table(LiveClock()), gates={ROOT: asyncio.Event()})
 
-    async def scenario() -> None:
-        await world.add_root(START)
-        stop = Stop()
-        reading = asyncio.create_task(world.reader(poll=SECOND).run(stop))
+
+async def test_a_running_reader_publishes_its_low_watermark_each_minute_and_a_stopped_one_nothing() -> None:
+    world = await a_world()
+    async with running(world.reader(poll=timedelta(seconds=1))):
         await asyncio.sleep(150)
         assert len(heartbeats(world)) == 2
-        stop.request()
-        await reading
-        await asyncio.sleep(600)
+    await asyncio.sleep(600)
 
-    run_in_virtual_time(scenario())
     found = heartbeats(world)
     assert len(found) == 2
     assert {header.table for header, _until in found} == {"Singers"}
@@ -44,18 +36,10 @@ def test_a_running_reader_publishes_its_low_watermark_each_minute_and_a_stopped_
     assert all(not changes for _header, changes in world.topic.batches)
 
 
-def test_a_reader_of_no_table_publishes_none() -> None:
-    world = World(Script({ROOT: []}, gates={ROOT: asyncio.Event()}), Table(VirtualSpannerClock()))
-
-    async def scenario() -> None:
-        await world.add_root(START)
-        stop = Stop()
-        reading = asyncio.create_task(world.reader(poll=SECOND, included=lambda _table: False).run(stop))
+async def test_a_reader_of_no_table_publishes_none() -> None:
+    world = await a_world()
+    async with running(world.reader(poll=timedelta(seconds=1), included=lambda _table: False)):
         await asyncio.sleep(150)
-        stop.request()
-        await reading
-
-    run_in_virtual_time(scenario())
     assert world.topic.headers == []
 
 
