@@ -241,6 +241,8 @@ class FakeRows:
     ) -> None:
         self.in_key_order = True
         self.read_from: list[KeyText | None] = []
+        self.refusals: list[Exception] = []
+        """What the next readings are refused with."""
         self._versions = versions
         self._cuts = cuts
         self._life = life or Life()
@@ -288,7 +290,9 @@ class FakeRows:
         return [KeyText(json.dumps([str(key)])) for key in self._cuts]
 
     def check(self, at: Nanoseconds) -> None:
-        """Refuse a time that is not remembered any more."""
+        """Refuse a time that is not remembered any more, and what a test says."""
+        if self.refusals:
+            raise self.refusals.pop()
         if self._versions.clock.now() - at > self._versions.remembers // timedelta(microseconds=1) * 1_000:
             raise NotReadableError("made-up", "too long ago")
 

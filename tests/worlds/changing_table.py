@@ -1,9 +1,11 @@
 """A Spanner table on fakes that goes on changing while snapshots of it are read."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
@@ -16,12 +18,12 @@ from services.spanner_reader.core.snapshot.snapshot import (
     SnapshotRange,
     SnapshotSurvey,
 )
-from services.spanner_reader.core.stream.changes import ChangeMaker, spanner_sequence
+from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import SpannerColumnType
-from services.spanner_reader.ports import CatalogInspection, RangeProgress, WatchedTable
+from services.spanner_reader.ports import RangeProgress, WatchedTable
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
-from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
+from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
@@ -41,32 +43,16 @@ PLANES = WatchedTable(
 )
 
 
-class CatalogNow(FakeCatalog):
-    """A catalog that reads at Spanner's time."""
-
-    def __init__(self, clock: SteppingClock, *tables: WatchedTable) -> None:
-        super().__init__(*tables)
-        self._clock = clock
-
-    async def inspect(self) -> CatalogInspection:
-        """Return the tables as they are now."""
-        self.time = self._clock.now() - 1_000
-        return await super().inspect()
-
-
 @dataclass
 class World:
-    """A table that goes on changing, what its stream has published of that, and a table of snapshots."""
+    """A table that goes on changing, and a table of snapshots of it."""
 
     clock: SteppingClock = field(default_factory=lambda: SteppingClock(START))
     versions: Versions = field(init=False)
     snapshots: SnapshotTable = field(init=False)
     topic: Topic = field(default_factory=Topic)
-    stream: list[tuple[str, int, str | None]] = field(default_factory=list)
-    """Sequence, key and value of every change since the start."""
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     shapes: Shapes = field(default_factory=Shapes)
-    streaming: bool = False
     trusted: bool = True
     resting: set[str] = field(default_factory=set)
     surveyed: Callable[[Sequence[SnapshotRange]], None] = lambda _ranges: None
@@ -74,18 +60,33 @@ class World:
     merges: list[str] = field(default_factory=list)
     """The tables whose ranges were to be merged."""
     survey_takes: timedelta = timedelta()
+    survey_begins: list[float] = field(default_factory=list)
+    """When surveys began, by the event loop's clock."""
 
     def __post_init__(self) -> None:
         self.versions, self.snapshots = Versions(self.clock), SnapshotTable(self.clock)
-        self.catalog = CatalogNow(self.clock, PLANES)
+        self.catalog = FakeCatalog(PLANES, clock=self.clock)
 
     def write(self, key: int, value: str | None) -> None:
         """Commit a change a while after the one before."""
         self.clock.step(SECOND)
         self.versions.write(key, value)
-        if self.streaming:
-            sequence = str(spanner_sequence(microseconds(self.clock.now()), "0", 0))
-            self.stream.append((sequence, key, value))
+
+    @classmethod
+    def filled(cls, keys: Iterable[int] = (1,), **settings: Any) -> "World":
+        """Return a world whose table has some rows."""
+        world = cls(**settings)
+        for key in keys:
+            world.write(key, "a")
+        world.clock.step(SECOND)
+        return world
+
+    @classmethod
+    async def requested(cls, keys: Iterable[int] = (1,), **settings: Any) -> "World":
+        """Return a world whose table has some rows, of which a snapshot is requested."""
+        world = cls.filled(keys, **settings)
+        await world.request()
+        return world
 
     def reader(
         self,
@@ -131,23 +132,14 @@ class World:
         """Return since when the table is complete, as it was announced."""
         return [header.complete_since for header in self.topic.headers if isinstance(header.complete_since, str)]
 
-    def mirrored(self, ghosts: Collection[int] = (), swept: str = "") -> dict[int, str]:
-        """Return the rows as BigQuery holds them: of each key the change with the highest sequence.
-
-        With ``ghosts`` that were there before, of which there is no change, and without what is older than ``swept``.
-        """
-        oldest = ChangeSequenceNumber((0,))
-        newest: dict[int, tuple[ChangeSequenceNumber, str | None]] = dict.fromkeys(ghosts, (oldest, "a ghost"))
-        published = [
-            (change.sequence, int(change.key.split('"')[3]), None if change.row is None else change.row.split('"')[3])
-            for change in self.topic.changes
-        ]
-        for text, key, value in [*published, *self.stream]:
-            sequence = parse_sequence(text)
+    def mirrored(self) -> dict[int, str]:
+        """Return the rows as BigQuery holds them: of each key the change with the highest sequence."""
+        newest: dict[int, tuple[ChangeSequenceNumber, str | None]] = {}
+        for change in self.topic.changes:
+            key, sequence = int(change.key.split('"')[3]), parse_sequence(change.sequence)
             if key not in newest or newest[key][0] < sequence:
-                newest[key] = sequence, value
-        before = parse_sequence(swept) if swept else oldest
-        return {key: value for key, (at, value) in sorted(newest.items()) if value is not None and at >= before}
+                newest[key] = sequence, None if change.row is None else change.row.split('"')[3]
+        return {key: value for key, (_sequence, value) in sorted(newest.items()) if value is not None}
 
 
 class WatchedStore(FakeSnapshotStore):
@@ -159,6 +151,7 @@ class WatchedStore(FakeSnapshotStore):
 
     async def survey(self) -> SnapshotSurvey:
         """Return all ranges."""
+        self._world.survey_begins.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self._world.survey_takes.total_seconds())
         survey = await super().survey()
         self._world.surveyed(survey.ranges)
@@ -172,19 +165,28 @@ class WatchedStore(FakeSnapshotStore):
         await super().merge(table)
 
 
-async def until_over(world: World, *readers: SpannerSnapshots) -> None:
-    """Let readers read until nothing is left, and stop them."""
+@asynccontextmanager
+async def reading(*readers: SpannerSnapshots) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
+    """Let readers read meanwhile; at the end of the block they are stopped, and what ended one before is raised."""
     tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
     try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+async def until_over(world: World, *readers: SpannerSnapshots) -> None:
+    """Let readers read until nothing is left, and stop them."""
+    async with reading(*readers) as tasks:
         while not (world.over and await readers[-1].over()):
             await asyncio.sleep(0.5)
             for task in tasks:
                 if task.done():
                     task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def a_range(number: int, after: str | None, until: str | None, *, read_at: int = START) -> SnapshotRange:
@@ -205,21 +207,30 @@ def cut(*keys: str) -> list[SnapshotRange]:
     return [a_range(n, ends[n], ends[n + 1], read_at=START + n) for n in range(len(ends) - 1)]
 
 
-async def half_read_and_lost(world: World) -> None:
-    """Let half of a snapshot be confirmed by a topic that then loses it, and request a resync of the table."""
-    for key in range(10):
-        world.write(key, "a")
-    world.clock.step(SECOND)
-    await world.request()
+async def half_read_and_lost() -> World:
+    """Return a world with a snapshot, half of which a topic confirmed and then lost, and with a mark that says so."""
+    world = await World.requested(range(10))
     store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE)
     (claimed,) = await store.claim([("Planes", 0)])
     cut = await store.cut(claimed, [])
     assert cut is not None
     await store.save([RangeProgress(cut, KeyText('["4"]'), 5, cut.read_at)], release=True)
     world.clock.step(SECOND)
-    world.shapes.requests = {"Planes": a_loss(world.clock.now())}
+    world.shapes.requests = a_request(world.clock.now(), SpannerResyncKind.TABLE_LOST)
     world.clock.step(SECOND)
+    return world
 
 
-def a_loss(before: Nanoseconds) -> SpannerResyncRequest:
-    return SpannerResyncRequest("Planes", (SpannerResyncCause("Planes", SpannerResyncKind.TABLE_LOST, START, before),))
+async def read_and_not_told(world: World) -> None:
+    """Let a snapshot be read by a reader that is killed before it could tell that it is complete."""
+    store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
+    (claimed,) = await store.claim([("Planes", 0)])
+    await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
+
+
+def a_request(
+    before: int, kind: SpannerResyncKind = SpannerResyncKind.TABLE_AGAIN
+) -> Mapping[str, SpannerResyncRequest]:
+    """Return a resync request for what happened before a time."""
+    found = SpannerResyncCause("Planes", kind, START, Nanoseconds(before))
+    return {"Planes": SpannerResyncRequest("Planes", (found,))}

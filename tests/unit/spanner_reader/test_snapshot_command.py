@@ -15,7 +15,6 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.fakes.terminal import Terminal
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.worlds.changing_table import LEASE, World, half_read_and_lost, until_over
 from tests.worlds.command_lines import parsed
 
@@ -45,13 +44,6 @@ async def command(
     return await snapshot(told, world.catalog, store, shapes, lambda _table: True, out), out.getvalue()
 
 
-def filled() -> World:
-    world = World()
-    for key in range(20):
-        world.write(key, "a")
-    return world
-
-
 @pytest.mark.parametrize(
     ("arguments", "read", "words"),
     [
@@ -60,35 +52,29 @@ def filled() -> World:
         (("--after", "[17]"), {18, 19}, 'rows behind ["17"]'),
     ],
 )
-def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
+async def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
     arguments: tuple[str, ...], read: set[int], words: str
 ) -> None:
-    async def scenario() -> None:
-        world = filled()
-        assert words in (await command(world, "Planes", *arguments, "--dry-run"))[1]
-        assert world.snapshots.rows == {}
-        code, said = await command(world, "Planes", *arguments, "--json")
-        (asked,) = json.loads(said)["snapshots"]
-        assert (code, asked["state"], asked["complete_since"]) == (0, "READING", None)
-        assert set(asked["keys"]) == {"after", "until"}
-        await until_over(world, world.reader()[0])
-        assert set(world.mirrored()) == read
-        assert world.told == []
-        assert words in (await command(world, "--status"))[1]
-
-    run_in_virtual_time(scenario())
+    world = World.filled(range(20))
+    assert words in (await command(world, "Planes", *arguments, "--dry-run"))[1]
+    assert world.snapshots.rows == {}
+    code, said = await command(world, "Planes", *arguments, "--json")
+    (asked,) = json.loads(said)["snapshots"]
+    assert (code, asked["state"], asked["complete_since"]) == (0, "READING", None)
+    assert set(asked["keys"]) == {"after", "until"}
+    await until_over(world, world.reader()[0])
+    assert set(world.mirrored()) == read
+    assert world.told == []
+    assert words in (await command(world, "--status"))[1]
 
 
-def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
-    async def scenario() -> None:
-        world = World()
-        asked = (await command(world, "Planes"))[1]
-        assert ": reading, 0 rows, 1 of 1 key ranges left" in asked
-        await until_over(world, world.reader()[0])
-        shown = (await command(world, "--status"))[1]
-        assert ": done, 0 rows: there was none to read, complete since " in shown
-
-    run_in_virtual_time(scenario())
+async def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
+    world = World()
+    asked = (await command(world, "Planes"))[1]
+    assert ": reading, 0 rows, 1 of 1 key ranges left" in asked
+    await until_over(world, world.reader()[0])
+    shown = (await command(world, "--status"))[1]
+    assert ": done, 0 rows: there was none to read, complete since " in shown
 
 
 @pytest.mark.parametrize(
@@ -100,106 +86,89 @@ def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read()
         ("Planes", "--after", "[3]", "--until"),
     ],
 )
-def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
-    world = filled()
+async def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
+    world = World.filled(range(20))
     world.catalog.tables.append(replace(world.catalog.tables[0], name="Other"))
     with pytest.raises(MisconfiguredError):
-        asyncio.run(command(world, *arguments, "[2]"))
+        await command(world, *arguments, "[2]")
     assert world.snapshots.rows == {}
 
 
-def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
+async def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
     with pytest.raises(MisconfiguredError, match=r"no table is named: .* --all\. `snapshot --status` .* --watch"):
-        asyncio.run(command(filled(), "--watch"))
+        await command(World.filled(), "--watch")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
-    async def scenario() -> None:
-        world = filled()
-        out = Terminal() if terminal else io.StringIO()
-        watching = asyncio.create_task(command(world, "Planes", "--watch", out=out))
-        await asyncio.sleep(0.1)
-        await until_over(world, world.reader(cuts=[5, 12])[0])
-        code, said = await watching
-        assert (code, said.splitlines()[-1].rpartition("J")[2].startswith("snapshot of Planes as of")) == (0, True)
-        assert [sign in said for sign in ("[#####", "\x1b[1F", "rows/s")] == [terminal] * 3
-        assert terminal or len(said.splitlines()) == 1
-
-    run_in_virtual_time(scenario())
+async def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
+    world = World.filled(range(20))
+    out = Terminal() if terminal else io.StringIO()
+    watching = asyncio.create_task(command(world, "Planes", "--watch", out=out))
+    await asyncio.sleep(0.1)
+    await until_over(world, world.reader(cuts=[5, 12])[0])
+    code, said = await watching
+    assert (code, said.splitlines()[-1].rpartition("J")[2].startswith("snapshot of Planes as of")) == (0, True)
+    assert [sign in said for sign in ("[#####", "\x1b[1F", "rows/s")] == [terminal] * 3
+    assert terminal or len(said.splitlines()) == 1
 
 
-def test_watched_it_ends_with_one_where_a_snapshot_was_given_up_and_goes_on_where_nobody_answers() -> None:
-    async def scenario() -> None:
-        world = filled()
-        await world.request()
-        watching = asyncio.create_task(command(world, "--status", "--watch", store=Unreliable(world.snapshots)))
-        await asyncio.sleep(5)
-        assert not watching.done()
-        await FakeSnapshotStore(world.snapshots, "another", LEASE).cancel(["Planes"])
-        code, said = await watching
-        assert (code, "cancelled" in said) == (1, True)
-        assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
-
-    run_in_virtual_time(scenario())
+async def test_watched_it_ends_with_one_where_a_snapshot_was_given_up_and_goes_on_where_nobody_answers() -> None:
+    world = await World.requested(range(20))
+    watching = asyncio.create_task(command(world, "--status", "--watch", store=Unreliable(world.snapshots)))
+    await asyncio.sleep(5)
+    assert not watching.done()
+    await FakeSnapshotStore(world.snapshots, "another", LEASE).cancel(["Planes"])
+    code, said = await watching
+    assert (code, "cancelled" in said) == (1, True)
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 
 @pytest.mark.parametrize(
     "arguments", [("--status",), ("--status", "--watch"), ("--status", "--json"), ("--cancel",), ("--dry-run",)]
 )
-def test_a_name_that_is_no_tables_is_refused_by_whatever_takes_names(arguments: tuple[str, ...]) -> None:
+async def test_a_name_that_is_no_tables_is_refused_by_whatever_takes_names(arguments: tuple[str, ...]) -> None:
     with pytest.raises(MisconfiguredError, match=r"mirrored: Plane\. Those are Planes"):
-        asyncio.run(command(filled(), "Planes", "Plane", *arguments))
+        await command(World.filled(), "Planes", "Plane", *arguments)
 
 
-def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_never_asked_for_is_said_so() -> None:
-    async def scenario() -> None:
-        world = filled()
-        assert await command(world, "Planes", "--status") == (0, "Planes: no snapshot was asked for\n")
-        await world.request()
-        world.catalog.tables = []
-        assert (await command(world, "Planes", "--status"))[0] == 1
-        assert await command(world, "Planes", "--cancel") == (0, "Planes: given up; what was read stays\n")
-
-    run_in_virtual_time(scenario())
+async def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_never_asked_for_is_said_so() -> None:
+    world = World.filled(range(20))
+    assert await command(world, "Planes", "--status") == (0, "Planes: no snapshot was asked for\n")
+    await world.request()
+    world.catalog.tables = []
+    assert (await command(world, "Planes", "--status"))[0] == 1
+    assert await command(world, "Planes", "--cancel") == (0, "Planes: given up; what was read stays\n")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_watched_it_says_that_no_reader_reads_and_goes_on_watching(terminal: bool) -> None:
-    async def scenario() -> None:
-        world = filled()
-        out = Terminal() if terminal else io.StringIO()
-        with capture_logs() as lines:
-            watching = asyncio.create_task(command(world, "Planes", "--watch", "--json", out=out))
-            await asyncio.sleep(29)
-            assert (lines, "no reader" in out.getvalue()) == ([], False)
-            await asyncio.sleep(60)
-            assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
-            assert out.getvalue().endswith("`resume` what is paused\n") is terminal
-            await until_over(world, world.reader()[0])
-            code, said = await watching
-        ended = said.rpartition("\x1b[J")[2]
-        assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
-
-    run_in_virtual_time(scenario())
-
-
-def test_one_whose_rows_the_topic_may_have_lost_is_shown_never_to_be_told_and_complete_since_nothing() -> None:
-    async def scenario() -> None:
-        world = World()
-        await half_read_and_lost(world)
-        for left, state in ((1, "READING"), (0, "DONE")):
-            code, said = await command(world, "Planes", "--status", "--json")
-            (shown,) = json.loads(said)["snapshots"]
-            assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
-            assert "the topic lost messages until" in shown["never_told"]["why"]
-            assert "`snapshot Planes`" in shown["never_told"]["fix"]
-            await until_over(world, world.reader()[0])
-        assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
-        assert (await command(world, "--status", "--watch"))[0] == 1
-        await world.request(again=True)
+async def test_watched_it_says_that_no_reader_reads_and_goes_on_watching(terminal: bool) -> None:
+    world = World.filled(range(20))
+    out = Terminal() if terminal else io.StringIO()
+    with capture_logs() as lines:
+        watching = asyncio.create_task(command(world, "Planes", "--watch", "--json", out=out))
+        await asyncio.sleep(29)
+        assert (lines, "no reader" in out.getvalue()) == ([], False)
+        await asyncio.sleep(60)
+        assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
+        assert out.getvalue().endswith("`resume` what is paused\n") is terminal
         await until_over(world, world.reader()[0])
-        code, said = await command(world, "--status", "--watch")
-        assert (code, "complete since" in said, "never told" in said) == (0, True, False)
+        code, said = await watching
+    ended = said.rpartition("\x1b[J")[2]
+    assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
 
-    run_in_virtual_time(scenario())
+
+async def test_one_whose_rows_the_topic_may_have_lost_is_shown_never_to_be_told_and_complete_since_nothing() -> None:
+    world = await half_read_and_lost()
+    for left, state in ((1, "READING"), (0, "DONE")):
+        code, said = await command(world, "Planes", "--status", "--json")
+        (shown,) = json.loads(said)["snapshots"]
+        assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
+        assert "the topic lost messages until" in shown["never_told"]["why"]
+        assert "`snapshot Planes`" in shown["never_told"]["fix"]
+        await until_over(world, world.reader()[0])
+    assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
+    assert (await command(world, "--status", "--watch"))[0] == 1
+    await world.request(again=True)
+    await until_over(world, world.reader()[0])
+    code, said = await command(world, "--status", "--watch")
+    assert (code, "complete since" in said, "never told" in said) == (0, True, False)

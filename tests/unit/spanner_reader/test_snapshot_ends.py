@@ -1,6 +1,7 @@
 """The end of a snapshot: said once all of it is published, never of less; it heals a mark, or a mark asks for it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
+from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
+from services.spanner_reader.core.schema.shapes import SpannerResyncKind
 from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
     RangeState,
@@ -18,26 +20,32 @@ from services.spanner_reader.core.snapshot.snapshot import (
     complete_snapshots,
     merged,
 )
-from services.spanner_reader.ports import RangeProgress
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.safe_age import SAFE_AGE, SNAPSHOT_END_AGE
 from shared.contracts.timestamps import Nanoseconds, microseconds
 from tests.fakes.snapshots import FakeSnapshotStore
 from tests.fakes.spanner_reader import FakePublisher
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.worlds.changing_table import (
     LEASE,
     SECOND,
     START,
     World,
-    a_loss,
     a_range,
+    a_request,
     cut,
     half_read_and_lost,
+    read_and_not_told,
+    reading,
     until_over,
 )
 
 _MICROSECOND = 1_000
+
+
+async def a_minute_of(*readers: SpannerSnapshots) -> None:
+    """Let readers read for a minute, in which whatever can be told is told."""
+    async with reading(*readers):
+        await asyncio.sleep(60)
 
 
 @given(st.permutations(cut("a", "b", "c")))
@@ -81,20 +89,12 @@ def test_the_ranges_of_a_complete_snapshot_are_merged_into_one_that_is_complete_
     assert [one.since for one in complete_snapshots([whole])] == [one.since for one in complete_snapshots(parts)]
 
 
-def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_later() -> None:
-    world = World()
-    for key in range(10):
-        world.write(key, "a")
-    world.clock.step(SECOND)
-
-    async def scenario() -> None:
-        await world.request()
-        await until_over(world, *(world.reader(owner, cuts=[4])[0] for owner in ("one", "another")))
-        assert 1 <= len(world.told) <= 2
-        await until_over(world, world.reader("third")[0])
-
+async def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_later() -> None:
+    world = await World.requested(range(10))
     at = world.clock.now()
-    run_in_virtual_time(scenario())
+    await until_over(world, *(world.reader(owner, cuts=[4])[0] for owner in ("one", "another")))
+    assert 1 <= len(world.told) <= 2
+    await until_over(world, world.reader("third")[0])
     assert set(world.told) == {str(four_sections(microseconds(at)))}
     assert 2 <= len(world.told) <= 3
     ends = [n for n, (header, _changes) in enumerate(world.topic.batches) if isinstance(header.complete_since, str)]
@@ -103,135 +103,75 @@ def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_lat
 
 
 @pytest.mark.parametrize(("hours", "times"), [(23, 2), (25, 1)])
-def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_mark(hours: int, times: int) -> None:
-    world = World()
-    world.write(1, "a")
-    world.clock.step(SECOND)
-
-    async def scenario() -> None:
-        await world.request()
-        await until_over(world, world.reader()[0])
-        world.clock.step(timedelta(hours=hours))
-        world.shapes.requests = {"Planes": a_request(START)}
-        task = asyncio.create_task(world.reader("later")[0].keep_reading())
-        await asyncio.sleep(60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
+async def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_mark(hours: int, times: int) -> None:
+    world = await World.requested()
+    await until_over(world, world.reader()[0])
+    world.clock.step(timedelta(hours=hours))
+    world.shapes.requests = a_request(START)
+    await a_minute_of(world.reader("later")[0])
     assert (len(world.told), world.shapes.requests == {}) == (times, times == 2)
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_set_so(automatic: bool) -> None:
-    world = World()
-    world.write(1, "a")
-    world.clock.step(SECOND)
-    world.shapes.requests = {"Planes": a_request(START)}
-
-    async def scenario() -> None:
-        await world.request()
-        store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
-        (claimed,) = await store.claim([("Planes", 0)])
-        await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
-        world.clock.step(timedelta(hours=25))
-        task = asyncio.create_task(world.reader(automatic=automatic)[0].keep_reading())
-        await asyncio.sleep(60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
+async def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_set_so(automatic: bool) -> None:
+    world = await World.requested()
+    world.shapes.requests = a_request(START)
     with capture_logs() as logs:
-        run_in_virtual_time(scenario())
+        await read_and_not_told(world)
+        world.clock.step(timedelta(hours=25))
+        await a_minute_of(world.reader(automatic=automatic)[0])
     assert [line["table"] for line in logs if line["event"] == "snapshot_too_old_to_heal"] == ["Planes"]
     assert (len(world.told), world.shapes.requests == {}) == ((1, True) if automatic else (0, False))
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
-@pytest.mark.parametrize("automatic", [False, True])
-def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
-    world = World()
-
-    async def scenario() -> None:
-        await half_read_and_lost(world)
+@pytest.mark.parametrize(("automatic", "brought"), [(False, range(5, 10)), (True, range(10))])
+async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(
+    automatic: bool, brought: Sequence[int]
+) -> None:
+    world = await half_read_and_lost()
+    with capture_logs() as logs:
         for owner in ("one", "started later"):
             reader, _rows = world.reader(owner, automatic=automatic)
-            task = asyncio.create_task(reader.keep_reading())
-            await asyncio.sleep(60)
-            assert world.over
-            assert await reader.over()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    with capture_logs() as logs:
-        run_in_virtual_time(scenario())
+            async with reading(reader):
+                await asyncio.sleep(60)
+                assert world.over
+                assert await reader.over()
     assert "snapshot_not_told" in [line["event"] for line in logs]
-    if automatic:
-        assert set(world.mirrored()) == set(range(10))
-        assert world.shapes.requests == {}
-    else:
-        assert set(world.mirrored()) == set(range(5, 10))
-        assert "Planes" in world.shapes.requests
-    assert (world.told != []) is automatic
+    assert set(world.mirrored()) == set(brought)
+    assert (world.shapes.requests == {}, world.told != []) == (automatic, automatic)
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
-def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_that_all_rows_came_again() -> None:
-    world = World()
-
-    async def scenario() -> None:
-        await half_read_and_lost(world)
-        task = asyncio.create_task(world.reader()[0].keep_reading())
+async def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_that_all_rows_came_again() -> None:
+    world = await half_read_and_lost()
+    async with reading(world.reader()[0]):
         await asyncio.sleep(60)
         assert world.told == []
         world.shapes.requests = {}  # by `synced`
         await asyncio.sleep(60)
         assert len(world.told) == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
 
 
 @pytest.mark.parametrize(("later", "told_again"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
-def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: int, told_again: bool) -> None:
-    world = World()
-    world.write(1, "a")
-    world.clock.step(SECOND)
-
-    async def scenario() -> None:
-        await world.request()
-        at = world.clock.now()
-        await until_over(world, world.reader()[0])
-        told = len(world.told)
-        world.shapes.requests = {"Planes": a_loss(Nanoseconds(at + later))}
-        task = asyncio.create_task(world.reader("later")[0].keep_reading())
-        await asyncio.sleep(60)
-        assert (len(world.told) > told) is told_again
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
+async def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: int, told_again: bool) -> None:
+    world = await World.requested()
+    at = world.clock.now()
+    await until_over(world, world.reader()[0])
+    told = len(world.told)
+    world.shapes.requests = a_request(at + later, SpannerResyncKind.TABLE_LOST)
+    await a_minute_of(world.reader("later")[0])
+    assert (len(world.told) > told) is told_again
 
 
-def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
-    world = World()
-    world.write(1, "a")
-    world.shapes.requests = {"Planes": a_request(START)}
-
-    async def scenario() -> None:
-        await world.request()
-        store = FakeSnapshotStore(world.snapshots, "killed before it could tell", LEASE)
-        (claimed,) = await store.claim([("Planes", 0)])
-        await store.save([RangeProgress(claimed, None, 1, claimed.read_at, done=True)])
-        for included in (False, True):
-            reader, _rows = world.reader(included=lambda _table, said=included: said)  # type: ignore[misc]
-            task = asyncio.create_task(reader.keep_reading())
-            await asyncio.sleep(60)
-            assert (len(world.told), world.shapes.requests == {}) == (int(included), included)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
+async def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
+    world = await World.requested()
+    world.shapes.requests = a_request(START)
+    await read_and_not_told(world)
+    for included in (False, True):
+        reader, _rows = world.reader(included=lambda _table, said=included: said)  # type: ignore[misc]
+        await a_minute_of(reader)
+        assert (len(world.told), world.shapes.requests == {}) == (int(included), included)
 
 
 @given(
@@ -249,106 +189,55 @@ def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_be
         assert ago + heard_after + min(took, timedelta(days=1)) < SAFE_AGE
 
 
-def a_request(before: int) -> SpannerResyncRequest:
-    return SpannerResyncRequest(
-        "Planes", (SpannerResyncCause("Planes", SpannerResyncKind.TABLE_AGAIN, START, Nanoseconds(before)),)
-    )
-
-
 @pytest.mark.parametrize(("later", "healed"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
-def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> None:
-    world = World()
-    world.write(1, "a")
-    world.shapes.requests = {"Planes": a_request(world.clock.now() + later)}
-
-    async def scenario() -> None:
-        await world.request()
-        task = asyncio.create_task(world.reader()[0].keep_reading())
-        await asyncio.sleep(60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
+async def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> None:
+    world = await World.requested()
+    world.shapes.requests = a_request(world.clock.now() + later)
+    await a_minute_of(world.reader()[0])
     assert world.told != []
     assert (world.shapes.requests == {}) is healed
 
 
-def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
-    world = World()
-    world.write(1, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        task = asyncio.create_task(world.reader()[0].keep_reading())
+async def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
+    world = await World.requested()
+    async with reading(world.reader()[0]):
         await asyncio.sleep(60)
-        world.shapes.requests = {"Planes": a_request(START)}
+        world.shapes.requests = a_request(START)
         await asyncio.sleep(60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
     assert world.shapes.requests == {}
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(automatic: bool) -> None:
-    world = World()
-    world.write(1, "a")
-    world.clock.step(SECOND)
-
-    async def scenario() -> None:
-        await world.request()
-        readers = [world.reader(owner, automatic=automatic)[0] for owner in ("one", "another")]
-        tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
+async def test_a_table_that_needs_re_sync_is_snapshot_again_by_itself_only_if_set_so(automatic: bool) -> None:
+    world = await World.requested()
+    async with reading(*(world.reader(owner, automatic=automatic)[0] for owner in ("one", "another"))):
         await asyncio.sleep(60)
         world.clock.step(SECOND)
         world.write(2, "b")
-        world.shapes.requests = {"Planes": a_request(world.clock.now())}
+        world.shapes.requests = a_request(world.clock.now())
         world.clock.step(SECOND)
         await asyncio.sleep(60)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
     assert (world.shapes.requests == {}) is automatic
     assert {one.run for one in world.snapshots.rows.values()} == ({2} if automatic else {1})
     assert world.mirrored() == ({1: "a", 2: "b"} if automatic else {1: "a"})
 
 
-def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
-    world = World()
-    world.write(1, "a")
-    world.shapes.requests = {"Planes": a_request(START)}
-
-    async def scenario() -> None:
-        await world.request()
-        await FakeSnapshotStore(world.snapshots, "gives up", LEASE).cancel(["Planes"])
-        task = asyncio.create_task(world.reader(automatic=True)[0].keep_reading())
-        await asyncio.sleep(60)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
+async def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
+    world = await World.requested()
+    world.shapes.requests = a_request(START)
+    await FakeSnapshotStore(world.snapshots, "gives up", LEASE).cancel(["Planes"])
+    await a_minute_of(world.reader(automatic=True)[0])
     assert world.told == []
     assert "Planes" in world.shapes.requests
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 
-def test_nothing_is_said_to_a_topic_that_keeps_nothing() -> None:
-    world = World()
-    world.write(1, "a")
+async def test_nothing_is_said_to_a_topic_that_keeps_nothing() -> None:
+    world = await World.requested()
     world.trusted = False
-
-    async def scenario() -> None:
-        await world.request()
-        task = asyncio.create_task(world.reader(publisher=FakePublisher(world.topic))[0].keep_reading())
+    async with reading(world.reader(publisher=FakePublisher(world.topic))[0]):
         await asyncio.sleep(60)
         assert world.told == []
         world.trusted = True
         await asyncio.sleep(60)
         assert world.told != []
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())

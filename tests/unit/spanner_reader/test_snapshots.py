@@ -7,82 +7,56 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from services.spanner_reader.core.snapshot.snapshot import (
-    OLDEST_READ,
-    KeyText,
-    RangeState,
-    SnapshotRange,
-)
+from services.spanner_reader.core.snapshot.snapshot import OLDEST_READ, KeyText, RangeState, SnapshotRange
+from services.spanner_reader.ports import CatalogInspection, NotReadableError
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.confirmed_keys import ConfirmedKeys
 from tests.fakes.life import CrashError, Life
+from tests.fakes.snapshots import FakeSnapshotStore
 from tests.fakes.spanner_reader import FakePublisher
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.worlds.changing_table import LEASE, SECOND, START, World, until_over
+from tests.worlds.changing_table import LEASE, PLANES, SECOND, START, World, a_request, reading, until_over
 
 
-def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
-    world = World()
-    for key in range(20):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        life = Life(killed_at=45)
-        reader, _rows = world.reader("first", life=life)
-        with contextlib.suppress(CrashError):
-            await until_over(world, reader)
-        (saved,) = world.snapshots.rows.values()
-        assert 0 < saved.rows < 20
-        world.clock.step(2 * LEASE)
-        second, rows = world.reader("second")
-        await until_over(world, second)
-        assert rows.read_from == [saved.last]
-
-    run_in_virtual_time(scenario())
+async def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
+    world = await World.requested(range(20))
+    life = Life(killed_at=45)
+    reader, _rows = world.reader("first", life=life)
+    with contextlib.suppress(CrashError):
+        await until_over(world, reader)
+    (saved,) = world.snapshots.rows.values()
+    assert 0 < saved.rows < 20
+    world.clock.step(2 * LEASE)
+    second, rows = world.reader("second")
+    await until_over(world, second)
+    assert rows.read_from == [saved.last]
     (done,) = world.snapshots.rows.values()
     assert (done.rows, len(world.mirrored())) == (20, 20)
 
 
-def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back() -> None:
-    world = World()
-    for key in range(40):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        readers = [world.reader(owner, cuts=[9, 19, 29])[0] for owner in ("one", "another")]
-        tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
+async def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back() -> None:
+    world = await World.requested(range(40))
+    readers = [world.reader(owner, cuts=[9, 19, 29])[0] for owner in ("one", "another")]
+    async with reading(*readers):
         await asyncio.sleep(2)
         assert {"one", "another"} <= {one.owner for one in world.snapshots.rows.values()}
-        for task, reader in zip(tasks, readers, strict=True):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await reader.let_go()
-        assert all(one.lease_until is None for one in world.snapshots.rows.values())
-        await until_over(world, world.reader("third")[0])
-
-    run_in_virtual_time(scenario())
+    for reader in readers:
+        await reader.let_go()
+    assert all(one.lease_until is None for one in world.snapshots.rows.values())
+    await until_over(world, world.reader("third")[0])
     assert world.mirrored() == world.versions.at(world.clock.now())
     assert all(header.origin == "snapshot" for header in world.topic.headers)
 
 
-def test_of_what_is_read_one_row_is_kept_and_seldom_looked_at_until_something_is_asked_for_again() -> None:
-    world = World()
-    for key in range(20):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        reader, _rows = world.reader(cuts=[4, 9, 14])
-        surveys: list[int] = []
-        task = asyncio.create_task(reader.keep_reading())
-        while not (world.over and len(world.snapshots.rows) == 1 and await reader.over()):
+async def test_of_what_is_read_one_row_is_kept_and_seldom_looked_at_until_something_is_asked_for_again() -> None:
+    world = await World.requested(range(20))
+    reader, _rows = world.reader(cuts=[4, 9, 14])
+    surveys: list[int] = []
+    async with reading(reader):
+        while not (world.over and len(world.snapshots.rows) == 1 and await reader.over()):  # noqa: ASYNC110  a table
             await asyncio.sleep(0.5)
-            if task.done():
-                task.result()
         (kept,) = world.snapshots.rows.values()
         assert (kept.state, kept.rows, len(world.told)) == (RangeState.DONE, 20, 1)
         world.surveyed = lambda ranges: surveys.append(len(ranges))
@@ -92,10 +66,6 @@ def test_of_what_is_read_one_row_is_kept_and_seldom_looked_at_until_something_is
         await world.request(again=True)
         await asyncio.sleep(60)
         assert len(world.told) == 2
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
 
 
 def read_in_parts(world: World, table: str, parts: int) -> None:
@@ -117,52 +87,35 @@ def read_in_parts(world: World, table: str, parts: int) -> None:
         world.snapshots.rows[one.place] = one
 
 
-def test_a_requested_snapshot_is_read_though_no_ranges_of_finished_ones_can_be_merged() -> None:
-    world = World(merges_fail=True)
-    for key in range(20):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        for table in ("A", "B", "C"):
-            read_in_parts(world, table, 3)
-        await world.request()
-        async with asyncio.timeout(600):
-            await until_over(world, world.reader()[0])
-        assert {"A", "B", "C"} <= set(world.merges), "each has its turn"
-
-    run_in_virtual_time(scenario())
+async def test_a_requested_snapshot_is_read_though_no_ranges_of_finished_ones_can_be_merged() -> None:
+    world = await World.requested(range(20), merges_fail=True)
+    for table in ("A", "B", "C"):
+        read_in_parts(world, table, 3)
+    async with asyncio.timeout(600):
+        await until_over(world, world.reader()[0])
+    assert {"A", "B", "C"} <= set(world.merges), "each has its turn"
     assert world.mirrored() == world.versions.at(world.clock.now())
 
 
-def test_ranges_of_one_table_are_merged_in_a_round() -> None:
+async def test_ranges_of_one_table_are_merged_in_a_round() -> None:
     world = World()
     merges: list[int] = []
     world.surveyed = lambda _ranges: merges.append(len(world.merges))
 
-    async def scenario() -> None:
-        for number in range(4):
-            read_in_parts(world, f"T{number}", 2)
-        task = asyncio.create_task(world.reader()[0].keep_reading())
+    for number in range(4):
+        read_in_parts(world, f"T{number}", 2)
+    async with reading(world.reader()[0]):
         await asyncio.sleep(100)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
     assert merges[:5] == [0, 1, 2, 3, 4]
     assert len(world.snapshots.rows) == 4
 
 
-def test_leases_are_renewed_though_surveys_take_longer_than_a_lease() -> None:
-    world = World()
-    for key in range(40):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        publisher = FakePublisher(world.topic, by_hand=True)
-        store_clock = asyncio.get_running_loop()
-        began, start = store_clock.time(), world.clock.time
-        task = asyncio.create_task(world.reader(publisher=publisher)[0].keep_reading())
+async def test_leases_are_renewed_though_surveys_take_longer_than_a_lease() -> None:
+    world = await World.requested(range(40))
+    publisher = FakePublisher(world.topic, by_hand=True)
+    store_clock = asyncio.get_running_loop()
+    began, start = store_clock.time(), world.clock.time
+    async with reading(world.reader(publisher=publisher)[0]):
         await asyncio.sleep(5)
         world.survey_takes = timedelta(minutes=10)
         for _second in range(300):
@@ -171,22 +124,13 @@ def test_leases_are_renewed_though_surveys_take_longer_than_a_lease() -> None:
             (held,) = world.snapshots.rows.values()
             assert held.lease_until is not None
             assert held.lease_until > world.clock.time, "another reader may take it"
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
 
 
-def test_no_more_than_its_share_waits_for_confirmation() -> None:
-    world = World()
-    for key in range(40):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        publisher = FakePublisher(world.topic, by_hand=True)
-        reader, _rows = world.reader(publisher=publisher, unconfirmed_bytes=1_000)
-        task = asyncio.create_task(reader.keep_reading())
+async def test_no_more_than_its_share_waits_for_confirmation() -> None:
+    world = await World.requested(range(40))
+    publisher = FakePublisher(world.topic, by_hand=True)
+    reader, _rows = world.reader(publisher=publisher, unconfirmed_bytes=1_000)
+    async with reading(reader):
         confirmed = 0
         while not world.over:
             await asyncio.sleep(1)
@@ -194,65 +138,37 @@ def test_no_more_than_its_share_waits_for_confirmation() -> None:
             for future in list(publisher.waiting):
                 publisher.confirm(future)
                 confirmed += 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert confirmed >= 20  # of the rows; and there is one of the end
-
-    run_in_virtual_time(scenario())
+    assert confirmed >= 20  # of the rows; and there is one of the end
     assert world.metrics.snapshot_rows == 40
 
 
-def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_mirrors_it() -> None:
-    world = World()
-    world.write(1, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        without, _rows = world.reader("without", included=lambda _table: False)
-        task = asyncio.create_task(without.keep_reading())
+async def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_mirrors_it() -> None:
+    world = await World.requested()
+    without, _rows = world.reader("without", included=lambda _table: False)
+    async with reading(without):
         await asyncio.sleep(60)
         (left,) = world.snapshots.rows.values()
         assert (left.state, left.owner) == (RangeState.REQUESTED, None)
         assert await without.over(), "what is others' keeps nobody from ending"
         await until_over(world, world.reader("with")[0])
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_in_virtual_time(scenario())
     assert world.mirrored() == {1: "a"}
     assert len(world.told) == 1
 
 
-def test_a_table_that_is_gone_is_over_and_what_nobody_may_read_holds_up_nobody() -> None:
-    world = World()
+async def test_a_table_that_is_gone_is_over_and_nobody_may_take_it_that_its_rows_are_gone() -> None:
+    world = await World.requested(())
     world.catalog.tables = []
-
-    async def gone() -> None:
-        await world.request()
-        await until_over(world, world.reader()[0])
-
-    run_in_virtual_time(gone())
-    assert world.topic.changes == []
-    assert world.told == [], "of a table that was not read nobody may take it that its rows are gone"
+    await until_over(world, world.reader()[0])
+    assert (world.topic.changes, world.told) == ([], [])
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
-    world = World()
-    world.write(1, "a")
 
-    async def forbidden() -> None:
-        await world.request()
-        reader, rows = world.reader()
-        refused = [MisconfiguredError("made-up", "PERMISSION_DENIED: grant spanner.databases.read")] * 2
-
-        def refuse(at: Nanoseconds) -> None:
-            if refused:
-                raise refused.pop()
-
-        rows.check = refuse  # type: ignore[method-assign]
-        await until_over(world, reader)
-        assert refused == []
-
-    run_in_virtual_time(forbidden())
+async def test_what_may_not_be_read_is_read_once_it_may() -> None:
+    world = await World.requested()
+    reader, rows = world.reader()
+    rows.refusals = [MisconfiguredError("made-up", "PERMISSION_DENIED: grant spanner.databases.read")] * 2
+    await until_over(world, reader)
+    assert rows.refusals == []
     assert world.mirrored() == {1: "a"}
 
 
@@ -270,33 +186,119 @@ def test_a_key_counts_as_confirmed_with_all_before_it(order: list[int]) -> None:
     assert keys.all_confirmed
 
 
-def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_remembered() -> None:
-    world = World()
-    world.versions.remembers = timedelta(days=7)
-    for key in range(20):
-        world.write(key, "a")
-
-    async def scenario() -> None:
-        await world.request()
-        world.clock.step(OLDEST_READ + SECOND)
-        await until_over(world, world.reader()[0])
-
-    run_in_virtual_time(scenario())
+async def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_remembered() -> None:
+    world = await World.requested(range(20))
+    world.versions.remembers, requested_at = timedelta(days=7), world.clock.now()
+    world.clock.step(OLDEST_READ + SECOND)
+    await until_over(world, world.reader()[0])
     assert {change.commit_timestamp for change in world.topic.changes} == {format_timestamp(world.clock.now())}
     (done,) = world.snapshots.rows.values()
-    assert (done.read_at, done.first_read_at) == (world.clock.now(), START + 20 * 1_000_000_000)
+    assert (done.read_at, done.first_read_at) == (world.clock.now(), requested_at)
 
 
-def test_a_publisher_that_has_failed_ends_it() -> None:
-    world = World()
-    world.write(1, "a")
+async def test_a_publisher_that_has_failed_ends_it() -> None:
+    world = await World.requested()
+    publisher = FakePublisher(world.topic)
+    publisher.error = MisconfiguredError("made-up", "the topic is gone")
+    reader, _rows = world.reader(publisher=publisher)
+    with pytest.raises(MisconfiguredError, match="the topic is gone"):
+        await asyncio.wait_for(reader.keep_reading(), 600)
 
-    async def scenario() -> None:
-        await world.request()
-        publisher = FakePublisher(world.topic)
-        publisher.error = MisconfiguredError("made-up", "the topic is gone")
-        reader, _rows = world.reader(publisher=publisher)
-        with pytest.raises(MisconfiguredError, match="the topic is gone"):
-            await asyncio.wait_for(reader.keep_reading(), 600)
 
-    run_in_virtual_time(scenario())
+# Given up: a snapshot that finds no table, and it alone
+
+
+async def test_a_reader_that_finds_no_table_gives_up_none_that_was_asked_for_meanwhile() -> None:
+    world = await World.requested()
+    world.catalog.tables = []  # at that time the stream does not watch it
+    look_back = world.catalog.inspect_at
+    asked: list[Nanoseconds] = []
+
+    async def then_it_is_watched_and_asked_for(at: Nanoseconds) -> CatalogInspection | None:
+        found = await look_back(at)
+        world.catalog.tables = [PLANES]
+        world.clock.step(SECOND)
+        if not asked:
+            asked.append(at)
+            await world.request(again=True)
+        return found
+
+    world.catalog.inspect_at = then_it_is_watched_and_asked_for  # type: ignore[method-assign]
+    await until_over(world, world.reader()[0])
+    assert [(one.run, one.state) for one in world.snapshots.rows.values()] == [(2, RangeState.DONE)]
+    assert world.mirrored() == {1: "a"}
+    assert len(world.told) == 1
+
+
+async def test_a_table_that_was_made_again_with_another_key_is_given_up_and_its_resync_takes_another_snapshot() -> None:
+    """Spanner refuses the old places for ever, and while a snapshot is left to read no other is requested."""
+    world = await World.requested()
+    store = FakeSnapshotStore(world.snapshots, "another reader", LEASE)
+    (claimed,) = await store.claim([("Planes", 0)])
+    assert await store.cut(claimed, [KeyText('["DC-10"]')]) is not None  # its key was a STRING then
+    world.clock.step(2 * LEASE)
+    world.shapes.requests = a_request(world.clock.now())
+    world.clock.step(SECOND)
+    async with asyncio.timeout(600), reading(world.reader(automatic=True)[0]):
+        while not world.told:  # noqa: ASYNC110  what it waits for is a topic
+            await asyncio.sleep(1)
+    assert world.shapes.requests == {}
+    assert [(one.run, one.state) for one in world.snapshots.rows.values()] == [(2, RangeState.DONE)]
+    assert world.mirrored() == {1: "a"}
+
+
+# Ranges that take longer than their time can be read
+
+
+@pytest.mark.parametrize("boost", [False, True])
+async def test_a_range_that_takes_hours_ends_and_its_progress_is_no_standstill(boost: bool) -> None:
+    world = await World.requested(range(40))
+    with capture_logs() as logs:
+        reader, rows = world.reader(meanwhile=lambda: world.clock.step(timedelta(minutes=13)))
+        rows.in_key_order = not boost
+        await asyncio.wait_for(until_over(world, reader), 900)
+    assert {one.state for one in world.snapshots.rows.values()} == {RangeState.DONE}
+    assert world.mirrored() == dict.fromkeys(range(40), "a")
+    events = [line["event"] for line in logs]
+    assert events.count("snapshot_goes_on_at_a_new_time") > 1
+    assert events.count("snapshot_stands_still") == 0
+    assert events.count("snapshot_range_read_without_data_boost") == int(boost)
+
+
+async def test_whoever_takes_over_what_was_read_in_key_order_goes_on_behind_it() -> None:
+    world = await World.requested(range(40))
+    reader, rows = world.reader("first", meanwhile=lambda: world.clock.step(timedelta(minutes=13)))
+    rows.in_key_order = False
+    async with reading(reader):
+        while not any(one.last for one in world.snapshots.rows.values()):  # noqa: ASYNC110  what it waits for is a table
+            await asyncio.sleep(0.1)
+        await reader.let_go()
+    (saved,) = world.snapshots.rows.values()
+    second, rows = world.reader("second")
+    rows.in_key_order = False
+    await until_over(world, second)
+    assert rows.read_from == [saved.last]
+    assert world.mirrored() == dict.fromkeys(range(40), "a")
+
+
+async def test_a_time_that_was_too_old_before_any_row_came_is_no_reason_to_read_without_data_boost() -> None:
+    world = await World.requested()
+    with capture_logs() as logs:
+        world.clock.step(timedelta(hours=2))
+        reader, rows = world.reader()
+        rows.in_key_order = False
+        await until_over(world, reader)
+    assert world.mirrored() == {1: "a"}
+    events = [line["event"] for line in logs]
+    assert events.count("snapshot_goes_on_at_a_new_time") == 1
+    assert events.count("snapshot_range_read_without_data_boost") == 0
+
+
+async def test_what_cannot_be_read_at_a_new_time_either_is_told() -> None:
+    world = await World.requested()
+    reader, rows = world.reader()
+    rows.refusals = [NotReadableError("made-up", "not then")] * 3
+    with capture_logs() as logs:
+        await until_over(world, reader)
+    assert world.mirrored() == {1: "a"}
+    assert [line["event"] for line in logs].count("snapshot_stands_still") == 2

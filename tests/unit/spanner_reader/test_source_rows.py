@@ -23,9 +23,10 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseco
 from shared.runtime.stop import Stop
 from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
+from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
-from tests.worlds.changing_table import PLANES, SECOND, START, CatalogNow
+from tests.worlds.changing_table import PLANES, SECOND, START
 
 
 class BreakingRows(FakeRows):
@@ -63,7 +64,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.versions = Versions(self.clock)
-        self.catalog = CatalogNow(self.clock, PLANES)
+        self.catalog = FakeCatalog(PLANES, clock=self.clock)
         self.rows = BreakingRows(self.versions, meanwhile=lambda: self.clock.step(self.meanwhile * SECOND))
         self.rows.breaks = self.breaks
         tables = MirroredTables(self.catalog, ChangeMaker("source", 4, {}), self.included.__contains__)
@@ -81,13 +82,9 @@ class World:
         yield publisher
         await publisher.close()
 
-    def read(self, at: str | None = None) -> tuple[dict[str, str], list[ChangeBatch], Done]:
+    async def read(self, at: str | None = None) -> tuple[dict[str, str], list[ChangeBatch], Done]:
         """Return the rows that are read, the batches they came in, and what was said last."""
-
-        async def all_of_it() -> list[bytes | Done]:
-            return [each async for each in self.answers.read(Read("Planes", at))]
-
-        *batches, done = run_in_virtual_time(all_of_it())
+        *batches, done = [each async for each in self.answers.read(Read("Planes", at))]
         assert isinstance(done, Done)
         decoded = [decode_batch(batch) for batch in batches if isinstance(batch, bytes)]
         rows = {
@@ -108,7 +105,7 @@ def test_all_rows_come_once_as_they_are_at_one_time_whatever_breaks(rows: dict[i
     for key, value in rows.items():
         world.write(key, value)
 
-    found, batches, done = world.read()
+    found, batches, done = run_in_virtual_time(world.read())
 
     assert found == shown(rows)
     assert sum(map(len, batches)) == done.rows == len(rows)
@@ -118,30 +115,30 @@ def test_all_rows_come_once_as_they_are_at_one_time_whatever_breaks(rows: dict[i
     assert sequences <= {done.sequence}
 
 
-def test_rows_are_read_as_they_were_at_a_time_and_a_time_that_is_forgotten_is_refused() -> None:
+async def test_rows_are_read_as_they_were_at_a_time_and_a_time_that_is_forgotten_is_refused() -> None:
     world = World()
     world.write(1, "old")
     before = world.clock.now()
     world.write(1, "new")
 
-    found, _batches, done = world.read(at=format_timestamp(before))
+    found, _batches, done = await world.read(at=format_timestamp(before))
 
     assert found == shown({1: "old"})
     assert done.sequence == str(four_sections(microseconds(before)))
     world.clock.step(timedelta(hours=2))
     with pytest.raises(MisconfiguredError, match="too long ago"):
-        world.read(at=format_timestamp(before))
+        await world.read(at=format_timestamp(before))
     world.catalog.remembers = False
     with pytest.raises(MisconfiguredError, match="version_retention_period"):
-        world.read(at=format_timestamp(before))
+        await world.read(at=format_timestamp(before))
 
 
-def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_says_so() -> None:
+async def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_says_so() -> None:
     world = World(meanwhile=1500)  # seconds between two responses: an hour is over in the middle
     for key in range(10):
         world.write(key, "a")
 
-    found, batches, done = world.read()
+    found, batches, done = await world.read()
 
     assert found == shown(dict.fromkeys(range(10), "a"))
     sequences = sorted({sequence for batch in batches for sequence in batch.sequence})
@@ -149,16 +146,13 @@ def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_says_so
     assert sequences[0] == done.sequence
 
 
-def test_a_look_returns_the_rows_that_there_are_and_counts_the_others() -> None:
+async def test_a_look_returns_the_rows_that_there_are_and_counts_the_others() -> None:
     world = World()
     for key in range(5):
         world.write(key, f"n{key}")
 
-    async def looked() -> list[bytes | Done]:
-        asked = ReadKeys("Planes", (("3",), ("7",), ("1",)))
-        return [each async for each in world.answers.read_keys(asked)]
-
-    *batches, done = run_in_virtual_time(looked())
+    asked = ReadKeys("Planes", (("3",), ("7",), ("1",)))
+    *batches, done = [each async for each in world.answers.read_keys(asked)]
 
     assert isinstance(done, Done)
     assert (done.rows, done.absent) == (2, 1)
@@ -166,14 +160,14 @@ def test_a_look_returns_the_rows_that_there_are_and_counts_the_others() -> None:
     assert sorted(keys) == [b'{"Id":"1"}', b'{"Id":"3"}']
 
 
-def test_what_is_published_of_keys_is_what_is_true_of_them_above_what_is_applied() -> None:
+async def test_what_is_published_of_keys_is_what_is_true_of_them_above_what_is_applied() -> None:
     world = World()
     world.write(1, "a")
     world.write(2, "b")
     world.write(2, None)
     applied = str(four_sections(microseconds(world.clock.now()) - 500_000))
 
-    done = run_in_virtual_time(world.answers.publish(Publish("Planes", (("1",), ("2",)), applied)))
+    done = await world.answers.publish(Publish("Planes", (("1",), ("2",)), applied))
 
     assert (done.rows, done.absent) == (1, 1)
     published = {change.key: change for change in world.topic.changes}
@@ -183,50 +177,58 @@ def test_what_is_published_of_keys_is_what_is_true_of_them_above_what_is_applied
     assert parse_sequence(done.sequence) > parse_sequence(applied)
 
 
-def test_nothing_is_published_below_what_is_applied() -> None:
+async def test_nothing_is_published_below_what_is_applied() -> None:
     world = World()
     world.write(1, "a")
     far = str(four_sections(microseconds(world.clock.now()) + 3_600_000_000))
 
     with pytest.raises(MisconfiguredError, match="a time in the future"):
-        run_in_virtual_time(world.answers.publish(Publish("Planes", (("1",),), far)))
+        await world.answers.publish(Publish("Planes", (("1",),), far))
 
     assert not world.topic.changes
 
 
-@pytest.mark.parametrize("key", [("01",), ("1", "2"), ("one",), ()])
-def test_a_key_that_is_not_written_as_the_source_writes_it_deletes_nothing(key: tuple[str, ...]) -> None:
+class Lenient(FakeRows):
+    """Rows that find one, however its key is written."""
+
+    async def read_keys(
+        self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
+    ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
+        """Yield the row."""
+        await asyncio.sleep(0)
+        yield [["1", "a"]]
+
+
+def a_lenient_world() -> World:
     world = World()
     world.write(1, "a")
-
-    class Lenient(FakeRows):
-        async def read_keys(
-            self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText]
-        ) -> AsyncGenerator[Sequence[Sequence[object]], None]:
-            """Find the row, however its key is written."""
-            await asyncio.sleep(0)
-            yield [["1", "a"]]
-
     world.answers._rows = Lenient(world.versions)
-    if key == ("01",):  # the same row by another text: it is found, and so not deleted
-        done = run_in_virtual_time(world.answers.publish(Publish("Planes", (key,))))
-        assert (done.rows, done.absent) == (1, 0)
-        return
+    return world
+
+
+@pytest.mark.parametrize("key", [("1", "2"), ("one",), ()])
+async def test_a_key_that_is_not_written_as_the_source_writes_it_deletes_nothing(key: tuple[str, ...]) -> None:
+    world = a_lenient_world()
     with pytest.raises(MisconfiguredError):
-        run_in_virtual_time(world.answers.publish(Publish("Planes", (key,))))
+        await world.answers.publish(Publish("Planes", (key,)))
     assert not world.topic.changes
 
 
-def test_tables_that_are_not_mirrored_are_refused_by_name() -> None:
+async def test_a_row_that_is_found_by_another_text_of_its_key_is_not_deleted() -> None:
+    done = await a_lenient_world().answers.publish(Publish("Planes", (("01",),)))
+    assert (done.rows, done.absent) == (1, 0)
+
+
+async def test_tables_that_are_not_mirrored_are_refused_by_name() -> None:
     world = World()
-    assert run_in_virtual_time(world.answers.tables()) == ["Planes"]
-    batch, _done = run_in_virtual_time(world.answers.describe(Describe("Planes")))
+    assert await world.answers.tables() == ["Planes"]
+    batch, _done = await world.answers.describe(Describe("Planes"))
     assert decode_batch(batch).header.primary_key == ("Id",)
     with pytest.raises(MisconfiguredError, match=r"table Nope is not among .*, which are: Planes"):
-        run_in_virtual_time(world.answers.describe(Describe("Nope")))
+        await world.answers.describe(Describe("Nope"))
 
     world.included.clear()
 
-    assert run_in_virtual_time(world.answers.tables()) == []
+    assert await world.answers.tables() == []
     with pytest.raises(MisconfiguredError, match="Planes is not among"):
-        run_in_virtual_time(world.answers.describe(Describe("Planes")))
+        await world.answers.describe(Describe("Planes"))
