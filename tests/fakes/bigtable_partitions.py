@@ -35,6 +35,7 @@ from services.bigtable_reader.core.stream.topology import (
 )
 from services.bigtable_reader.ports import PositionLostError, Tended
 from shared.contracts.errors import MisconfiguredError, TransientError
+from tests.fakes.bigtable_table import VirtualClock, loop_time
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Row:
 class PartitionTable:
     """The world: what all owners read and write. ``now``: Bigtable's clock."""
 
-    now: Callable[[], Microseconds]
+    now: Callable[[], Microseconds] = field(default_factory=lambda: VirtualClock().now)
     topology: KeyRangeTopology | None = None
     source: str = ""
     born: dict[StreamRangeId, Microseconds] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class FakePartitionStore:
         table: PartitionTable,
         owner: str,
         lease: timedelta,
-        monotonic: Callable[[], float],
+        monotonic: Callable[[], float] = loop_time,
         *,
         source: str = "projects/p/instances/i/tables/t",
         retention: timedelta = timedelta(days=7),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapsh
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
 from shared.contracts.errors import TransientError
-from tests.fakes.bigtable_table import Bigtable
+from tests.fakes.bigtable_table import Bigtable, loop_time
 from tests.fakes.life import Way
 
 
@@ -22,8 +22,6 @@ class SnapshotTable:
     """What all owners read and write."""
 
     snapshot: Snapshot | None = None
-    min_versions_reported: list[int] = field(default_factory=list)
-    """Under which number each snapshot was complete, when its end was told."""
     gives_back: bool = True
     """Whether leases can be given back; else each attempt fails."""
 
@@ -40,7 +38,7 @@ class FakeSnapshotStore:
         table: SnapshotTable,
         owner: str,
         lease: timedelta,
-        monotonic: Callable[[], float],
+        monotonic: Callable[[], float] = loop_time,
         *,
         step: Callable[[], Awaitable[None]] = _nothing,
         watching: str = "",

@@ -204,6 +204,11 @@ class Bigtable:
         return self._last_commit
 
 
+def loop_time() -> float:
+    """Return the event loop's time: the clock by which a reader of a test sees leases end."""
+    return asyncio.get_running_loop().time()
+
+
 def resolve(future: "asyncio.Future[None]") -> None:
     """Resolve a future, unless it is."""
     if not future.done():

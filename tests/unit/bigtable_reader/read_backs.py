@@ -13,18 +13,20 @@ from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
 from tests.fakes.bigtable_table import VirtualClock
-from tests.unit.bigtable_reader.readings import a_held, a_record, outputs
+from tests.unit.bigtable_reader.readings import a_held, a_record, image_maker
 
 ROW: RowCells = {"f": {b"q": [CellVersion(1_000, b"v")]}}
 
 
 class GatedRows:
-    """Rows whose readings go on by hand."""
+    """Rows whose readings may be held up, and fail."""
 
     def __init__(self, **rows: Row) -> None:
         self.rows: Mapping[bytes, Row] = {key.encode(): cells for key, cells in rows.items()}
         self.readings: list[Sequence[bytes]] = []
         self.gate = asyncio.Event()
+        """While it is not set, no reading goes on."""
+        self.gate.set()
         self.errors: list[Exception] = []
         self.refuses: Callable[[Sequence[bytes]], bool] = lambda _row_keys: False
         self.at_once = 1_000
@@ -46,8 +48,6 @@ class Reading:
     """A read-back of one held partition."""
 
     def __init__(self, rows: GatedRows, *, rows_at_once: int = 100, readings: int = 8, waiting: int = 1_000) -> None:
-        images = outputs().images
-        assert images is not None
         self.rows = rows
         self.topic = Topic()
         self.publisher = FakePublisher(self.topic)
@@ -58,7 +58,7 @@ class Reading:
         self.stop = Stop()
         self.read_back = ReadBack(
             rows,
-            images,
+            image_maker(),
             ConfirmedPublishing(self.publisher, self.metrics, self.failures.append),
             DeadLettering(self.letters, VirtualClock()),
             self.metrics,
@@ -73,9 +73,19 @@ class Reading:
         self.read_back.ask(held, row_key, Trigger.of(record), version, place, self.stop)
         await self.read_back.room()
 
+    async def ask_for_each(self, *row_keys: bytes, held: BigtableOwnedPartition | None = None) -> None:
+        """Ask for rows, under the versions 1, 2, and so on."""
+        for version, row_key in enumerate(row_keys, 1):
+            await self.ask(row_key, version, held)
+
     def published(self) -> list[tuple[str, str, str]]:
         """Return operation, key and sequence of what was published."""
         return [(change.op, change.key, change.sequence) for change in self.topic.changes]
+
+
+def rows(count: int) -> list[bytes]:
+    """Return the keys of so many rows."""
+    return [b"row %d" % number for number in range(count)]
 
 
 def sequence(version: int) -> str:

@@ -12,7 +12,15 @@ from services.bigtable_reader.core.changes.images import ImageMaker, RowCells, T
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import Made
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, StreamRange, StreamRangeId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, DataChange, KeyRange, Microseconds, Position, SetCell
+from services.bigtable_reader.core.stream.records import (
+    ALL_KEYS,
+    DataChange,
+    KeyRange,
+    Microseconds,
+    Position,
+    RangeToken,
+    SetCell,
+)
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.change_batch import Change, Header
 from tests.fakes.bigtable_table import EPOCH
@@ -38,14 +46,33 @@ def outputs(*, images: bool = True, entries: bool = False, options: BigtableOpti
     )
 
 
+def image_maker(options: BigtableOptions | None = None) -> ImageMaker:
+    """Return what makes images of that table."""
+    images = outputs(options=options).images
+    assert images is not None
+    return images
+
+
+def entry_maker(options: BigtableOptions | None = None) -> EntryMaker:
+    """Return what makes lines of that table's change log."""
+    entries = outputs(images=False, entries=True, options=options).entries
+    assert entries is not None
+    return entries
+
+
+def a_stream_range(name: str = "p", keys: KeyRange = ALL_KEYS, **more: object) -> StreamRange:
+    """Return a key range that is read behind a token, unless something else is said."""
+    position = Position((RangeToken(keys, "t"),))
+    known = {"position": position, "min_version": 0, "low_watermark": EPOCH}
+    return StreamRange(id=StreamRangeId(name), range=keys, **(known | more))  # type: ignore[arg-type]
+
+
 def a_partition(
     range_: KeyRange = ALL_KEYS, *, min_version: int = 0, reserved_up_to: int | None = None
 ) -> BigtablePartition:
     """Return a partition that is held, of a key range that is read from a time."""
     position = Position(start=EPOCH)
-    stream_range = StreamRange(
-        id=StreamRangeId("p1"), range=range_, position=position, min_version=min_version, low_watermark=EPOCH
-    )
+    stream_range = a_stream_range("p1", range_, position=position, min_version=min_version)
     return BigtablePartition(
         stream_range=stream_range,
         position=position,
@@ -93,8 +120,6 @@ def folded(batches: Sequence[tuple[Header, Sequence[Change]]]) -> Mapping[bytes,
 
 def image_of(cells: RowCells | None) -> str | None:
     """Return the row that an image of these cells has; None where there is no row."""
-    images = outputs().images
-    assert images is not None
-    made = images.image(b"any", cells, Trigger.of(a_record(b"any")), 1)
+    made = image_maker().image(b"any", cells, Trigger.of(a_record(b"any")), 1)
     assert isinstance(made, Made)
     return made.change.row

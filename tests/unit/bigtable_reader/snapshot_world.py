@@ -1,10 +1,10 @@
 """A world whose readers read snapshots, too, and a consumer that sweeps what a complete one has not brought."""
 
-import asyncio
 import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,11 +17,11 @@ from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapsh
 from services.bigtable_reader.commands.command_line import COMMAND_LINE, BigtableSnapshotCommand
 from services.bigtable_reader.commands.snapshot import snapshot
 from services.bigtable_reader.core.changes.outputs import Outputs
-from services.bigtable_reader.core.schema.resync import BigtableResyncRequest, resync_request_of
+from services.bigtable_reader.core.schema.resync import BigtableResyncKind, BigtableResyncRequest, resync_request_of
 from services.bigtable_reader.core.schema.watching import Watching, watching_of
 from services.bigtable_reader.core.snapshot.snapshot import Snapshot, SnapshotPart, watched_ranges
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
-from services.bigtable_reader.core.stream.records import KeyRange
+from services.bigtable_reader.core.stream.records import Entry, KeyRange
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
@@ -31,9 +31,9 @@ from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_reader import FakePublisher
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
-from tests.fakes.bigtable_table import VirtualClock
+from tests.fakes.bigtable_table import EPOCH, VirtualClock
 from tests.fakes.life import Way
-from tests.unit.bigtable_reader.readings import folded, image_of, outputs
+from tests.unit.bigtable_reader.readings import folded, image_maker, image_of, outputs
 from tests.unit.bigtable_reader.world import LEASE, MakeSnapshots, World, entries
 from tests.worlds.command_lines import parsed
 
@@ -58,13 +58,12 @@ class SnapshotWorld(World):
         self, ranges: Sequence[KeyRange] | None = None, *, again: bool = True, whole: bool = True
     ) -> None:
         """Ask for a snapshot, as the command does and a first start: of all rows that are watched, if of no others."""
-        clock = asyncio.get_running_loop().time
-        store = FakeSnapshotStore(self.snapshots, "asks", LEASE, clock, watching=self.watching.digest)
+        store = FakeSnapshotStore(self.snapshots, "asks", LEASE, watching=self.watching.digest)
         await store.request(self.keys if ranges is None else ranges, VirtualClock().now(), again=again, whole=whole)
 
     async def cancel(self) -> None:
         """Give up what is left to read, as the command does."""
-        await FakeSnapshotStore(self.snapshots, "asks", LEASE, asyncio.get_running_loop().time).cancel()
+        await FakeSnapshotStore(self.snapshots, "asks", LEASE).cancel()
 
     def reading_snapshots(
         self, owner: str, way: Way, publisher: FakePublisher, step: Callable[[], Awaitable[None]], stop: Stop
@@ -74,16 +73,13 @@ class SnapshotWorld(World):
         scan.unreadable = self.unreadable
         scan.too_large = self.too_large
         self.scans.append(scan)
-        images, watching = self._outputs().images, self.watching.digest
-        keys = self.keys
-        assert images is not None
+        watching = self.watching.digest
+        rows = MirroredRows(image_maker(self.watches), self.keys, watching)
 
         def make(
             set_aside: DeadLettering, raise_min_versions: Callable[[KeyRange, int], None], trusted: Callable[[], bool]
         ) -> BigtableSnapshots:
-            clock = asyncio.get_running_loop().time
-            store = FakeSnapshotStore(self.snapshots, owner, LEASE, clock, step=step, watching=watching)
-            rows = MirroredRows(images, keys, watching)
+            store = FakeSnapshotStore(self.snapshots, owner, LEASE, step=step, watching=watching)
             resync = FakeResyncStore(self.partitions, step=step)
             return BigtableSnapshots(
                 BigtableSnapshotSource(store, scan, rows, set_aside, raise_min_versions, self.metrics),
@@ -98,7 +94,7 @@ class SnapshotWorld(World):
 
     def marking(self, step: Callable[[], Awaitable[None]]) -> ResyncRequests:
         """Return what marks the table."""
-        snapshots = FakeSnapshotStore(self.snapshots, "", LEASE, asyncio.get_running_loop().time, step=step)
+        snapshots = FakeSnapshotStore(self.snapshots, "", LEASE, step=step)
         found = FakeResyncStore(self.partitions, step=step)
         return ResyncRequests(found, snapshots, self._outputs().watched.family, VirtualClock(), self.watching)
 
@@ -113,7 +109,7 @@ class SnapshotWorld(World):
         return watching_of(self.mode, self.watches)
 
     def _outputs(self) -> Outputs:
-        return super()._outputs() if self.watches == BigtableOptions() else outputs(options=self.watches)
+        return outputs(options=self.watches)
 
     def drop_family(self, family: str) -> None:
         """Drop a family and its cells; whoever looks misses it."""
@@ -125,18 +121,24 @@ class SnapshotWorld(World):
         """Return what was found, and is not mended."""
         return resync_request_of("weather", self.partitions.resync)
 
+    @property
+    def marked_for(self) -> Sequence[str]:
+        """Return the kinds of what was found, and is not mended."""
+        return [] if self.resync_request is None else [one.kind for one in self.resync_request.findings]
+
     def is_marked(self) -> bool:
         """Return whether anything was found that is not mended."""
         return self.resync_request is not None
 
+    async def find(
+        self, kind: BigtableResyncKind = BigtableResyncKind.ROUTED_ELSEWHERE, run: int | None = None
+    ) -> None:
+        """Mark the table, after the latest snapshot unless it is said after which."""
+        await FakeResyncStore(self.partitions).request(kind, EPOCH, self.run if run is None else run)
+
     async def wait_until_healed(self) -> None:
         """Wait until no family is missing of which nobody knows, and no mark is left."""
-        async with asyncio.timeout(3_600):
-            while self.resync_request is not None or self.is_missed:
-                for reader in self.readers:
-                    if reader.task.done():
-                        await reader.task
-                await asyncio.sleep(5)
+        await self.wait_until(lambda: self.resync_request is None and not self.is_missed)
 
     @property
     def run(self) -> int:
@@ -162,23 +164,28 @@ class SnapshotWorld(World):
 
     async def wait_until_asked_for(self, run: int) -> None:
         """Wait until a snapshot is asked for, and hardly longer."""
-        async with asyncio.timeout(3_600):
-            while self.run < run:
-                for reader in self.readers:
-                    if reader.task.done():
-                        await reader.task
-                await asyncio.sleep(0.1)
+        await self.wait_until(lambda: self.run >= run, every=0.1)
+
+    def are_snapshots_over(self) -> bool:
+        """Return whether nothing is left to read of a snapshot, nor to say of it."""
+        found = self.snapshots.snapshot
+        return found is None or not (found.unfinished or (found.complete_since is not None and not found.announced))
+
+    @property
+    def is_announced(self) -> bool:
+        """Return whether the end of the latest snapshot was published."""
+        return self.snapshots.snapshot is not None and self.snapshots.snapshot.announced
 
     async def wait_until_snapshots_are_over(self) -> None:
-        """Wait for it; what ends a reader is raised."""
-        async with asyncio.timeout(3_600):
-            while (found := self.snapshots.snapshot) is not None and (
-                found.unfinished or (found.complete_since is not None and not found.announced)
-            ):
-                for reader in self.readers:
-                    if reader.task.done():
-                        await reader.task
-                await asyncio.sleep(5)
+        """Wait for it."""
+        await self.wait_until(self.are_snapshots_over)
+
+    async def end_equal(self) -> None:
+        """Wait until all is read, and end: the mirror has the rows of the table."""
+        await self.wait_until_snapshots_are_over()
+        await self.wait_until_all_is_read()
+        await self.end()
+        assert self.mirrored(swept=True) == self.source()
 
     @property
     def complete_since(self) -> str | None:
@@ -204,13 +211,32 @@ class SnapshotWorld(World):
         return {key: row for key, row in rows.items() if row is not None}
 
 
-async def a_filled_world(world: SnapshotWorld, keys: Sequence[bytes]) -> SnapshotWorld:
+async def a_filled_world(
+    keys: Sequence[bytes],
+    *,
+    rows: Mapping[bytes, Sequence[Entry]] | None = None,
+    chance: Random | None = None,
+    elsewhere: bool = False,
+    **settings: Any,
+) -> SnapshotWorld:
     """Write rows of which no record tells, ask for the first snapshot, and begin the stream."""
+    world = SnapshotWorld(chance or Random(0), **settings)
+    world.partitions.elsewhere = elsewhere
     for key in keys:
         world.table.write(key, *entries(world.chance))
+    for key, cells in (rows or {}).items():
+        world.table.write(key, *cells)
     world.table.log.clear()
     await world.request(again=False)
     await world.begin()
+    return world
+
+
+async def a_read_world(keys: Sequence[bytes], **settings: Any) -> SnapshotWorld:
+    """Return such a world with one reader, after the first snapshot was read."""
+    world = await a_filled_world(keys, **settings)
+    world.start()
+    await world.wait_until_snapshots_are_over()
     return world
 
 
@@ -224,9 +250,8 @@ class Command:
         """``fails``: how many looks get no answer at first."""
         self._world = world
         self._fails = fails
-        clock, watching = asyncio.get_running_loop().time, world.watching.digest
-        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, clock, watching=watching)
-        self._stream_ranges = FakePartitionStore(world.partitions, "looks", LEASE, asyncio.get_running_loop().time)
+        self._store = FakeSnapshotStore(world.snapshots, "", LEASE, watching=world.watching.digest)
+        self._stream_ranges = FakePartitionStore(world.partitions, "looks", LEASE)
 
     async def poll(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
         """Look without being counted among the readers."""

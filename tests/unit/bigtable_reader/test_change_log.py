@@ -24,7 +24,7 @@ from services.bigtable_reader.core.stream.records import (
 from tests.fakes.bigtable_table import EPOCH
 from tests.seeds import examples
 from tests.unit.bigtable_reader.published import LOSSLESS, Cells, rows_of_entries
-from tests.unit.bigtable_reader.readings import outputs
+from tests.unit.bigtable_reader.readings import entry_maker
 
 ROWS = st.sampled_from([b"r", b"\xff"])
 FAMILIES = st.sampled_from(["f", "g"])
@@ -114,8 +114,7 @@ def deletes(entry: Entry, name: tuple[str, bytes, int]) -> bool:
 def test_played_back_by_its_sequence_it_is_what_the_clusters_hold(
     calls: Mapping[tuple[bytes, int, int], tuple[list[Entry], bool]], seed: int
 ) -> None:
-    maker = outputs(images=False, entries=True, options=LOSSLESS).entries
-    assert maker is not None
+    maker = entry_maker(LOSSLESS)
     records = [record_of(order, entries, garbage=garbage) for order, (entries, garbage) in calls.items()]
     lines = [change for record in records for _key, change in maker.changes(record)[0]]
     chance = Random(seed)

@@ -50,13 +50,7 @@ async def live(steps: Sequence[str], chance: Random, breaks: float) -> World:
     await asyncio.sleep(chance.uniform(0, 20))
     for step in steps:
         await happen(world, step)
-    world.table.replicate(len(world.table.on_the_way))
-    for reader in world.readers:
-        reader.way.let_go()
-        reader.way.breaks = 0.0
-    await world.by_hand.resume()
-    if not world.readers:
-        world.start()
+    await world.calm_down()
     await world.wait_until_all_is_read()
     await world.end()
     world.check()

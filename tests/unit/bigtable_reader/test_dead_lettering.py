@@ -18,29 +18,25 @@ from shared.contracts.row_id import key_text
 from shared.pubsub.dead_letters import dead_letter_message
 from tests.fakes.bigtable_reader import FakeDeadLetterSink
 from tests.fakes.bigtable_table import VirtualClock
-from tests.unit.bigtable_reader.readings import a_record, outputs
+from tests.unit.bigtable_reader.readings import a_record, entry_maker, image_maker
 
 TEXT = BigtableOptions(values="text")
 
 
 def a_refused_row(size: int) -> RefusedChange:
     """Return a row with a value of so many bytes that is no text."""
-    images = outputs(options=TEXT).images
-    assert images is not None
     cells = {"f": {b"q": [CellVersion(5, b"\xff" * size)]}}
-    found = images.image(b"row", cells, Trigger.of(a_record(b"row")), 7)
+    found = image_maker(TEXT).image(b"row", cells, Trigger.of(a_record(b"row")), 7)
     assert isinstance(found, RefusedChange)
     return found
 
 
 def refused_entries(*sizes: int, row_key: bytes = b"\xff") -> Sequence[RefusedChange]:
     """Return the entries of a call on a row whose key is no text, with values of so many bytes."""
-    entries = outputs(images=False, entries=True).entries
-    assert entries is not None
     record = a_record(row_key)
     cells = tuple(SetCell("f", b"q", Microseconds(1_000), b"v" * size) for size in sizes)
     change = DataChange(row_key, "USER", "c1", record.commit, 0, cells, token="t", low_watermark=record.low_watermark)
-    made, refused = entries.changes(change)
+    made, refused = entry_maker().changes(change)
     assert made == []
     return refused
 
@@ -57,11 +53,11 @@ def on_the_topic(dead_letter: DeadLetter) -> DeadLetter:
     return from_message(message.data, dict(message.attributes))
 
 
-def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key_and_the_size() -> None:
+async def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key_and_the_size() -> None:
     (entry, large_entry) = refused_entries(LARGEST - CELL_BYTES - 1, LARGEST)
     row, large_row = a_refused_row(LARGEST - CELL_BYTES - 1), a_refused_row(LARGEST)
 
-    kept = [on_the_topic(one) for one in asyncio.run(dead_letters_of(entry, large_entry, row, large_row))]
+    kept = [on_the_topic(one) for one in await dead_letters_of(entry, large_entry, row, large_row)]
 
     assert [one.payload_bytes for one in kept] == [None, large_entry.size, None, large_row.size]
     assert [one.reason for one in kept] == [Reason.KEY_NOT_REPRESENTABLE] * 2 + [Reason.VALUE_DOES_NOT_FIT] * 2
@@ -71,17 +67,19 @@ def test_what_a_message_has_room_for_is_kept_whole_and_of_what_is_larger_the_key
         assert len(said) == (1 if one.payload_bytes else 2)
 
 
-def test_what_the_consumer_makes_of_a_dead_letter_that_is_replayed_and_fails_again_is_the_same_dead_letter() -> None:
+async def test_what_the_consumer_makes_of_a_dead_letter_that_is_replayed_and_fails_again_is_the_same_dead_letter() -> (
+    None
+):
     (entry,) = refused_entries(10)
 
-    for dead_letter in asyncio.run(dead_letters_of(entry, a_refused_row(10))):
+    for dead_letter in await dead_letters_of(entry, a_refused_row(10)):
         batch = decode_batch(dead_letter.data)
         key = key_text(batch.header.table, batch.header.key_types(), bytes(batch.keys[0]))
         again = replace(dead_letter, data=batch.cut(0), key=key, sequence=batch.sequence[0], identity="")
         assert again.identity == dead_letter.identity
 
 
-def test_dead_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
+async def test_dead_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent() -> None:
     class Slow(FakeDeadLetterSink):
         def __init__(self) -> None:
             super().__init__()
@@ -93,30 +91,27 @@ def test_dead_letters_that_wait_are_bounded_by_bytes_and_made_as_they_are_sent()
             await self.go_on.wait()
             await super().keep(dead_letters)
 
-    async def scenario() -> None:
-        dead_letters = Slow()
-        setting_aside = DeadLettering(dead_letters, VirtualClock())
-        begun = 0
+    dead_letters = Slow()
+    setting_aside = DeadLettering(dead_letters, VirtualClock())
+    begun = 0
 
-        async def begin_all() -> None:
-            nonlocal begun
-            for _record in range(20):
-                await setting_aside.begin(refused_entries(1_500_000, 1_500_000, 1_500_000))
-                begun += 1
+    async def begin_all() -> None:
+        nonlocal begun
+        for _record in range(20):
+            await setting_aside.begin(refused_entries(1_500_000, 1_500_000, 1_500_000))
+            begun += 1
 
-        beginning = asyncio.create_task(begin_all())
-        for _turn in range(200):
-            await asyncio.sleep(0)
-        assert begun == 8  # of 4.5 MB each: the 32 MB are full
-        assert set(dead_letters.asked) == {2}  # of one record not all at once
-        dead_letters.go_on.set()
-        await beginning
-        await setting_aside.keep(refused_entries(1))
-        assert len(dead_letters.kept) == 20 * 3 + 1
+    beginning = asyncio.create_task(begin_all())
+    for _turn in range(200):
+        await asyncio.sleep(0)
+    assert begun == 8  # of 4.5 MB each: the 32 MB are full
+    assert set(dead_letters.asked) == {2}  # of one record not all at once
+    dead_letters.go_on.set()
+    await beginning
+    await setting_aside.keep(refused_entries(1))
+    assert len(dead_letters.kept) == 20 * 3 + 1
 
-        dead_letters.go_on.clear()
-        left = await setting_aside.begin(refused_entries(1))
-        await setting_aside.end()
-        assert left.cancelled()
-
-    asyncio.run(scenario())
+    dead_letters.go_on.clear()
+    left = await setting_aside.begin(refused_entries(1))
+    await setting_aside.end()
+    assert left.cancelled()

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.changes.entries import EntryMaker
-from services.bigtable_reader.core.changes.filters import Watched
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import (
     Aggregated,
@@ -25,39 +23,28 @@ from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.reasons import Reason
 from tests.unit.bigtable_reader.consumed import consumed, consumed_or_set_aside
+from tests.unit.bigtable_reader.readings import entry_maker
 from tests.unit.bigtable_reader.stream_messages import a_cell, a_change, data_changes
 
 COMMIT = 1_700_000_000_123_456
 LOSSLESS = BigtableOptions(row_key="BYTES", qualifiers="base64", timestamps="INT64")
 
 
-def maker(options: BigtableOptions | None = None) -> EntryMaker:
-    options = options or BigtableOptions()
-    return EntryMaker(
-        source="projects/p/instances/i/changeStreams/weather",
-        table="weather",
-        instance="i",
-        options=options,
-        buckets=16,
-        watched=Watched(options),
-    )
-
-
 def lines(record: DataChange, options: BigtableOptions | None = None) -> list[Change]:
-    made, refused = maker(options).changes(record)
+    made, refused = entry_maker(options).changes(record)
     assert refused == []
     return [change for _key, change in made]
 
 
 def refused(record: DataChange, options: BigtableOptions | None = None) -> list[RefusedChange]:
-    made, refused = maker(options).changes(record)
+    made, refused = entry_maker(options).changes(record)
     assert made == []
     return refused
 
 
 def rows(record: DataChange, options: BigtableOptions | None = None) -> list[dict[str, Any]]:
     """Return the rows of a record as they go to BigQuery; NULLs are left out."""
-    found = consumed(maker(options).header, lines(record, options))
+    found = consumed(entry_maker(options).header, lines(record, options))
     return [{name: value for name, value in row.items() if value is not None} for row in found]
 
 
@@ -79,7 +66,7 @@ def read_back(row: dict[str, Any]) -> Entry:
 @settings(deadline=None)
 @given(data_changes())
 def test_a_record_can_be_told_again_from_its_lines(record: DataChange) -> None:
-    found = consumed(maker(LOSSLESS).header, lines(record, LOSSLESS))
+    found = consumed(entry_maker(LOSSLESS).header, lines(record, LOSSLESS))
 
     assert [read_back(row) for row in found] == list(record.entries)
     for index, row in enumerate(found):
@@ -243,7 +230,7 @@ def test_what_a_column_cannot_hold_is_refused_whole_with_the_fix(
 def test_one_refused_entry_stops_none_of_the_others() -> None:
     record = a_change(a_cell("f", b"a"), a_cell("f", b"\xff"), a_cell("f", b"b"))
 
-    made, refused = maker().changes(record)
+    made, refused = entry_maker().changes(record)
 
     assert len(made) == 2
     assert [one.change.key for one in refused] == [lines(record, LOSSLESS)[1].key]
@@ -251,8 +238,8 @@ def test_one_refused_entry_stops_none_of_the_others() -> None:
 
 def test_lines_of_a_row_share_an_ordering_key() -> None:
     one, other = a_change(a_cell(), a_cell()), a_change(DeleteFamily("g"), commit=COMMIT)
-    (first, second), _none = maker().changes(one)
-    (third,), _none = maker().changes(other)
+    (first, second), _none = entry_maker().changes(one)
+    (third,), _none = entry_maker().changes(other)
 
     assert first[0] == second[0] == third[0]
     assert first[0].startswith("weather/")

@@ -1,7 +1,6 @@
 """The first start of a stream: remembered once, whatever becomes of the answer."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -13,8 +12,7 @@ from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeChangeStream
-from tests.fakes.bigtable_table import Bigtable, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
+from tests.fakes.bigtable_table import Bigtable
 
 
 class Unanswered(FakePartitionStore):
@@ -35,53 +33,53 @@ async def nothing() -> None:
     """Ask for no snapshot, keep no topic."""
 
 
-def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_answer_was_lost() -> None:
-    async def scenario() -> None:
-        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
-        store = Unanswered(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
-        assert table.topology is not None
-        assert [stream_range.range for stream_range in table.topology.stream_ranges] == [
-            KeyRange(b"", b"m"),
-            KeyRange(b"m", b""),
-        ]
-        with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
-            await begin(stream, store, Stop(), name="weather", resume="new", asked=None, before=nothing, after=nothing)
-
-    run_in_virtual_time(scenario())
+async def start(
+    store: FakePartitionStore, resume: Resume = "new", after: Callable[[], Awaitable[None]] = nothing
+) -> None:
+    """Start a reader of a table with two partitions."""
+    stream = FakeChangeStream(Bigtable(b"m"))
+    await begin(stream, store, Stop(), name="weather", resume=resume, asked=None, before=nothing, after=after)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by_then(known: bool) -> None:
-    async def scenario() -> None:
-        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable(b"m"))
-        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        if known:
-            await begin(stream, store, Stop(), name="w", resume="new", asked=None, before=nothing, after=nothing)
-        answers = [True, False, False]
+async def test_a_new_stream_that_we_have_begun_ourselves_is_not_refused_because_the_answer_was_lost() -> None:
+    table = PartitionTable()
+    store = Unanswered(table, "reader", timedelta(seconds=10))
+    await start(store)
+    assert table.topology is not None
+    ranges = [stream_range.range for stream_range in table.topology.stream_ranges]
+    assert ranges == [KeyRange(b"", b"m"), KeyRange(b"m", b"")]
+    with pytest.raises(MisconfiguredError, match="RESUME=new"):  # another process, another day
+        await start(store)
 
-        async def after() -> None:
-            assert table.topology is not None, "the key ranges come first"
-            if not answers.pop():
-                raise TransientError("UNAVAILABLE")
 
-        resume: Resume = "resume-or-fail" if known else "new"
-        await begin(stream, store, Stop(), name="w", resume=resume, asked=None, before=nothing, after=after)
-        assert answers == []
+@pytest.mark.parametrize(("known", "resume"), [(False, "new"), (True, "resume-or-fail")])
+async def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by_then(
+    known: bool, resume: Resume
+) -> None:
+    table = PartitionTable()
+    store = FakePartitionStore(table, "reader", timedelta(seconds=10))
+    if known:
+        await start(store)
+    answers = [True, False, False]
 
-    run_in_virtual_time(scenario())
+    async def after() -> None:
+        assert table.topology is not None, "the key ranges come first"
+        if not answers.pop():
+            raise TransientError("UNAVAILABLE")
+
+    await start(store, resume, after)
+    assert answers == []
 
 
 @pytest.mark.parametrize("resume", ["new", "resume-or-new", "resume-or-fail"])
-def test_a_stream_whose_key_ranges_were_deleted_is_not_begun_again_for_that_would_skip_changes(resume: Resume) -> None:
-    async def scenario() -> None:
-        table, stream = PartitionTable(VirtualClock().now), FakeChangeStream(Bigtable())
-        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        await begin(stream, store, Stop(), name="w", resume="new", asked=None, before=nothing, after=nothing)
-        assert await store.claim((await store.survey()).stream_ranges)
-        table.topology = None
-        with pytest.raises(MisconfiguredError, match="its row was deleted"):  # as each restart of the reader finds
-            await begin(stream, store, Stop(), name="w", resume=resume, asked=None, before=nothing, after=nothing)
-        assert table.topology is None
-
-    run_in_virtual_time(scenario())
+async def test_a_stream_whose_key_ranges_were_deleted_is_not_begun_again_for_that_would_skip_changes(
+    resume: Resume,
+) -> None:
+    table = PartitionTable()
+    store = FakePartitionStore(table, "reader", timedelta(seconds=10))
+    await start(store)
+    assert await store.claim((await store.survey()).stream_ranges)
+    table.topology = None
+    with pytest.raises(MisconfiguredError, match="its row was deleted"):  # as each restart of the reader finds
+        await start(store, resume)
+    assert table.topology is None

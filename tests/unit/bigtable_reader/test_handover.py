@@ -5,6 +5,7 @@ Each partition is claimed, renewed and released by one CheckAndMutateRow, fifty 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
 from random import Random
 
@@ -27,7 +28,6 @@ from services.bigtable_reader.core.stream.records import (
 from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_reader import FakeChangeStream
 from tests.fakes.bigtable_table import Bigtable
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import World
 
 PARTITIONS = 1_000
@@ -35,7 +35,7 @@ AT_ONCE = 50
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
-def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_lease_is_lost(
+async def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_lease_is_lost(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, advance = FakePartitionStore.claim, FakePartitionStore.advance
@@ -75,26 +75,22 @@ def test_a_reader_that_joins_leaves_no_partition_unread_for_five_seconds_and_no_
         owners = [row.owner for row in world.partitions.rows.values() if row.state == "RUNNING"]
         return sorted(owners.count(owner) for owner in set(owners))
 
-    async def scenario() -> World:
-        world = World(Random(0), table=Bigtable(*(b"%04d" % number for number in range(1, PARTITIONS))))
-        await world.begin()
-        world.start(slowest=seconds, kind=BigtableReaderOptions)
-        await asyncio.sleep(20)
-        assert owned(world) == [PARTITIONS]
-        assert not unread
-        world.start(slowest=seconds, kind=BigtableReaderOptions)
-        await asyncio.sleep(30)
-        assert owned(world) == [PARTITIONS // 2, PARTITIONS // 2]
-        assert not unread
-        await world.end()
-        return world
-
-    world = run_in_virtual_time(scenario())
+    world = World(Random(0), table=Bigtable(*(b"%04d" % number for number in range(1, PARTITIONS))))
+    await world.begin()
+    world.start(slowest=seconds, kind=BigtableReaderOptions)
+    await asyncio.sleep(20)
+    assert owned(world) == [PARTITIONS]
+    assert not unread
+    world.start(slowest=seconds, kind=BigtableReaderOptions)
+    await asyncio.sleep(30)
+    assert owned(world) == [PARTITIONS // 2, PARTITIONS // 2]
+    assert not unread
+    await world.end()
     assert longest[0] <= 5
     assert world.metrics.leases_lost == 0
 
 
-def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions(
+async def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = {b"", b"0001", b"0002", b"0003"}
@@ -112,21 +108,14 @@ def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partition
 
     monkeypatch.setattr(FakeChangeStream, "read", read)
 
-    async def scenario() -> list[tuple[int, int]]:
-        world = World(Random(0), table=Bigtable(*(b"%04d" % number for number in range(1, 10))))
-        await world.begin()
-        for _reader in range(2):
-            world.start(slowest=0.01, kind=BigtableReaderOptions)
-            await asyncio.sleep(300)
-        found: dict[str, tuple[int, int]] = {}
-        for row in world.partitions.rows.values():
-            if row.state == "RUNNING":
-                assert row.owner is not None
-                partitions, load = found.get(row.owner, (0, 0))
-                found[row.owner] = partitions + 1, load + 10 + row.load
-        await world.end()
-        return sorted(found.values())
-
-    (few, many), world_loads = zip(*run_in_virtual_time(scenario()), strict=True)
-    assert (few, many) == (3, 7)  # the six quiet ones weigh as much as two busy ones
-    assert abs(world_loads[0] - world_loads[1]) <= 20
+    world = World(Random(0), table=Bigtable(*(b"%04d" % number for number in range(1, 10))))
+    await world.begin()
+    for _reader in range(2):
+        world.start_steady()
+        await asyncio.sleep(300)
+    rows = [row for row in world.partitions.rows.values() if row.state == "RUNNING"]
+    owned = Counter(row.owner for row in rows)
+    assert sorted(owned.values()) == [3, 7]  # the six quiet ones weigh as much as two busy ones
+    one, other = (sum(10 + row.load for row in rows if row.owner == owner) for owner in owned)
+    assert abs(one - other) <= 20
+    await world.end()

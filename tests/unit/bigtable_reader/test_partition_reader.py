@@ -14,11 +14,9 @@ from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPar
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.stream.partitions import StreamRange, StreamRangeId
-from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix
 from services.bigtable_reader.core.stream.records import (
     ALL_KEYS,
     BigtableStreamQuery,
-    Child,
     CloseStream,
     Heartbeat,
     KeyRange,
@@ -36,18 +34,9 @@ from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakeRows
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.readings import a_record, outputs
+from tests.unit.bigtable_reader.readings import a_record, image_maker, outputs
 
 Answer = StreamRecord | list[StreamRecord] | Exception
-SPLIT = CloseStream(
-    11,
-    "split",
-    (
-        Child(RangeToken(KeyRange(b"", b"m"), "left"), KeyRange(b"", b"m")),
-        Child(RangeToken(KeyRange(b"m", b""), "right"), KeyRange(b"m", b"")),
-    ),
-)
 
 
 class ScriptedStream:
@@ -87,11 +76,9 @@ class PublisherByHand:
 
 
 def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]) -> ReadBack:
-    images = outputs().images
-    assert images is not None
     return ReadBack(
         FakeRows(Bigtable()),
-        images,
+        image_maker(),
         ConfirmedPublishing(publisher, FakeMetrics(), failures.append),
         DeadLettering(FakeDeadLetterSink(), VirtualClock()),
         FakeMetrics(),
@@ -105,8 +92,8 @@ class Reading:
         self.stream = ScriptedStream(*answers)
         self.publisher = PublisherByHand()
         self.letters = FakeDeadLetterSink()
-        self.table = PartitionTable(VirtualClock().now)
-        self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        self.table = PartitionTable()
+        self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10))
         self.failures: list[BaseException | None] = []
         self.trusted_for = 1_000_000.0
         self._reader = BigtablePartitionReader(
@@ -160,195 +147,129 @@ class Reading:
         return tokens[0].token if tokens else None
 
 
-def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
-    async def scenario() -> None:
-        reading = Reading(
-            [a_record(b"a", 1), a_record(b"b", 2), Heartbeat("h", Microseconds(EPOCH + 9)), a_record(b"c", 3)]
-        )
-        task = await reading.begin()
-        await reading.confirm(1)
-        assert reading.saved() is None  # where it began
-        assert reading.held.prefix.low_watermark == EPOCH
-        await reading.confirm(0)
-        assert reading.saved() == "h"
-        assert reading.held.prefix.low_watermark == EPOCH + 9
-        await reading.confirm(2)
-        assert reading.saved() == "t3"
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
+    reading = Reading(
+        [a_record(b"a", 1), a_record(b"b", 2), Heartbeat("h", Microseconds(EPOCH + 9)), a_record(b"c", 3)]
+    )
+    await reading.begin()
+    await reading.confirm(1)
+    assert reading.saved() is None  # where it began
+    assert reading.held.prefix.low_watermark == EPOCH
+    await reading.confirm(0)
+    assert reading.saved() == "h"
+    assert reading.held.prefix.low_watermark == EPOCH + 9
+    await reading.confirm(2)
+    assert reading.saved() == "t3"
 
 
-def test_the_low_watermark_is_that_of_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
-    prefix = BigtableConfirmedPrefix(ALL_KEYS, Position(start=EPOCH), EPOCH)
-    first, second = (prefix.add(f"t{number}", Microseconds(EPOCH + number), 1) for number in (1, 2))
-    prefix.add("h", Microseconds(EPOCH + 3))
-
-    prefix.confirm([second])
-    assert prefix.low_watermark == EPOCH
-    prefix.confirm([first])
-    assert prefix.low_watermark == EPOCH + 3
-
-
-def test_the_position_is_before_a_record_whose_image_is_not_confirmed() -> None:
-    async def scenario() -> None:
-        reading = Reading([a_record(b"a", 1), Heartbeat("h", Microseconds(EPOCH + 9))], mirror=True)
-        task = await reading.begin()
-        reading.held.raise_reserved(2 * EPOCH)
-        await asyncio.sleep(1)
-        assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.low_watermark) == (1, None, EPOCH)
-        await reading.confirm(0)
-        assert reading.saved() == "h"
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_the_position_is_before_a_record_whose_image_is_not_confirmed() -> None:
+    reading = Reading([a_record(b"a", 1), Heartbeat("h", Microseconds(EPOCH + 9))], mirror=True)
+    await reading.begin()
+    reading.held.raise_reserved(2 * EPOCH)
+    await asyncio.sleep(1)
+    assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.low_watermark) == (1, None, EPOCH)
+    await reading.confirm(0)
+    assert reading.saved() == "h"
 
 
-def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirmed() -> None:
-    async def scenario() -> None:
-        reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
-        reading.letters.open.clear()
-        task = await reading.begin()
-        assert (reading.letters.kept, reading.saved(), reading.held.prefix.low_watermark) == ([], None, EPOCH)
-        reading.letters.open.set()
-        await asyncio.sleep(0.1)
-        assert (len(reading.letters.kept), reading.saved()) == (1, "h")
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirmed() -> None:
+    reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
+    reading.letters.open.clear()
+    await reading.begin()
+    assert (reading.letters.kept, reading.saved(), reading.held.prefix.low_watermark) == ([], None, EPOCH)
+    reading.letters.open.set()
+    await asyncio.sleep(0.1)
+    assert (len(reading.letters.kept), reading.saved()) == (1, "h")
 
 
-def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_its_place_in_between() -> None:
-    async def scenario() -> None:
-        heartbeat = Heartbeat("h", Microseconds(EPOCH + 9))
-        reading = Reading([[a_record(b"a", 1), a_record(b"b", 2), heartbeat, a_record(b"c", 3), a_record(b"d", 4)]])
-        task = await reading.begin()
-        assert len(reading.publisher.waiting) == 2
-        await reading.confirm(1)
-        assert reading.saved() is None
-        await reading.confirm(0)
-        assert reading.saved() == "t4"
-        assert reading.held.prefix.low_watermark == EPOCH + 9
-        assert reading.held.prefix.outstanding == 0
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+async def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_its_place_in_between() -> None:
+    heartbeat = Heartbeat("h", Microseconds(EPOCH + 9))
+    reading = Reading([[a_record(b"a", 1), a_record(b"b", 2), heartbeat, a_record(b"c", 3), a_record(b"d", 4)]])
+    await reading.begin()
+    assert len(reading.publisher.waiting) == 2
+    await reading.confirm(1)
+    assert reading.saved() is None
+    await reading.confirm(0)
+    assert reading.saved() == "t4"
+    assert reading.held.prefix.low_watermark == EPOCH + 9
+    assert reading.held.prefix.outstanding == 0
 
 
 @pytest.mark.parametrize("broken", [TransientError("UNAVAILABLE"), CloseStream(13, "INTERNAL")])
-def test_after_a_break_it_goes_on_behind_what_was_read_though_that_is_not_confirmed(
+async def test_after_a_break_it_goes_on_behind_what_was_read_though_that_is_not_confirmed(
     broken: StreamRecord | Exception,
 ) -> None:
-    async def scenario() -> None:
-        reading = Reading([a_record(b"a", 1), broken], [a_record(b"b", 2)])
-        task = await reading.begin()
-        await asyncio.sleep(20)
-        assert reading.stream.queries[1].position == Position((RangeToken(ALL_KEYS, "t1"),))
-        assert reading.saved() is None
-        await reading.confirm(1)
-        assert reading.saved() is None
-        await reading.confirm(0)
-        assert reading.saved() == "t2"
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+    reading = Reading([a_record(b"a", 1), broken], [a_record(b"b", 2)])
+    await reading.begin()
+    await asyncio.sleep(20)
+    assert reading.stream.queries[1].position == Position((RangeToken(ALL_KEYS, "t1"),))
+    assert reading.saved() is None
+    await reading.confirm(1)
+    assert reading.saved() is None
+    await reading.confirm(0)
+    assert reading.saved() == "t2"
 
 
-def test_its_end_is_recorded_after_everything_of_it_is_confirmed() -> None:
-    async def scenario() -> None:
-        reading = Reading([a_record(b"a", 1), SPLIT])
-        task = await reading.begin()
-        await asyncio.sleep(60)
-        assert reading.table.topology is not None
-        assert [stream_range.range for stream_range in reading.table.topology.stream_ranges] == [ALL_KEYS]
-        await reading.confirm(0)
+async def test_an_end_that_names_no_children_is_the_end_only_where_one_was_asked_for() -> None:
+    end = Microseconds(EPOCH + 60_000_000)
+    reading = Reading([a_record(b"a", 1), CloseStream(0, "")], end=end)
+    task = await reading.begin()
+    await reading.confirm(0)
+    await task
+    (row,) = reading.table.rows.values()
+    assert row.low_watermark == end + 1
+    assert row.state == "RELEASED"
+
+    live = Reading([CloseStream(0, "")], [a_record(b"a", 1)])
+    await live.begin()
+    await asyncio.sleep(20)
+    assert len(live.stream.queries) == 2
+
+
+async def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up() -> None:
+    reading = Reading([PositionLostError("made-up", "too old")])
+    task = await reading.begin()
+    with pytest.raises(MisconfiguredError, match="too old"):
         await task
-        assert [stream_range.range for stream_range in reading.table.topology.stream_ranges] == [
-            KeyRange(b"", b"m"),
-            KeyRange(b"m", b""),
-        ]
-        assert reading.held.over
-
-    run_in_virtual_time(scenario())
+    assert len(reading.stream.queries) == 1
 
 
-def test_an_end_that_names_no_children_is_the_end_only_where_one_was_asked_for() -> None:
-    async def scenario() -> None:
-        end = Microseconds(EPOCH + 60_000_000)
-        reading = Reading([a_record(b"a", 1), CloseStream(0, "")], end=end)
-        task = await reading.begin()
-        await reading.confirm(0)
+async def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_only_once() -> None:
+    reading = Reading([PositionLostError("made-up", "not known")], [PositionLostError("made-up", "not known")])
+    task = await reading.begin(reconciled=True)
+    with pytest.raises(MisconfiguredError, match="not known"):
         await task
-        (row,) = reading.table.rows.values()
-        assert row.low_watermark == end + 1
-        assert row.state == "RELEASED"
-
-        live = Reading([CloseStream(0, "")], [a_record(b"a", 1)])
-        task = await live.begin()
-        await asyncio.sleep(20)
-        assert len(live.stream.queries) == 2
-        task.cancel()
-
-    run_in_virtual_time(scenario())
+    first, second = (query.position for query in reading.stream.queries)
+    assert first.tokens
+    assert second.start is not None
 
 
-def test_a_position_that_is_lost_stops_the_reader_and_nothing_of_it_is_given_up() -> None:
-    async def scenario() -> None:
-        reading = Reading([PositionLostError("made-up", "too old")])
+async def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:
+    left, right = KeyRange(b"", b"m"), KeyRange(b"m", b"")
+    reading = Reading([PositionLostError("made-up", "not a partition")])
+    task = await reading.begin(left, right, reconciled=True)
+    await task
+    assert reading.held.over
+    assert len(reading.stream.queries) == 1
+    assert reading.table.topology is not None
+    waits, _other = reading.table.topology.stream_ranges
+    assert (waits.range, waits.target, waits.position) == (left, ALL_KEYS, Position((RangeToken(left, "old"),)))
+    assert waits.again == 1
+
+    # Waiting has not helped: it is no reason to wait for ever.
+    often = Reading([PositionLostError("made-up", "not known")], [])
+    await often.begin(left, right, reconciled=True, again=3)
+    await asyncio.sleep(20)
+    assert [bool(query.position.tokens) for query in often.stream.queries] == [True, False]
+
+
+async def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_though_this_call_has_read_nothing() -> None:
+    reading = Reading(*[[a_record(b"a", 1)] for _call in range(9)], mirror=True)
+    reading.trusted_for = 0.0
+    with capture_logs() as said:
         task = await reading.begin()
-        with pytest.raises(MisconfiguredError, match="too old"):
-            await task
-        assert len(reading.stream.queries) == 1
-
-    run_in_virtual_time(scenario())
-
-
-def test_what_was_reconciled_begins_at_a_time_where_its_token_is_refused_and_only_once() -> None:
-    async def scenario() -> None:
-        reading = Reading([PositionLostError("made-up", "not known")], [PositionLostError("made-up", "not known")])
-        task = await reading.begin(reconciled=True)
-        with pytest.raises(MisconfiguredError, match="not known"):
-            await task
-        first, second = (query.position for query in reading.stream.queries)
-        assert first.tokens
-        assert second.start is not None
-
-    run_in_virtual_time(scenario())
-
-
-def test_what_was_reconciled_and_is_no_partition_waits_again_with_its_token() -> None:
-    async def scenario() -> None:
-        left, right = KeyRange(b"", b"m"), KeyRange(b"m", b"")
-        reading = Reading([PositionLostError("made-up", "not a partition")])
-        task = await reading.begin(left, right, reconciled=True)
-        await task
-        assert reading.held.over
-        assert len(reading.stream.queries) == 1
-        assert reading.table.topology is not None
-        waits, _other = reading.table.topology.stream_ranges
-        assert (waits.range, waits.target, waits.position) == (left, ALL_KEYS, Position((RangeToken(left, "old"),)))
-        assert waits.again == 1
-
-        # Waiting has not helped: it is no reason to wait for ever.
-        often = Reading([PositionLostError("made-up", "not known")], [])
-        task = await often.begin(left, right, reconciled=True, again=3)
-        await asyncio.sleep(20)
-        assert [bool(query.position.tokens) for query in often.stream.queries] == [True, False]
-        task.cancel()
-
-    run_in_virtual_time(scenario())
-
-
-def test_a_partition_whose_lease_is_over_by_the_clock_is_read_no_more_though_nothing_was_read_on_this_call() -> None:
-    async def scenario() -> None:
-        reading = Reading(*[[a_record(b"a", 1)] for _call in range(9)], mirror=True)
-        reading.trusted_for = 0.0
-        with capture_logs() as said:
-            task = await reading.begin()
-            await asyncio.wait([task], timeout=600)
-        assert [line["event"] for line in said].count("lease_lost") == 1
-        assert task.done()
-        assert len(reading.stream.queries) == 1
-        assert reading.held.over
-
-    run_in_virtual_time(scenario())
+        await asyncio.wait([task], timeout=600)
+    assert [line["event"] for line in said].count("lease_lost") == 1
+    assert task.done()
+    assert len(reading.stream.queries) == 1
+    assert reading.held.over

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 
@@ -10,110 +9,83 @@ from services.bigtable_reader.core.changes.images import CellVersion, TooLargeRo
 from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.reasons import Reason
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, sequence, some_turns
+from tests.unit.bigtable_reader.read_backs import ROW, GatedRows, Reading, rows, sequence, some_turns
 from tests.unit.bigtable_reader.readings import a_held
 
 
-def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_are_published() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
-        reading.rows.gate.set()
-        for row_key, version in ((b"a", 1), (b"b", 2), (b"\xff", 3)):
-            await reading.ask(row_key, version)
-        await some_turns()
-        assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
-        assert [letter.reason for letter in reading.letters.kept] == [
-            Reason.VALUE_DOES_NOT_FIT,
-            Reason.KEY_NOT_REPRESENTABLE,
-        ]
-        assert [letter.sequence for letter in reading.letters.kept] == [sequence(2), sequence(3)]
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+async def test_a_row_without_an_image_is_a_dead_letter_and_the_others_of_its_reading_are_published() -> None:
+    reading = Reading(GatedRows(a=ROW, b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
+    await reading.ask_for_each(b"a", b"b", b"\xff")
+    await some_turns()
+    assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
+    assert [letter.reason for letter in reading.letters.kept] == [
+        Reason.VALUE_DOES_NOT_FIT,
+        Reason.KEY_NOT_REPRESENTABLE,
+    ]
+    assert [letter.sequence for letter in reading.letters.kept] == [sequence(2), sequence(3)]
+    assert reading.held.prefix.outstanding == 0
 
 
 @pytest.mark.parametrize("refused_by", ["the reader", "Bigtable"])
-def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(refused_by: str) -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
-        reading.rows.gate.set()
-        reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
-        reading.letters.open.clear()
-        await reading.ask(b"b", 1)
-        await some_turns()
-        assert (reading.letters.kept, reading.held.prefix.outstanding) == ([], 1)
-        reading.letters.open.set()
-        await some_turns()
-        assert (len(reading.letters.kept), reading.held.prefix.outstanding) == (1, 0)
-
-    run_in_virtual_time(scenario())
+async def test_a_row_without_an_image_is_confirmed_no_earlier_than_its_dead_letter(refused_by: str) -> None:
+    reading = Reading(GatedRows(b={"f": {b"\xff": [CellVersion(1_000, b"v")]}}))
+    reading.rows.refuses = lambda row_keys: refused_by == "Bigtable" and b"b" in row_keys
+    reading.letters.open.clear()
+    await reading.ask(b"b", 1)
+    await some_turns()
+    assert (reading.letters.kept, reading.held.prefix.outstanding) == ([], 1)
+    reading.letters.open.set()
+    await some_turns()
+    assert (len(reading.letters.kept), reading.held.prefix.outstanding) == (1, 0)
 
 
-def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW))
-        reading.rows.gate.set()
-        reading.rows.errors = [TransientError("UNAVAILABLE"), TransientError("UNAVAILABLE")]
-        await reading.ask(b"a", 1)
-        await asyncio.sleep(10)
-        assert len(reading.rows.readings) == 3
-        assert [number for _op, _key, number in reading.published()] == [sequence(1)]
-
-    run_in_virtual_time(scenario())
+async def test_a_reading_that_fails_is_made_again_under_the_same_version() -> None:
+    reading = Reading(GatedRows(a=ROW))
+    reading.rows.errors = [TransientError("UNAVAILABLE"), TransientError("UNAVAILABLE")]
+    await reading.ask(b"a", 1)
+    await asyncio.sleep(10)
+    assert len(reading.rows.readings) == 3
+    assert [number for _op, _key, number in reading.published()] == [sequence(1)]
 
 
-def test_what_is_left_of_a_reading_is_read_under_its_own_versions_after_what_came_is_published() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b=ROW, c=ROW), readings=1)
-        reading.rows.at_once = 2
-        for number, row_key in enumerate((b"a", b"b", b"c"), 1):
-            await reading.ask(row_key, number)
-        await some_turns()
-        for _part in range(2):
-            await reading.ask(b"c", 9)  # while it is being read, or left: for another reading
-        reading.rows.gate.set()
-        await some_turns()
-        assert reading.rows.readings == [[b"a", b"b", b"c"], [b"c"], [b"c"]]
-        assert [number for _op, _key, number in reading.published()] == [sequence(version) for version in (1, 2, 3, 9)]
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+async def test_what_is_left_of_a_reading_is_read_under_its_own_versions_after_what_came_is_published() -> None:
+    reading = Reading(GatedRows(a=ROW, b=ROW, c=ROW), readings=1)
+    reading.rows.gate.clear()
+    reading.rows.at_once = 2
+    await reading.ask_for_each(b"a", b"b", b"c")
+    await some_turns()
+    for _part in range(2):
+        await reading.ask(b"c", 9)  # while it is being read, or left: for another reading
+    reading.rows.gate.set()
+    await some_turns()
+    assert reading.rows.readings == [[b"a", b"b", b"c"], [b"c"], [b"c"]]
+    assert [number for _op, _key, number in reading.published()] == [sequence(version) for version in (1, 2, 3, 9)]
+    assert reading.held.prefix.outstanding == 0
 
 
-def test_the_rest_is_not_read_while_the_publisher_has_no_room_for_what_came() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b=ROW), readings=1)
-        reading.rows.at_once = 1
-        reading.rows.gate.set()
-        reading.publisher.room.clear()
-        await reading.ask(b"a", 1)
-        await reading.ask(b"b", 2)
-        await some_turns()
-        assert reading.rows.readings == [[b"a", b"b"]]
-        reading.publisher.room.set()
-        await some_turns()
-        assert len(reading.published()) == 2
-
-    run_in_virtual_time(scenario())
+async def test_the_rest_is_not_read_while_the_publisher_has_no_room_for_what_came() -> None:
+    reading = Reading(GatedRows(a=ROW, b=ROW), readings=1)
+    reading.rows.at_once = 1
+    reading.publisher.room.clear()
+    await reading.ask_for_each(b"a", b"b")
+    await some_turns()
+    assert reading.rows.readings == [[b"a", b"b"]]
+    reading.publisher.room.set()
+    await some_turns()
+    assert len(reading.published()) == 2
 
 
-def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(), readings=1)
-        reading.rows.gate.set()
-        reading.rows.errors = [TransientError("DEADLINE_EXCEEDED")] * 3
-        for number in range(8):
-            await reading.ask(b"row %d" % number, number + 1)
-        await asyncio.sleep(60)
-        assert [len(keys) for keys in reading.rows.readings] == [8, 4, 2, 1, 2, 4, 1]
-        assert len(reading.published()) == 8
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+async def test_a_reading_that_takes_too_long_is_made_of_fewer_rows() -> None:
+    reading = Reading(GatedRows(), readings=1)
+    reading.rows.errors = [TransientError("DEADLINE_EXCEEDED")] * 3
+    await reading.ask_for_each(*rows(8))
+    await asyncio.sleep(60)
+    assert [len(keys) for keys in reading.rows.readings] == [8, 4, 2, 1, 2, 4, 1]
+    assert len(reading.published()) == 8
+    assert reading.held.prefix.outstanding == 0
 
 
-def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_until_it_comes() -> None:
+async def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_until_it_comes() -> None:
     class Slow(GatedRows):
         slow = True
 
@@ -123,119 +95,87 @@ def test_a_row_that_takes_too_long_each_time_holds_up_no_other_and_is_asked_for_
                 raise TransientError("DEADLINE_EXCEEDED")
             return await super().read(row_keys)
 
-    async def scenario() -> None:
-        rows = Slow()
-        reading = Reading(rows, readings=1)
-        rows.gate.set()
-        for number in range(8):
-            await reading.ask(b"row %d" % number, number + 1)
-        await asyncio.sleep(300)
-        assert len(reading.published()) == 7
-        assert reading.held.prefix.outstanding == 6  # its place and those behind it
-        assert rows.readings[-1] == [b"row 2"]
-        rows.slow = False
-        await asyncio.sleep(60)
-        assert reading.published()[7:] == [("DELETE", '{"row_key":"row 2"}', sequence(3))]
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+    slow = Slow()
+    reading = Reading(slow, readings=1)
+    await reading.ask_for_each(*rows(8))
+    await asyncio.sleep(300)
+    assert len(reading.published()) == 7
+    assert reading.held.prefix.outstanding == 6  # its place and those behind it
+    assert slow.readings[-1] == [b"row 2"]
+    slow.slow = False
+    await asyncio.sleep(60)
+    assert reading.published()[7:] == [("DELETE", '{"row_key":"row 2"}', sequence(3))]
+    assert reading.held.prefix.outstanding == 0
 
 
-def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:
-    async def scenario() -> None:
-        keys = [b"row %d" % number for number in range(9)]
-        reading = Reading(GatedRows(**{key.decode(): ROW for key in keys}), readings=1)
-        reading.rows.gate.set()
-        reading.rows.refuses = lambda row_keys: b"row 5" in row_keys
-        for number, key in enumerate(keys, 1):
-            await reading.ask(key, number)
-        await some_turns()
-        assert sorted(key for _op, key, _number in reading.published()) == [
-            f'{{"row_key":"row {number}"}}' for number in range(9) if number != 5
-        ]
-        (letter,) = reading.letters.kept
-        assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '["row 5"]')
-        assert letter.sequence == sequence(6)
-        assert reading.held.prefix.outstanding == 0
-        assert reading.failures == []
-
-    run_in_virtual_time(scenario())
+async def test_a_row_that_is_too_large_to_be_read_is_a_dead_letter_without_its_bytes_and_the_others_go_on() -> None:
+    reading = Reading(GatedRows(**{key.decode(): ROW for key in rows(9)}), readings=1)
+    reading.rows.refuses = lambda row_keys: b"row 5" in row_keys
+    await reading.ask_for_each(*rows(9))
+    await some_turns()
+    assert sorted(key for _op, key, _number in reading.published()) == [
+        f'{{"row_key":"row {number}"}}' for number in range(9) if number != 5
+    ]
+    (letter,) = reading.letters.kept
+    assert (letter.reason, letter.key) == (Reason.TOO_LARGE, '["row 5"]')
+    assert letter.sequence == sequence(6)
+    assert reading.held.prefix.outstanding == 0
+    assert reading.failures == []
 
 
-def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and_the_others_go_on() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b=TooLargeRow(9_500_000)))
-        reading.rows.gate.set()
-        await reading.ask(b"a", 1)
-        await reading.ask(b"b", 2)
-        await some_turns()
-        assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
-        (letter,) = reading.letters.kept
-        assert (letter.reason, letter.key, letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
-        assert letter.payload_bytes == 9_500_000
-        assert "excluded_columns" in letter.detail
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+async def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and_the_others_go_on() -> None:
+    reading = Reading(GatedRows(a=ROW, b=TooLargeRow(9_500_000)))
+    await reading.ask_for_each(b"a", b"b")
+    await some_turns()
+    assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(1))]
+    (letter,) = reading.letters.kept
+    assert (letter.reason, letter.key, letter.sequence) == (Reason.TOO_LARGE, '["b"]', sequence(2))
+    assert letter.payload_bytes == 9_500_000
+    assert "excluded_columns" in letter.detail
+    assert reading.held.prefix.outstanding == 0
 
 
-def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_aside() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b=ROW))
-        reading.rows.gate.set()
-        reading.rows.refuses = lambda _row_keys: True
-        await reading.ask(b"a", 1)
-        await reading.ask(b"b", 2)
-        await some_turns()
-        assert [type(error) for error in reading.failures] == [ReadRefusedError]
-        assert isinstance(reading.failures[0], MisconfiguredError)
-        assert reading.letters.kept == []
-        assert reading.held.prefix.outstanding == 2
-
-    run_in_virtual_time(scenario())
+async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_aside() -> None:
+    reading = Reading(GatedRows(a=ROW, b=ROW))
+    reading.rows.refuses = lambda _row_keys: True
+    await reading.ask_for_each(b"a", b"b")
+    await some_turns()
+    assert [type(error) for error in reading.failures] == [ReadRefusedError]
+    assert isinstance(reading.failures[0], MisconfiguredError)
+    assert reading.letters.kept == []
+    assert reading.held.prefix.outstanding == 2
 
 
-def test_what_nobody_can_fix_is_reported_and_confirms_nothing() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW))
-        reading.rows.gate.set()
-        reading.rows.errors = [MisconfiguredError("made-up", "PERMISSION_DENIED")]
-        await reading.ask(b"a", 1)
-        await some_turns()
-        assert [type(error) for error in reading.failures] == [MisconfiguredError]
-        assert reading.held.prefix.outstanding == 1
-
-    run_in_virtual_time(scenario())
+async def test_what_nobody_can_fix_is_reported_and_confirms_nothing() -> None:
+    reading = Reading(GatedRows(a=ROW))
+    reading.rows.errors = [MisconfiguredError("made-up", "PERMISSION_DENIED")]
+    await reading.ask(b"a", 1)
+    await some_turns()
+    assert [type(error) for error in reading.failures] == [MisconfiguredError]
+    assert reading.held.prefix.outstanding == 1
 
 
-def test_when_a_lease_ends_during_a_reading_its_image_is_not_published_and_the_others_are() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW, b=ROW))
-        ending = a_held(seconds=5)
-        await reading.ask(b"a", 1, ending)
-        await reading.ask(b"b", 2)
-        await some_turns()
-        await reading.ask(b"a", 3, ending)
-        await asyncio.sleep(timedelta(seconds=6).total_seconds())
-        reading.rows.gate.set()
-        await some_turns()
-        assert reading.published() == [("UPSERT", '{"row_key":"b"}', sequence(2))]
-        assert reading.rows.readings == [[b"a", b"b"]]
-        assert ending.prefix.outstanding == 2
-
-    run_in_virtual_time(scenario())
+async def test_when_a_lease_ends_during_a_reading_its_image_is_not_published_and_the_others_are() -> None:
+    reading = Reading(GatedRows(a=ROW, b=ROW))
+    reading.rows.gate.clear()
+    ending = a_held(seconds=5)
+    await reading.ask(b"a", 1, ending)
+    await reading.ask(b"b", 2)
+    await some_turns()
+    await reading.ask(b"a", 3, ending)
+    await asyncio.sleep(6)
+    reading.rows.gate.set()
+    await some_turns()
+    assert reading.published() == [("UPSERT", '{"row_key":"b"}', sequence(2))]
+    assert reading.rows.readings == [[b"a", b"b"]]
+    assert ending.prefix.outstanding == 2
 
 
-def test_rows_behind_those_of_a_lost_partition_are_read_though_nothing_else_comes() -> None:
-    async def scenario() -> None:
-        reading = Reading(GatedRows(a=ROW), rows_at_once=2)
-        reading.rows.gate.set()
-        lost = a_held(seconds=0)
-        for number in range(5):
-            await reading.ask(b"lost %d" % number, number + 1, lost)
-        await reading.ask(b"a", 9)
-        await some_turns()
-        assert reading.rows.readings == [[b"a"]]
-        assert reading.held.prefix.outstanding == 0
-
-    run_in_virtual_time(scenario())
+async def test_rows_behind_those_of_a_lost_partition_are_read_though_nothing_else_comes() -> None:
+    reading = Reading(GatedRows(a=ROW), rows_at_once=2)
+    lost = a_held(seconds=0)
+    await reading.ask_for_each(*rows(5), held=lost)
+    await reading.ask(b"a", 9)
+    await some_turns()
+    assert reading.rows.readings == [[b"a"]]
+    assert reading.held.prefix.outstanding == 0

@@ -2,23 +2,18 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
 from datetime import timedelta
 from random import Random
 
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
-from services.bigtable_reader.core.stream.partitions import BigtableProgress, StreamRangeId
 from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from services.bigtable_reader.settings import Settings
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MisconfiguredError
 from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
-from tests.fakes.bigtable_partitions import FakePartitionStore
 from tests.fakes.bigtable_table import Bigtable, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.world import World
 
 CELL = SetCell("f", b"q", Microseconds(1_000), b"v")
@@ -47,193 +42,123 @@ def batches_of(world: World) -> list[object]:
     return [header for header, _changes in world.topic.batches if not isinstance(header.published_until, int)]
 
 
-def test_readers_that_follow_on_each_other_in_order_do_not_drive_versions_away_from_the_time() -> None:
-    async def scenario() -> None:
-        world = await a_world(b"b")
-        for _restart in range(30):
-            reader = world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
-            await asyncio.sleep(12)
-            world.table.write(b"a", CELL)
-            world.readers.remove(reader)
-            reader.stop.request()
-            await reader.task
-        now = VirtualClock().now()
-        assert max(row.reserved_up_to for row in world.partitions.rows.values()) <= now
-
-    run_in_virtual_time(scenario())
-
-
-def test_the_claim_of_each_partition_is_logged_for_debugging_only() -> None:
-    async def scenario() -> None:
-        world = await a_world(b"b")
-        with capture_logs() as logs:
-            world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
-            await asyncio.sleep(12)
-            await world.end()
-        assert [one["log_level"] for one in logs if one["event"] == "partition_claimed"] == ["debug"] * 2
-
-    run_in_virtual_time(scenario())
-
-
-def test_streams_are_cancelled_only_by_a_handover_and_a_stop() -> None:
-    """The audit log has an error for each; heartbeats, renewals, silences, splits and merges cancel none."""
-
-    async def scenario() -> None:
-        world = await a_world(b"b", b"c", b"d")
-        world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
-        for number in range(60):
-            world.table.write(b"%c%d" % (97 + number % 5, number), CELL)
-            if number % 6 == 2:
-                world.table.split(b"a%02d" % number)
-            if number % 6 == 5:
-                world.table.merge(number)
-            await asyncio.sleep(60)
-        await world.wait_until_all_is_read()
-        assert (world.table.splits, world.table.merges) == (10, 10)
-        assert world.table.cancelled_streams == 0
-        assert owners(world) == {"reader 1": 4}
-
-        world.start(slowest=0.02, wrong_by=timedelta(0), kind=BigtableReaderOptions)
-        await asyncio.sleep(600)
-        assert owners(world) == {"reader 1": 2, "reader 2": 2}
-        assert world.table.cancelled_streams == 2
-
-        await world.end()
-        assert world.table.cancelled_streams == 2 + 4
-
-    run_in_virtual_time(scenario())
-
-
-def test_what_one_reader_holds_is_shared_with_those_that_come_and_taken_over_from_those_that_go() -> None:
-    async def scenario() -> None:
-        world = await a_world(b"b", b"c", b"d")
-        first = world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(10)
-        assert owners(world) == {"reader 1": 4}
-        world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(20)
-        assert owners(world) == {"reader 1": 2, "reader 2": 2}
-        world.readers.remove(first)
-        first.stop.request()
-        stopped_at = asyncio.get_running_loop().time()
-        await first.task
-        assert asyncio.get_running_loop().time() - stopped_at < 10
-        await asyncio.sleep(5)  # given back: nobody waits for the end of a lease
-        assert owners(world) == {"reader 2": 4}
-        await world.end()
-        assert owners(world) == {}
-
-    run_in_virtual_time(scenario())
-
-
-def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_its_way() -> None:
-    async def scenario() -> None:
-        world = await a_world()
-        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(10)
-        (held,) = living.reader.owned
-        held.trusted_until = asyncio.get_running_loop().time()
-        assert not held.ours  # as after a pause: seen before any timer, and what was read for it is dropped
-        held.trusted_until += 1_000
-        assert not held.ours
+async def test_readers_that_follow_on_each_other_in_order_do_not_drive_versions_away_from_the_time() -> None:
+    world = await a_world(b"b")
+    for _restart in range(30):
+        reader = world.start_steady()
+        await asyncio.sleep(12)
         world.table.write(b"a", CELL)
-        await asyncio.sleep(10)
-        assert held.over
-        assert held.task is not None
-        assert held.task.done()
-        await asyncio.sleep(60)
-        assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
-        await world.end()
+        await world.stop(reader)
+    now = VirtualClock().now()
+    assert max(row.reserved_up_to for row in world.partitions.rows.values()) <= now
 
-    run_in_virtual_time(scenario())
+
+async def test_the_claim_of_each_partition_is_logged_for_debugging_only() -> None:
+    world = await a_world(b"b")
+    with capture_logs() as logs:
+        world.start_steady()
+        await asyncio.sleep(12)
+        await world.end()
+    assert [one["log_level"] for one in logs if one["event"] == "partition_claimed"] == ["debug"] * 2
+
+
+async def test_streams_are_cancelled_only_by_a_handover_and_a_stop_which_gives_back_what_is_held() -> None:
+    """The audit log has an error for each; heartbeats, renewals, silences, splits and merges cancel none."""
+    world = await a_world(b"b", b"c", b"d")
+    first = world.start_steady()
+    for number in range(60):
+        world.table.write(b"%c%d" % (97 + number % 5, number), CELL)
+        if number % 6 == 2:
+            world.table.split(b"a%02d" % number)
+        if number % 6 == 5:
+            world.table.merge(number)
+        await asyncio.sleep(60)
+    await world.wait_until_all_is_read()
+    assert (world.table.splits, world.table.merges) == (10, 10)
+    assert world.table.cancelled_streams == 0
+    assert owners(world) == {"reader 1": 4}
+
+    world.start_steady()
+    await asyncio.sleep(600)
+    assert owners(world) == {"reader 1": 2, "reader 2": 2}
+    assert world.table.cancelled_streams == 2
+
+    assert await world.stop(first) < 10
+    await asyncio.sleep(5)  # given back: nobody waits for the end of a lease
+    assert owners(world) == {"reader 2": 4}
+    await world.end()
+    assert owners(world) == {}
+    assert world.table.cancelled_streams == 2 + 2 + 4
+
+
+async def test_a_lease_that_was_seen_to_be_over_stays_over_though_its_renewal_was_on_its_way() -> None:
+    world = await a_world()
+    living = world.start_steady()
+    await asyncio.sleep(10)
+    (held,) = living.reader.owned
+    held.trusted_until = asyncio.get_running_loop().time()
+    assert not held.ours  # as after a pause: seen before any timer, and what was read for it is dropped
+    held.trusted_until += 1_000
+    assert not held.ours
+    world.table.write(b"a", CELL)
+    await asyncio.sleep(10)
+    assert held.over
+    assert held.task is not None
+    assert held.task.done()
+    await asyncio.sleep(60)
+    assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
+    await world.end()
 
 
 @pytest.mark.parametrize("silent", ["all", "the partition table", "all but the partition table"])
 @pytest.mark.parametrize("waits_for", [0.0, 30.0])
-def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(silent: str, waits_for: float) -> None:
-    async def scenario() -> None:
-        world = await a_world(b"b", b"c")
-        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(10)
-        if silent != "all but the partition table":
-            living.to_store.hold_up()
-        if silent != "the partition table":
-            living.way.hold_up()
-        for row_key in (b"a", b"b", b"c"):
-            world.table.write(row_key, CELL)
-        await asyncio.sleep(waits_for)
-        living.stop.request()
-        stopped_at = asyncio.get_running_loop().time()
-        async with asyncio.timeout(60):
-            await living.task
-        assert asyncio.get_running_loop().time() - stopped_at < 10
-
-    run_in_virtual_time(scenario())
+async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_seconds(
+    silent: str, waits_for: float
+) -> None:
+    world = await a_world(b"b", b"c")
+    living = world.start_steady()
+    await asyncio.sleep(10)
+    if silent != "all but the partition table":
+        living.to_store.hold_up()
+    if silent != "the partition table":
+        living.way.hold_up()
+    for row_key in (b"a", b"b", b"c"):
+        world.table.write(row_key, CELL)
+    await asyncio.sleep(waits_for)
+    assert await world.stop(living) < 10
 
 
-def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        advance = FakePartitionStore.advance
-
-        async def refusing(
-            store: FakePartitionStore, progress: Sequence[BigtableProgress], *, release: bool = False
-        ) -> Collection[StreamRangeId]:
-            if release and asyncio.get_running_loop().time() < 11:
-                raise TransientError("UNAVAILABLE")
-            return await advance(store, progress, release=release)
-
-        monkeypatch.setattr(FakePartitionStore, "advance", refusing)
-        world = await a_world(b"b", b"c")
-        living = world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(10)
-        living.stop.request()
-        await living.task
-        assert owners(world) == {}
-
-    run_in_virtual_time(scenario())
+async def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail() -> None:
+    world = await a_world(b"b", b"c")
+    living = world.start_steady()
+    await asyncio.sleep(10)
+    living.to_store.breaks = 1.0
+    asyncio.get_running_loop().call_later(1, setattr, living.to_store, "breaks", 0.0)
+    await world.stop(living)
+    assert owners(world) == {}
 
 
-def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
-    async def scenario() -> None:
-        world = await a_world()
-        world.start(slowest=0.02)
-        await asyncio.sleep(10)
-        world.table.write(b"late", CELL, cluster="c2")  # on its way for a long time
-        await asyncio.sleep(600)
-        assert world.metrics.stalled_for > timedelta(minutes=5)
-        world.table.write(b"a", CELL)
-        await asyncio.sleep(5)
-        assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
-        world.table.replicate()
-        await asyncio.sleep(20)
-        assert world.metrics.stalled_for < timedelta(seconds=20)
-        assert len(world.topic.changes) == 2
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
+    world = await a_world()
+    world.start(slowest=0.02)
+    await asyncio.sleep(10)
+    world.table.write(b"late", CELL, cluster="c2")  # on its way for a long time
+    await asyncio.sleep(600)
+    assert world.metrics.stalled_for > timedelta(minutes=5)
+    world.table.write(b"a", CELL)
+    await asyncio.sleep(5)
+    assert [change.key for change in world.topic.changes] == ['{"row_key":"a"}']
+    world.table.replicate()
+    await asyncio.sleep(20)
+    assert world.metrics.stalled_for < timedelta(seconds=20)
+    assert len(world.topic.changes) == 2
+    await world.end()
 
 
-def test_a_topic_that_loses_what_is_published_ends_the_reader() -> None:
-    async def scenario() -> None:
-        world = await a_world()
-        reader = world.start(slowest=0.02)
-        await asyncio.sleep(100)
-        world.subscriptions.error = MisconfiguredError("made-up", "no subscription")
-        world.table.write(b"a", CELL)
-        with pytest.raises(MisconfiguredError, match="no subscription"):
-            await reader.task
-        assert world.metrics.losing
-
-    run_in_virtual_time(scenario())
-
-
-def test_a_partition_table_without_stream_ranges_is_refused_with_what_to_do() -> None:
-    async def scenario() -> None:
-        reader = World(Random(0)).start()
-        with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
-            await reader.task
-
-    run_in_virtual_time(scenario())
+async def test_a_partition_table_without_stream_ranges_is_refused_with_what_to_do() -> None:
+    reader = World(Random(0)).start()
+    with pytest.raises(MisconfiguredError, match="CHANGE_STREAM_NAME"):
+        await reader.task
 
 
 def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unless_it_has_a_name() -> None:
@@ -255,31 +180,28 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
         read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
 
 
-def test_while_the_stream_is_paused_readers_are_well_hold_nothing_and_publish_nothing() -> None:
-    async def scenario() -> None:
-        world = await a_world(b"b")
-        health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
-        world.start(slowest=0.02, kind=BigtableReaderOptions, health=health)
-        world.start(slowest=0.02, kind=BigtableReaderOptions)
-        await asyncio.sleep(10)
-        with capture_logs() as lines:
-            assert await world.by_hand.pause()
-            await asyncio.sleep(5)
-            world.table.write(b"a", CELL)
-            world.table.split(b"a")
-            published = len(batches_of(world))
-            for _minute in range(20):
-                await asyncio.sleep(60)
-                assert (health.alive, health.ready, world.metrics.stalled_for) == (True, True, timedelta(0))
-        assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == ["stream_paused"] * 2
-        assert owners(world) == {}
-        assert len(batches_of(world)) == published
-        survey = await world.by_hand.survey()
-        assert survey.readers >= {"reader 1", "reader 2"}
-        assert survey.paused_since is not None
-        await world.by_hand.resume()
-        await world.wait_until_all_is_read()
-        await world.end()
-        world.check()
-
-    run_in_virtual_time(scenario())
+async def test_while_the_stream_is_paused_readers_are_well_hold_nothing_and_publish_nothing() -> None:
+    world = await a_world(b"b")
+    health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
+    world.start_steady(health=health)
+    world.start_steady()
+    await asyncio.sleep(10)
+    with capture_logs() as lines:
+        assert await world.by_hand.pause()
+        await asyncio.sleep(5)
+        world.table.write(b"a", CELL)
+        world.table.split(b"a")
+        published = len(batches_of(world))
+        for _minute in range(20):
+            await asyncio.sleep(60)
+            assert (health.alive, health.ready, world.metrics.stalled_for) == (True, True, timedelta(0))
+    assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == ["stream_paused"] * 2
+    assert owners(world) == {}
+    assert len(batches_of(world)) == published
+    survey = await world.by_hand.survey()
+    assert survey.readers >= {"reader 1", "reader 2"}
+    assert survey.paused_since is not None
+    await world.by_hand.resume()
+    await world.wait_until_all_is_read()
+    await world.end()
+    world.check()

@@ -7,6 +7,7 @@ import asyncio
 import io
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +21,10 @@ from services.bigtable_reader.core.snapshot.snapshot import PartState
 from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.errors import MisconfiguredError
 from tests.fakes.bigtable_resync import FakeResyncStore
-from tests.fakes.bigtable_table import EPOCH
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
 from tests.unit.bigtable_reader.readings import FAMILIES
-from tests.unit.bigtable_reader.snapshot_world import KEYS, SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.snapshot_world import KEYS, a_filled_world, a_read_world
 from tests.unit.bigtable_reader.world import happen
 
 STEPS = (
@@ -50,12 +50,11 @@ STEPS = (
 def test_whatever_is_found_is_healed_without_being_asked(seed: int, breaks: float, before: list[bytes]) -> None:
     chance = Random(seed)
     steps = [chance.choice(STEPS) for _step in range(chance.randint(10, 40))]
-    run_in_virtual_time(live(SnapshotWorld(chance, breaks=breaks, automatic=True), before, steps))
+    run_in_virtual_time(live(chance, before, steps, breaks=breaks, automatic=True))
 
 
-async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[str]) -> None:
-    chance = world.chance
-    await a_filled_world(world, before)
+async def live(chance: Random, before: Sequence[bytes], steps: Sequence[str], **settings: Any) -> None:
+    world = await a_filled_world(before, chance=chance, **settings)
     world.start()
     given_up = False
     for step in steps:
@@ -65,7 +64,7 @@ async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[st
             case "family back" if not world.is_missed:
                 world.catalog.found = replace(world.catalog.found, families=frozenset(FAMILIES))
             case "found":
-                await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
+                await world.find()
             case "snapshot":
                 await world.request()
             case "some keys":
@@ -75,165 +74,108 @@ async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[st
                 given_up = True
             case _:
                 await happen(world, step)
-    for reader in world.readers:
-        reader.way.let_go()
-        reader.way.breaks = 0.0
-    if not world.readers:
-        world.start()
-    await world.by_hand.resume()
+    await world.calm_down()
     if given_up:  # what its operator has given up nobody asks for
         await asyncio.sleep(120)
         await world.request()
     await world.wait_until_healed()
-    await world.wait_until_snapshots_are_over()
-    await world.wait_until_all_is_read()
-    await world.end()
-    assert world.mirrored(swept=True) == world.source()
+    await world.end_equal()
 
 
-async def a_marked_world(world: SnapshotWorld, *, wait: float = 120) -> None:
-    """Let a first snapshot be complete, drop a family, and wait."""
-    await a_filled_world(world, KEYS)
-    world.start()
-    await world.wait_until_snapshots_are_over()
-    world.drop_family("f")
-    await asyncio.sleep(wait)
-
-
-def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_by_hand_heals() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_marked_world(world)
+async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_by_hand_heals() -> None:
+    with capture_logs() as said:
+        world = await a_read_world(KEYS)
+        world.drop_family("f")
+        await asyncio.sleep(120)
         assert world.run == 1
         assert world.is_marked()
         assert world.metrics.survey is not None
         assert world.metrics.survey.resync_request is not None
         await world.request()
-        await world.wait_until_snapshots_are_over()
-        assert not world.is_marked()
-        await world.end()
-        assert world.mirrored(swept=True) == world.source()
-
-    with capture_logs() as said:
-        run_in_virtual_time(scenario())
+        await world.end_equal()
+    assert not world.is_marked()
     told = [line for line in said if line["event"] in ("table_needs_resync", "table_healed")]
     assert [line["event"] for line in told] == ["table_needs_resync", "table_healed"]
     assert (told[0]["log_level"], told[0]["why"], told[0]["families"]) == ("error", ["families_dropped"], ["f"])
     assert "`python -m services.bigtable_reader snapshot`" in told[0]["fix"]
 
 
-def test_two_readers_that_are_to_heal_it_by_themselves_ask_once() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), automatic=True)
-        await a_filled_world(world, KEYS)
-        world.start()
-        world.start()
-        await world.wait_until_snapshots_are_over()
-        world.drop_family("f")
-        await world.wait_until_healed()
-        await asyncio.sleep(300)
-        assert world.run == 2
-        await world.end()
-        assert world.mirrored(swept=True) == world.source()
-
-    run_in_virtual_time(scenario())
+async def test_two_readers_that_are_to_heal_it_by_themselves_ask_once() -> None:
+    world = await a_filled_world(KEYS, automatic=True)
+    world.start()
+    world.start()
+    await world.wait_until_snapshots_are_over()
+    world.drop_family("f")
+    await world.wait_until_healed()
+    await asyncio.sleep(300)
+    assert world.run == 2
+    await world.end_equal()
 
 
-def test_nothing_is_asked_for_while_the_stream_is_paused() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), automatic=True)
-        await a_filled_world(world, KEYS)
-        world.start()
-        await world.wait_until_snapshots_are_over()
-        await world.by_hand.pause()
-        world.drop_family("f")
-        await asyncio.sleep(300)
-        assert world.is_marked()
-        assert world.run == 1
-        await world.by_hand.resume()
-        await world.wait_until_healed()
-        assert world.run == 2
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_nothing_is_asked_for_while_the_stream_is_paused() -> None:
+    world = await a_read_world(KEYS, automatic=True)
+    await world.by_hand.pause()
+    world.drop_family("f")
+    await asyncio.sleep(300)
+    assert world.is_marked()
+    assert world.run == 1
+    await world.by_hand.resume()
+    await world.wait_until_healed()
+    assert world.run == 2
+    await world.end()
 
 
-def test_what_its_operator_has_given_up_is_not_asked_for_again_until_something_else_is_found() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), automatic=True)
-        await a_marked_world(world, wait=0)
-        await world.wait_until_asked_for(2)
-        await world.cancel()
-        await world.request([KeyRange(b"b", b"c")], whole=False)  # which is no answer to what was found
-        await asyncio.sleep(300)
-        assert world.run == 3
-        assert world.is_marked()
-        world.drop_family("g")
-        await world.wait_until_healed()
-        assert world.run == 4
-        await world.end()
-        assert world.mirrored(swept=True) == world.source()
-
-    run_in_virtual_time(scenario())
+async def test_what_its_operator_has_given_up_is_not_asked_for_again_until_something_else_is_found() -> None:
+    world = await a_read_world(KEYS, automatic=True)
+    world.drop_family("f")
+    await world.wait_until_asked_for(2)
+    await world.cancel()
+    await world.request([KeyRange(b"b", b"c")], whole=False)  # which is no answer to what was found
+    await asyncio.sleep(300)
+    assert world.run == 3
+    assert world.is_marked()
+    world.drop_family("g")
+    await world.wait_until_healed()
+    assert world.run == 4
+    await world.end_equal()
 
 
-def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, KEYS)
-        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
-        world.start()
-        await world.wait_until_snapshots_are_over()
-        await asyncio.sleep(60)
-        assert world.is_marked()
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> None:
+    world = await a_filled_world(KEYS)
+    await world.find()
+    world.start()
+    await world.wait_until_snapshots_are_over()
+    await asyncio.sleep(60)
+    assert world.is_marked()
+    await world.end()
 
 
-def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals_as_well() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, KEYS)
-        world.start()
-        await world.wait_until_snapshots_are_over()
-        assert all(part.state is PartState.DONE for part in world.parts)
-        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, 0)
-        await asyncio.sleep(60)
-        assert not world.is_marked()
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals_as_well() -> None:
+    world = await a_read_world(KEYS)
+    assert all(part.state is PartState.DONE for part in world.parts)
+    await world.find(run=0)
+    await asyncio.sleep(60)
+    assert not world.is_marked()
+    await world.end()
 
 
-def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_complete() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        world.partitions.elsewhere = True
-        await a_filled_world(world, KEYS)
-        resync_request = world.resync_request
-        assert resync_request is not None
-        assert [one.kind for one in resync_request.findings] == [BigtableResyncKind.BEGUN_ANEW]
-        world.start()
-        await world.wait_until_snapshots_are_over()
-        assert not world.is_marked()
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_complete() -> None:
+    world = await a_filled_world(KEYS, elsewhere=True)
+    assert world.marked_for == [BigtableResyncKind.BEGUN_ANEW]
+    world.start()
+    await world.wait_until_snapshots_are_over()
+    assert not world.is_marked()
+    await world.end()
 
 
-def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> None:
-    async def scenario() -> str:
-        world, out = SnapshotWorld(Random(0)), io.StringIO()
-        await a_filled_world(world, [])
-        store = FakeResyncStore(world.partitions)
-        await store.request(BigtableResyncKind.STREAM_DISABLED, EPOCH, 0)
-        assert await synced(store, out) == 0
-        assert not world.is_marked()
-        with pytest.raises(
-            MisconfiguredError, match=r"not pending resync: `python -m services.bigtable_reader status` says"
-        ):
-            await synced(store, out)
-        return out.getvalue()
-
-    assert "taken away: change stream disabled, found at 2023" in run_in_virtual_time(scenario())
+async def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is() -> None:
+    world, out = await a_filled_world([]), io.StringIO()
+    store = FakeResyncStore(world.partitions)
+    await world.find(BigtableResyncKind.STREAM_DISABLED)
+    assert await synced(store, out) == 0
+    assert not world.is_marked()
+    with pytest.raises(
+        MisconfiguredError, match=r"not pending resync: `python -m services.bigtable_reader status` says"
+    ):
+        await synced(store, out)
+    assert "taken away: change stream disabled, found at 2023" in out.getvalue()

@@ -191,7 +191,7 @@ def test_a_cell_in_pieces_that_no_message_can_hold_is_read_no_further_than_that(
     assert asyncio.run(read(100_000_000, left_out)) == ({"f": {b"q": []}}, 100)
 
 
-def test_a_row_of_many_cells_leaves_turns_of_the_event_loop_to_others() -> None:
+async def test_a_row_of_many_cells_leaves_turns_of_the_event_loop_to_others() -> None:
     answer = Answer(chunks=[Chunk(timestamp_micros=1, value=b"v") for _ in range(50_000)])
     for number, cell in enumerate(answer.chunks):
         cell.qualifier.value = b"%05d" % number
@@ -205,13 +205,10 @@ def test_a_row_of_many_cells_leaves_turns_of_the_event_loop_to_others() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async def read() -> list[tuple[bytes, Row]]:
-        others = asyncio.create_task(take_turns())
-        rows = await ArrivingRows(None, REQUEST_BYTES).take(answer)
-        others.cancel()
-        return rows
-
-    ((row_key, row),) = asyncio.run(read())
+    others = asyncio.create_task(take_turns())
+    rows = await ArrivingRows(None, REQUEST_BYTES).take(answer)
+    others.cancel()
+    ((row_key, row),) = rows
     assert not isinstance(row, TooLargeRow)
     assert (row_key, len(row["f"])) == (b"k", 50_000)
     assert turns == 4

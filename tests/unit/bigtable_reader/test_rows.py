@@ -72,15 +72,12 @@ class Streaming:
             self.reading -= large
 
 
-def test_rows_that_take_more_memory_than_a_reading_may_are_read_one_at_a_time() -> None:
-    async def scenario() -> None:
-        channels = Streaming()
-        rows = BigtableRows(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=2_000)
-        found = await asyncio.gather(*(rows.read([b"row %d" % number]) for number in range(5)))
-        assert [len(cast("Any", one.found)[b"row %d" % number]["f"]) for number, one in enumerate(found)] == [6] * 5
-        assert channels.most == 1
-
-    asyncio.run(scenario())
+async def test_rows_that_take_more_memory_than_a_reading_may_are_read_one_at_a_time() -> None:
+    channels = Streaming()
+    rows = BigtableRows(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=2_000)
+    found = await asyncio.gather(*(rows.read([b"row %d" % number]) for number in range(5)))
+    assert [len(cast("Any", one.found)[b"row %d" % number]["f"]) for number, one in enumerate(found)] == [6] * 5
+    assert channels.most == 1
 
 
 class Scanned:
@@ -106,17 +103,14 @@ class Scanned:
             raise
 
 
-def test_a_scan_learns_how_many_rows_fill_a_page_and_cancels_no_call_after_the_first() -> None:
-    async def scenario() -> None:
-        channels = Scanned()
-        scan = BigtableScan(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=10_000)
-        found: list[bytes] = []
-        left: KeyRange | None = ALL_KEYS
-        while left is not None:
-            page = await scan.page(left, 2_000)
-            found += [key for key, _row in page.rows]
-            left = None if page.read_to is None else behind(left, page.read_to)
-        assert found == [b"%03d" % number for number in range(100)]
-        assert (channels.cancelled, channels.calls < 20) == (1, True)
-
-    asyncio.run(scenario())
+async def test_a_scan_learns_how_many_rows_fill_a_page_and_cancels_no_call_after_the_first() -> None:
+    channels = Scanned()
+    scan = BigtableScan(cast("BigtableChannels", channels), Table("projects/p/instances/i", "t"), most_bytes=10_000)
+    found: list[bytes] = []
+    left: KeyRange | None = ALL_KEYS
+    while left is not None:
+        page = await scan.page(left, 2_000)
+        found += [key for key, _row in page.rows]
+        left = None if page.read_to is None else behind(left, page.read_to)
+    assert found == [b"%03d" % number for number in range(100)]
+    assert (channels.cancelled, channels.calls < 20) == (1, True)

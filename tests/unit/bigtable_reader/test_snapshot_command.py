@@ -3,9 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,90 +13,80 @@ from services.bigtable_reader.core.snapshot.snapshot import PartState
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from tests.fakes.terminal import Terminal
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.snapshot_world import Command, SnapshotWorld
 from tests.unit.bigtable_reader.world import entries
 
 KEYS = [b"%02d" % number for number in range(20)]
 
 
-def beside_a_world(scenario: Callable[[SnapshotWorld], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario on a table with rows of which no record tells."""
-
-    async def run() -> None:
-        world = SnapshotWorld(Random(5), cuts=[b"05", b"12"])
-        for key in KEYS:
-            world.table.write(key, *entries(world.chance))
-        world.table.log.clear()
-        await world.begin()
-        await scenario(world)
-        await world.end()
-
-    run_in_virtual_time(run())
+async def a_world() -> SnapshotWorld:
+    """Return a world with rows of which no record tells, and no reader."""
+    world = SnapshotWorld(Random(5), cuts=[b"05", b"12"])
+    for key in KEYS:
+        world.table.write(key, *entries(world.chance))
+    world.table.log.clear()
+    await world.begin()
+    return world
 
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("terminal", [True, False])
-def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
-    async def scenario(world: SnapshotWorld) -> None:
-        command, out = Command(world, fails=2), Terminal() if terminal else io.StringIO()
-        assert await Command(world)("--status") == (0, "weather: no snapshot was asked for\n")
-        watching = asyncio.create_task(command("--watch", out=out))
-        await asyncio.sleep(1)
-        world.start()
-        code, said = await watching
-        ended = said.splitlines()[-1].rpartition("J")[2]
-        assert (code, ended.startswith("snapshot of weather as of")) == (0, True), said
-        assert ": done, " in ended
-        assert [sign in said for sign in ("[####", "\x1b[1F", "rows/s")] == [terminal] * 3
-        assert terminal or len(said.splitlines()) == 1
-        await world.wait_until_snapshots_are_over()
-        assert "complete since" in (await command("--status", "--watch"))[1]
-
-    beside_a_world(scenario)
+async def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
+    world = await a_world()
+    command, out = Command(world, fails=2), Terminal() if terminal else io.StringIO()
+    assert await Command(world)("--status") == (0, "weather: no snapshot was asked for\n")
+    watching = asyncio.create_task(command("--watch", out=out))
+    await asyncio.sleep(1)
+    world.start()
+    code, said = await watching
+    ended = said.splitlines()[-1].rpartition("J")[2]
+    assert (code, ended.startswith("snapshot of weather as of")) == (0, True), said
+    assert ": done, " in ended
+    assert [sign in said for sign in ("[####", "\x1b[1F", "rows/s")] == [terminal] * 3
+    assert terminal or len(said.splitlines()) == 1
+    await world.wait_until_snapshots_are_over()
+    assert "complete since" in (await command("--status", "--watch"))[1]
+    await world.end()
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_watched_it_says_that_no_reader_is_there_and_goes_on_watching(terminal: bool) -> None:
-    async def scenario(world: SnapshotWorld) -> None:
-        command, out = Command(world), Terminal() if terminal else io.StringIO()
-        with capture_logs() as lines:
-            watching = asyncio.create_task(command("--watch", "--json", out=out))
-            await asyncio.sleep(29)
-            assert (lines, "reader" in out.getvalue()) == ([], False)
-            await asyncio.sleep(30)
-            assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
-            assert out.getvalue().endswith("no reader is there; start one\n") is terminal
-            world.start()
-            code, said = await watching
-        (shown,) = json.loads(said.rpartition("\x1b[J")[2])["snapshots"]
-        assert (code, shown["state"], shown["waits"]) == (0, "DONE", None)
-
-    beside_a_world(scenario)
-
-
-def test_watched_it_ends_with_one_where_the_snapshot_is_given_up() -> None:
-    async def scenario(world: SnapshotWorld) -> None:
-        watching = asyncio.create_task(Command(world)("--watch"))
-        await asyncio.sleep(5)
-        code, said = await Command(world)("--status")
-        assert (code, "it waits: no reader is there" in said, "-> start one" in said) == (1, True, True)
-        assert (await Command(world)("--cancel"))[0] == 0
+async def test_watched_it_says_that_no_reader_is_there_and_goes_on_watching(terminal: bool) -> None:
+    world = await a_world()
+    command, out = Command(world), Terminal() if terminal else io.StringIO()
+    with capture_logs() as lines:
+        watching = asyncio.create_task(command("--watch", "--json", out=out))
+        await asyncio.sleep(29)
+        assert (lines, "reader" in out.getvalue()) == ([], False)
+        await asyncio.sleep(30)
+        assert [one["event"] for one in lines] == ["snapshots_wait"] * (not terminal)
+        assert out.getvalue().endswith("no reader is there; start one\n") is terminal
+        world.start()
         code, said = await watching
-        assert (code, "cancelled" in said, "waits" in said) == (1, True, False)
-        assert (await Command(world)("--status"))[0] == 0
-        assert world.snapshots.snapshot is not None
-        assert {part.state for part in world.snapshots.snapshot.parts} == {PartState.CANCELLED}
-
-    beside_a_world(scenario)
+    (shown,) = json.loads(said.rpartition("\x1b[J")[2])["snapshots"]
+    assert (code, shown["state"], shown["waits"]) == (0, "DONE", None)
+    await world.end()
 
 
-def test_a_change_log_alone_has_none() -> None:
-    async def scenario(world: SnapshotWorld) -> None:
-        with pytest.raises(MisconfiguredError, match="mode both"):
-            await Command(world)("--status", mode="history")
+async def test_watched_it_ends_with_one_where_the_snapshot_is_given_up() -> None:
+    world = await a_world()
+    watching = asyncio.create_task(Command(world)("--watch"))
+    await asyncio.sleep(5)
+    code, said = await Command(world)("--status")
+    assert (code, "it waits: no reader is there" in said, "-> start one" in said) == (1, True, True)
+    assert (await Command(world)("--cancel"))[0] == 0
+    code, said = await watching
+    assert (code, "cancelled" in said, "waits" in said) == (1, True, False)
+    assert (await Command(world)("--status"))[0] == 0
+    assert world.snapshots.snapshot is not None
+    assert {part.state for part in world.snapshots.snapshot.parts} == {PartState.CANCELLED}
+    await world.end()
 
-    beside_a_world(scenario)
+
+async def test_a_change_log_alone_has_none() -> None:
+    world = await a_world()
+    with pytest.raises(MisconfiguredError, match="mode both"):
+        await Command(world)("--status", mode="history")
+    await world.end()
 
 
 def test_a_range_the_wrong_way_round_is_refused_with_what_to_do() -> None:

@@ -15,8 +15,7 @@ from shared.reading.snapshots import SnapshotOptions, SnapshotPublisher
 from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.readings import a_partition, a_record, outputs
+from tests.unit.bigtable_reader.readings import a_partition, a_record, image_maker
 
 LAST = EPOCH + 5
 """The version of the last image that was published before the snapshot was requested; its reader has stopped since."""
@@ -29,42 +28,38 @@ def surveyed(min_version: int) -> BigtablePartitionSurvey:
     return BigtablePartitionSurvey((stream_range,), {stream_range.id: saved}, frozenset({"reader"}), EPOCH)
 
 
-def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_its_end() -> None:
+async def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_its_end() -> None:
     """Else such a row that was lost without a record (its family was dropped) would stay in the mirror for ever."""
-    images, table, raised = outputs().images, SnapshotTable(), list[tuple[KeyRange, int]]()
-    assert images is not None
+    images, table, raised = image_maker(), SnapshotTable(), list[tuple[KeyRange, int]]()
     image = images.image(b"gone", {"f": {b"q": [CellVersion(EPOCH, b"v")]}}, Trigger.of(a_record(b"gone")), LAST)
     assert isinstance(image, Made)
 
-    async def scenario() -> None:
-        rows = Bigtable()
-        rows.write(b"there", SetCell("f", b"q", EPOCH, b"v"))
-        store = FakeSnapshotStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
-        source = BigtableSnapshotSource(
-            store,
-            FakeScan(rows),
-            MirroredRows(images, [ALL_KEYS]),
-            DeadLettering(FakeDeadLetterSink(), VirtualClock()),
-            lambda keys, min_version: raised.append((keys, min_version)),
-            FakeMetrics(),
-        )
-        publisher = SnapshotPublisher(FakePublisher(Topic()), SnapshotOptions(), {}, lambda _error: None)
-        await store.request([ALL_KEYS], EPOCH, again=True, whole=True)
-        source.surveyed(surveyed(LAST), 0.0)
-        source.learn(SurveyedSnapshot(await store.survey(), surveyed(LAST)))
-        (owned,) = await source.claim((), 1)
-        reading = asyncio.create_task(source.read(owned, publisher))
-        await asyncio.sleep(1)
-        source.surveyed(surveyed(LAST), asyncio.get_running_loop().time())
-        await asyncio.sleep(1)
-        source.learn(SurveyedSnapshot(await store.survey(), surveyed(LAST)))
-        for _keys, min_version in raised:  # as the owner of the key range does
-            source.surveyed(surveyed(min_version), asyncio.get_running_loop().time())
-        await asyncio.wait_for(reading, 60)
-        owned.complete = True
-        await source.save([owned])
-
-    run_in_virtual_time(scenario())
+    rows = Bigtable()
+    rows.write(b"there", SetCell("f", b"q", EPOCH, b"v"))
+    store = FakeSnapshotStore(table, "reader", timedelta(seconds=10))
+    source = BigtableSnapshotSource(
+        store,
+        FakeScan(rows),
+        MirroredRows(images, [ALL_KEYS]),
+        DeadLettering(FakeDeadLetterSink(), VirtualClock()),
+        lambda keys, min_version: raised.append((keys, min_version)),
+        FakeMetrics(),
+    )
+    publisher = SnapshotPublisher(FakePublisher(Topic()), SnapshotOptions(), {}, lambda _error: None)
+    await store.request([ALL_KEYS], EPOCH, again=True, whole=True)
+    source.surveyed(surveyed(LAST), 0.0)
+    source.learn(SurveyedSnapshot(await store.survey(), surveyed(LAST)))
+    (owned,) = await source.claim((), 1)
+    reading = asyncio.create_task(source.read(owned, publisher))
+    await asyncio.sleep(1)
+    source.surveyed(surveyed(LAST), asyncio.get_running_loop().time())
+    await asyncio.sleep(1)
+    source.learn(SurveyedSnapshot(await store.survey(), surveyed(LAST)))
+    for _keys, min_version in raised:  # as the owner of the key range does
+        source.surveyed(surveyed(min_version), asyncio.get_running_loop().time())
+    await asyncio.wait_for(reading, 60)
+    owned.complete = True
+    await source.save([owned])
     assert table.snapshot is not None
     assert table.snapshot.complete_since is not None
     assert image.change.sequence < str(four_sections(table.snapshot.complete_since))

@@ -1,6 +1,5 @@
 """What a request makes of the snapshot that was asked for before: none is lost, and the end of none."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import accumulate, pairwise
@@ -30,9 +29,8 @@ from tests.fakes.bigtable_partitions import PartitionTable
 from tests.fakes.bigtable_reader import FakePublisher, Topic
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
-from tests.fakes.bigtable_table import EPOCH, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.readings import outputs
+from tests.fakes.bigtable_table import EPOCH
+from tests.unit.bigtable_reader.readings import image_maker
 
 SOME = KeyRange(b"b", b"c")
 
@@ -57,20 +55,20 @@ def read(snapshot: Snapshot) -> Snapshot:
     return after
 
 
-def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_before_it() -> None:
+async def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_before_it() -> None:
     table = SnapshotTable()
 
     async def first_start() -> None:
-        store = FakeSnapshotStore(table, "reader", timedelta(seconds=10), lambda: 0.0)
+        store = FakeSnapshotStore(table, "reader", timedelta(seconds=10))
         await request_initial_snapshot("weather", BigtableOptions(), store, EPOCH, wanted=True, mirrored=True)
 
     table.snapshot = asked_for(None, [SOME], whole=False)
     with structlog.testing.capture_logs() as logs:
-        run_in_virtual_time(first_start())
+        await first_start()
         assert table.snapshot.whole
         assert [part.range for part in table.snapshot.unfinished] == [ALL_KEYS]
         before = table.snapshot
-        run_in_virtual_time(first_start())  # it was killed before the stream was known
+        await first_start()  # it was killed before the stream was known
     assert table.snapshot is before
     assert [one["event"] for one in logs] == ["snapshot_requested", "snapshot_not_requested"]
 
@@ -100,38 +98,23 @@ def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> 
 
 
 @pytest.mark.parametrize(
-    ("ranges", "told"),
-    [
-        (["-"], True),
-        (["-m", "m-"], True),
-        (["-m"], False),
-        (["m-"], False),
-        (["-b", "c-"], False),
-    ],
+    ("ranges", "told"), [(["-"], True), (["-m", "m-"], True), (["-m"], False), (["m-"], False), (["-b", "c-"], False)]
 )
-def test_the_end_of_one_that_leaves_out_keys_is_not_told(ranges: Sequence[str], told: bool) -> None:
-    async def scenario() -> None:
-        clock = asyncio.get_running_loop().time
-        images = outputs().images
-        assert images is not None
-        ends = BigtableSnapshotEnds(
-            FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10), clock),
-            FakeResyncStore(PartitionTable(VirtualClock().now)),
-            MirroredRows(images, [ALL_KEYS]),
-            FakePublisher(Topic()),
-            automatic=False,
-        )
-        keys = [KeyRange(*(end.encode() for end in one.split("-"))) for one in ranges]
-        assert ends.is_to_be_announced(read(asked_for(None, keys)), None) is told
-
-    run_in_virtual_time(scenario())
+async def test_the_end_of_one_that_leaves_out_keys_is_not_told(ranges: Sequence[str], told: bool) -> None:
+    ends = BigtableSnapshotEnds(
+        FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10)),
+        FakeResyncStore(PartitionTable()),
+        MirroredRows(image_maker(), [ALL_KEYS]),
+        FakePublisher(Topic()),
+        automatic=False,
+    )
+    keys = [KeyRange(*(end.encode() for end in one.split("-"))) for one in ranges]
+    assert ends.is_to_be_announced(read(asked_for(None, keys)), None) is told
 
 
 def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_first_of_its_parts() -> None:
-    ahead, held = (
-        EPOCH + 10**12,
-        claimed(asked_for(None, [SOME, KeyRange(b"d", b"")]), [0, 1], 2, "r", lambda _part: True),
-    )
+    ahead = EPOCH + 10**12
+    held = claimed(asked_for(None, [SOME, KeyRange(b"d", b"")]), [0, 1], 2, "r", lambda _part: True)
     assert held is not None
     times = (Microseconds(EPOCH + 9), Microseconds(EPOCH + 7))
     progress = [
@@ -142,15 +125,15 @@ def test_what_it_is_complete_since_is_no_time_and_what_it_was_read_since_is_the_
     assert (whole.complete_since, whole.read_since) == (ahead, EPOCH + 7)
 
 
-def test_a_part_is_read_since_the_first_time_that_any_reader_read_of_it() -> None:
-    async def held(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
+async def test_a_part_is_read_since_the_first_time_that_any_reader_read_of_it() -> None:
+    def held(min_version: int | None, read_since: Microseconds | None) -> Microseconds | None:
         one = OwnedPart(1, SnapshotPart(number=0, range=SOME, min_version=min_version, read_since=read_since))
         one.reads_under(5, Microseconds(EPOCH + 5))
         one.reads_under(7, Microseconds(EPOCH + 7))
         return one.progress().read_since
 
-    assert run_in_virtual_time(held(None, None)) == EPOCH + 5
-    assert run_in_virtual_time(held(9, Microseconds(EPOCH + 2))) == EPOCH + 2
+    assert held(None, None) == EPOCH + 5
+    assert held(9, Microseconds(EPOCH + 2)) == EPOCH + 2
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from services.bigtable_reader.app.snapshot.snapshot_status import hindrance, summaries, summary_lines
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.snapshot.snapshot import PartState, Snapshot, SnapshotPart
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange, StreamRangeId
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved
+from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
+from tests.fakes.bigtable_table import EPOCH as NOON
+from tests.unit.bigtable_reader.readings import a_stream_range
 
-NOON = Microseconds(1_700_000_000_000_000)
 LEFT, RIGHT = KeyRange(b"", b"m"), KeyRange(b"m", b"")
 
 
@@ -25,19 +26,9 @@ def a_snapshot(*parts: SnapshotPart, whole: bool = True) -> Snapshot:
 
 
 def a_survey(left: Saved, right: Saved, readers: str = "one two") -> BigtablePartitionSurvey:
-    stream_ranges = [
-        StreamRange(
-            id=StreamRangeId(name),
-            range=keys,
-            position=Position((RangeToken(keys, "t"),)),
-            min_version=0,
-            low_watermark=NOON,
-        )
-        for name, keys in (("left", LEFT), ("right", RIGHT))
-    ]
-    return BigtablePartitionSurvey(
-        tuple(stream_ranges), {stream_ranges[0].id: left, stream_ranges[1].id: right}, frozenset(readers.split()), NOON
-    )
+    stream_ranges = (a_stream_range("left", LEFT), a_stream_range("right", RIGHT))
+    saved = dict(zip((one.id for one in stream_ranges), (left, right), strict=True))
+    return BigtablePartitionSurvey(stream_ranges, saved, frozenset(readers.split()), NOON)
 
 
 def read_by(owner: str, *, above: int = 1, reached: int = 0) -> Saved:
@@ -54,6 +45,7 @@ def read_by(owner: str, *, above: int = 1, reached: int = 0) -> Saved:
 
 
 BOTH = (a_part(0, LEFT, owner="one"), a_part(1, RIGHT))
+UNREAD = "no reader reads the stream of keys [m, end)"
 
 
 def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> None:
@@ -70,25 +62,10 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
     [
         (replace(a_survey(read_by("one"), read_by("two")), paused_since=NOON), None, "is paused", "`resume` it"),
         (a_survey(read_by(""), read_by(""), readers=""), None, "no reader is there", "start one"),
-        (
-            a_survey(read_by("one"), read_by("", above=-9)),
-            None,
-            "no reader reads the stream of keys [m, end)",
-            "without",
-        ),
-        (
-            a_survey(read_by("one"), read_by("dead", above=-9)),
-            None,
-            "no reader reads the stream of keys [m, end)",
-            "star",
-        ),
+        (a_survey(read_by("one"), read_by("", above=-9)), None, UNREAD, "without"),
+        (a_survey(read_by("one"), read_by("dead", above=-9)), None, UNREAD, "star"),
         (a_survey(read_by("one"), read_by("", above=-9, reached=5)), 4, "over at END_TIMESTAMP", "with a later one"),
-        (
-            a_survey(read_by("one"), read_by("", above=-9, reached=4)),
-            4,
-            "no reader reads the stream",
-            "`snapshot --can",
-        ),
+        (a_survey(read_by("one"), read_by("", above=-9, reached=4)), 4, UNREAD, "`snapshot --can"),
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "that takes seconds"),
     ],
 )

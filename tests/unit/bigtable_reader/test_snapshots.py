@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,12 +21,13 @@ from tests.fakes.bigtable_table import VirtualClock
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
 from tests.unit.bigtable_reader.readings import FAMILIES
-from tests.unit.bigtable_reader.snapshot_world import KEYS, SnapshotWorld, a_filled_world
+from tests.unit.bigtable_reader.snapshot_world import KEYS, a_filled_world
 from tests.unit.bigtable_reader.world import happen
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 A_WHILE = 60_000_000
+MANY_KEYS = [b"a%02d" % number for number in range(60)]
 STEPS = (
     *("write",) * 6,
     *("elsewhere",) * 3,
@@ -51,12 +53,11 @@ def test_whatever_happens_before_during_and_after_rows_end_up_equal(
 ) -> None:
     chance = Random(seed)
     steps = [chance.choice(STEPS) for _step in range(chance.randint(10, 50))]
-    run_in_virtual_time(live(SnapshotWorld(chance, breaks=breaks, cuts=cuts), before, steps))
+    run_in_virtual_time(live(chance, before, steps, breaks=breaks, cuts=cuts))
 
 
-async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[str]) -> None:
-    chance = world.chance
-    await a_filled_world(world, before)
+async def live(chance: Random, before: Sequence[bytes], steps: Sequence[str], **settings: Any) -> None:
+    world = await a_filled_world(before, chance=chance, **settings)
     world.start()
     healed = True
     for step in steps:
@@ -74,154 +75,111 @@ async def live(world: SnapshotWorld, before: Sequence[bytes], steps: Sequence[st
                 healed = False
             case _:
                 await happen(world, step)
-    world.table.replicate(len(world.table.on_the_way))
-    for reader in world.readers:
-        reader.way.let_go()
-        reader.way.breaks = 0.0
-    if not world.readers:
-        world.start()
-    await world.by_hand.resume()
+    await world.calm_down()
     if not healed:
         await world.request()
-    await world.wait_until_snapshots_are_over()
-    await world.wait_until_all_is_read()
-    await world.end()
+    await world.end_equal()
     assert world.complete_since is not None
-    assert world.mirrored(swept=True) == world.source()
 
 
-def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), cuts=[b"b", b"d"])
-        await a_filled_world(world, KEYS)
-        await world.by_hand.pause()
-        world.start()
-        await asyncio.sleep(120)
-        assert all(not changes for _header, changes in world.topic.batches)
-        assert world.complete_since is None
-        await world.by_hand.resume()
-        await world.wait_until_snapshots_are_over()
-        await world.wait_until_all_is_read()
-        await world.end()
-        assert world.mirrored(swept=True) == world.source() != {}
-
-    run_in_virtual_time(scenario())
+async def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come() -> None:
+    world = await a_filled_world(KEYS, cuts=[b"b", b"d"])
+    await world.by_hand.pause()
+    world.start()
+    await asyncio.sleep(120)
+    assert all(not changes for _header, changes in world.topic.batches)
+    assert world.complete_since is None
+    await world.by_hand.resume()
+    await world.end_equal()
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_however_far_versions_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(
+async def test_however_far_versions_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(
     again: bool,
 ) -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), cuts=[b"b", b"d"])
-        await a_filled_world(world, KEYS)
-        world.start(slowest=0.02, wrong_by=timedelta(hours=1))
-        if again:
-            await world.wait_until_snapshots_are_over()
-            world.start(slowest=0.02, wrong_by=timedelta(0))
-            await asyncio.sleep(60)
-            await world.request()
-        asked_at, before = VirtualClock().now(), len(world.topic.batches)
+    world = await a_filled_world(KEYS, cuts=[b"b", b"d"])
+    world.start(slowest=0.02, wrong_by=timedelta(hours=1))
+    if again:
         await world.wait_until_snapshots_are_over()
-        await world.end()
-        (end,) = (header for header, _changes in world.topic.batches[before:] if header.complete_since)
-        assert isinstance(end.read_since, int)
-        assert asked_at - A_WHILE <= end.read_since < VirtualClock().now()
-        assert isinstance(end.complete_since, str)
-        assert not again or int(end.complete_since[:16], 16) > VirtualClock().now() + 3_000_000_000
-
-    run_in_virtual_time(scenario())
-
-
-def test_parts_that_a_pause_could_not_give_back_are_read_once_their_leases_are_over() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
-        world.start(slowest=0.5)
-        await asyncio.sleep(20)
-        assert any(part.owner for part in world.parts if part.state is PartState.CUT)
-        world.snapshots.gives_back = False
-        await world.by_hand.pause()
-        await asyncio.sleep(4)
-        await world.by_hand.resume()
-        await asyncio.sleep(4)
-        world.snapshots.gives_back = True
-        await world.wait_until_snapshots_are_over()
-        await world.wait_until_all_is_read()
-        await world.end()
-        assert world.mirrored(swept=True) == world.source() != {}
-
-    run_in_virtual_time(scenario())
+        world.start_steady()
+        await asyncio.sleep(60)
+        await world.request()
+    asked_at, before = VirtualClock().now(), len(world.topic.batches)
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    (end,) = (header for header, _changes in world.topic.batches[before:] if header.complete_since)
+    assert isinstance(end.read_since, int)
+    assert asked_at - A_WHILE <= end.read_since < VirtualClock().now()
+    assert isinstance(end.complete_since, str)
+    assert not again or int(end.complete_since[:16], 16) > VirtualClock().now() + 3_000_000_000
 
 
-def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
-        killed = world.start(slowest=0.5)
-        await asyncio.sleep(20)
-        await world.kill(killed)
-        saved = world.snapshots.snapshot
-        assert saved is not None
-        (part,) = (part for part in saved.unfinished if part.last is not None)
-        world.start(slowest=0.0)
-        await world.wait_until_snapshots_are_over()
-        await world.end()
-        assert part.left is not None
-        assert min(key for key in world.scans[1].read_from if key in part.range) == part.left.start
-
-    run_in_virtual_time(scenario())
+async def test_parts_that_a_pause_could_not_give_back_are_read_once_their_leases_are_over() -> None:
+    world = await a_filled_world(MANY_KEYS)
+    world.start(slowest=0.5)
+    await asyncio.sleep(20)
+    assert any(part.owner for part in world.parts if part.state is PartState.CUT)
+    world.snapshots.gives_back = False
+    await world.by_hand.pause()
+    await asyncio.sleep(4)
+    await world.by_hand.resume()
+    await asyncio.sleep(4)
+    world.snapshots.gives_back = True
+    await world.end_equal()
 
 
-def test_a_row_that_no_message_can_hold_is_a_dead_letter_and_the_snapshot_goes_on_behind_it() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, KEYS)
-        there = [key for key in KEYS if world.table.row(key) is not None]
-        world.too_large |= {there[1], there[-1]}
-        world.start(slowest=0.02)
-        await world.wait_until_snapshots_are_over()
-        await world.end()
-        assert {
-            (dead_letter.key, dead_letter.reason, dead_letter.payload_bytes) for dead_letter in world.dead_letters.kept
-        } == {(f'["{key.decode()}"]', Reason.TOO_LARGE, 9_000_001) for key in world.too_large}
-        published = {change.key for change in world.topic.changes if change.row is not None}
-        assert published == {f'{{"row_key":"{key.decode()}"}}' for key in there if key not in world.too_large}
-        assert len(published) > 1
+async def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:
+    world = await a_filled_world(MANY_KEYS)
+    killed = world.start(slowest=0.5)
+    await asyncio.sleep(20)
+    await world.kill(killed)
+    saved = world.snapshots.snapshot
+    assert saved is not None
+    (part,) = (part for part in saved.unfinished if part.last is not None)
+    world.start(slowest=0.0)
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert part.left is not None
+    assert min(key for key in world.scans[1].read_from if key in part.range) == part.left.start
 
-    run_in_virtual_time(scenario())
+
+async def test_a_row_that_no_message_can_hold_is_a_dead_letter_and_the_snapshot_goes_on_behind_it() -> None:
+    world = await a_filled_world(KEYS)
+    there = [key for key in KEYS if world.table.row(key) is not None]
+    world.too_large |= {there[1], there[-1]}
+    world.start(slowest=0.02)
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert {
+        (dead_letter.key, dead_letter.reason, dead_letter.payload_bytes) for dead_letter in world.dead_letters.kept
+    } == {(f'["{key.decode()}"]', Reason.TOO_LARGE, 9_000_001) for key in world.too_large}
+    published = {change.key for change in world.topic.changes if change.row is not None}
+    assert published == {f'{{"row_key":"{key.decode()}"}}' for key in there if key not in world.too_large}
+    assert len(published) > 1
 
 
 @pytest.mark.parametrize("kind", ["too large", "unreadable"])
-def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(kind: str) -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, KEYS)
-        bad = [key for key in KEYS if world.table.row(key) is not None][1]
-        (world.too_large if kind == "too large" else world.unreadable).add(bad)
-        world.dead_letters.open.clear()
-        world.start(slowest=0.02)
-        await asyncio.sleep(60)
-        saved = world.snapshots.snapshot
-        assert saved is not None
-        (part,) = (part for part in saved.unfinished if bad in part.range)
-        assert part.last is None or part.last < bad
-        world.dead_letters.open.set()
-        await world.wait_until_snapshots_are_over()
-        await world.end()
-        assert [dead_letter.key for dead_letter in world.dead_letters.kept] == [f'["{bad.decode()}"]']
-
-    run_in_virtual_time(scenario())
+async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(kind: str) -> None:
+    world = await a_filled_world(KEYS)
+    bad = [key for key in KEYS if world.table.row(key) is not None][1]
+    (world.too_large if kind == "too large" else world.unreadable).add(bad)
+    world.dead_letters.open.clear()
+    world.start(slowest=0.02)
+    await asyncio.sleep(60)
+    saved = world.snapshots.snapshot
+    assert saved is not None
+    (part,) = (part for part in saved.unfinished if bad in part.range)
+    assert part.last is None or part.last < bad
+    world.dead_letters.open.set()
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert [dead_letter.key for dead_letter in world.dead_letters.kept] == [f'["{bad.decode()}"]']
 
 
-def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pass_in_a_second() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0), options=SnapshotOptions(rows_per_second=7))
-        await a_filled_world(world, [b"a%02d" % number for number in range(60)])
-        world.start(slowest=0.0)
-        await world.wait_until_snapshots_are_over()
-        await world.end()
-        assert max(world.scans[0].asked) == 7
-        assert world.mirrored(swept=True) == world.source() != {}
-
-    run_in_virtual_time(scenario())
+async def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pass_in_a_second() -> None:
+    world = await a_filled_world(MANY_KEYS, options=SnapshotOptions(rows_per_second=7))
+    world.start(slowest=0.0)
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert max(world.scans[0].asked) == 7
+    assert world.mirrored(swept=True) == world.source() != {}

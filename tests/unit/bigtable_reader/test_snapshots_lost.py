@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from random import Random
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,10 +11,8 @@ from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOp
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress
 from services.bigtable_reader.core.stream.records import ALL_KEYS, Microseconds
-from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.snapshot_world import Command, SnapshotWorld, a_filled_world
 from tests.unit.bigtable_reader.world import LEASE
 
@@ -24,15 +21,14 @@ KEYS = [b"a", b"b", b"c", b"d"]
 
 async def half_read_and_lost(automatic: bool) -> SnapshotWorld:
     """Return a world with a snapshot that was confirmed up to a key by a topic that then lost it, and with a mark."""
-    world = SnapshotWorld(Random(0), automatic=automatic)
-    await a_filled_world(world, KEYS)
-    store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE, asyncio.get_running_loop().time)
+    world = await a_filled_world(KEYS, automatic=automatic)
+    store = FakeSnapshotStore(world.snapshots, "stopped half way", LEASE)
     run, (claimed,) = await store.claim([0], 1)
     part = await store.cut(run, claimed, [(ALL_KEYS, 0)])
     assert part is not None
     now = VirtualClock().now()
     await store.save([PartProgress(part, run, b"b", now, 2, read_since=now)], release=True)
-    await FakeResyncStore(world.partitions).request(BigtableResyncKind.TOPIC_LOST, now, run)
+    await world.find(BigtableResyncKind.TOPIC_LOST, run)
     return world
 
 
@@ -44,8 +40,8 @@ async def shown(world: SnapshotWorld) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
-    async def scenario() -> None:
+async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
+    with capture_logs() as logs:
         world = await half_read_and_lost(automatic)
         for _reader in ("one", "started later"):
             reader = world.start()
@@ -56,9 +52,6 @@ def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_h
         assert (world.complete_since is not None, world.resync_request is None) == (automatic, automatic)
         assert world.run == 1 + automatic
         assert (world.mirrored(swept=False) == world.source()) is automatic
-
-    with capture_logs() as logs:
-        run_in_virtual_time(scenario())
     assert ("snapshot_not_told" in [line["event"] for line in logs]) is not automatic
 
 
@@ -72,39 +65,30 @@ class ToAnEnd(BigtableReaderOptions):
     end: Microseconds | None = AT_THE_END
 
 
-def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
-    async def scenario() -> None:
-        world = await half_read_and_lost(automatic=False)
-        reader = world.start(kind=ToAnEnd)
-        async with asyncio.timeout(600):
-            await reader.task
-        assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.unannounced
-
-    run_in_virtual_time(scenario())
+async def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
+    world = await half_read_and_lost(automatic=False)
+    reader = world.start(kind=ToAnEnd)
+    async with asyncio.timeout(600):
+        await reader.task
+    assert world.snapshots.snapshot is not None
+    assert world.snapshots.snapshot.unannounced
 
 
-def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> None:
-    async def scenario() -> None:
-        world = await half_read_and_lost(automatic=False)
-        for state in ("READING", "DONE"):
-            one = await shown(world)
-            assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
-            assert "the topic lost messages" in str(one["never_told"])
-            code, said = await Command(world)("--status")
-            assert (code, "it is never announced as complete: the topic lost" in said) == (
-                int(state == "READING"),
-                True,
-            )
-            if not world.readers:
-                world.start()
-            await asyncio.sleep(120)
-        assert (await Command(world)("--status", "--watch"))[0] == 1
-        assert (await Command(world)("--watch"))[0] == 0  # another one
-        await asyncio.sleep(60)
+async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> None:
+    world = await half_read_and_lost(automatic=False)
+    for state in ("READING", "DONE"):
         one = await shown(world)
-        assert (one["told"], one["never_told"], world.resync_request) == (True, None, None)
-        assert one["complete_since"] is not None
-        await world.end()
-
-    run_in_virtual_time(scenario())
+        assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
+        assert "the topic lost messages" in str(one["never_told"])
+        code, said = await Command(world)("--status")
+        assert code == (state == "READING")
+        assert "it is never announced as complete: the topic lost" in said
+        world.start()
+        await asyncio.sleep(120)
+    assert (await Command(world)("--status", "--watch"))[0] == 1
+    assert (await Command(world)("--watch"))[0] == 0  # another one
+    await asyncio.sleep(60)
+    one = await shown(world)
+    assert (one["told"], one["never_told"], world.resync_request) == (True, None, None)
+    assert one["complete_since"] is not None
+    await world.end()

@@ -21,8 +21,7 @@ from shared.contracts.source_rows import Done, Publish, Read, ReadKeys
 from tests.fakes.bigtable_reader import FakePublisher, FakeRows, Topic
 from tests.fakes.bigtable_snapshots import FakeScan
 from tests.fakes.bigtable_table import EPOCH, Bigtable
-from tests.fakes.virtual_time import run_in_virtual_time
-from tests.unit.bigtable_reader.readings import a_partition, outputs
+from tests.unit.bigtable_reader.readings import a_partition, image_maker
 
 OPTIONS = BigtableOptions(values="text")
 KEYS = tuple((f"{number:02d}",) for number in range(20))
@@ -47,14 +46,12 @@ class World:
         """Return what answers; to be called in a loop."""
         for (key,) in KEYS:
             self.write(key, b"v")
-        images = outputs(options=OPTIONS).images
-        assert images is not None
         scan, rows = FakeScan(self.table), FakeRows(self.table)
         scan.unreadable = rows.unreadable = self.unreadable
         scan.too_large = rows.too_large = self.too_large
         to_row_key = partial(key_of, options=OPTIONS)
         return BigtableSourceRows(
-            MirroredRows(images, [ALL_KEYS]), to_row_key, scan, rows, self._survey, self._publisher
+            MirroredRows(image_maker(OPTIONS), [ALL_KEYS]), to_row_key, scan, rows, self._survey, self._publisher
         )
 
     async def _survey(self) -> tuple[BigtablePartitionSurvey, int]:
@@ -78,50 +75,39 @@ def rows_of(answers: list[bytes | Done]) -> dict[str, str]:
     }
 
 
-def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_others_come() -> None:
-    async def scenario() -> None:
-        world = World(unreadable={b"00", b"07"}, too_large={b"19"})
-        answers = world.answers()
-        read = [one async for one in answers.read(Read("weather"))]
-        looked = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
-        for said in (read, looked):
-            found = rows_of(said)
-            assert len(found) == 20
-            assert [key for key, row in sorted(found.items()) if row == "null"] == [
-                '{"row_key":"00"}',
-                '{"row_key":"07"}',
-                '{"row_key":"19"}',
-            ]
-        assert isinstance(looked[-1], Done)
-        assert (looked[-1].rows, looked[-1].absent) == (20, 1)
-
-    run_in_virtual_time(scenario())
+async def test_a_row_that_cannot_be_read_comes_without_what_is_in_it_and_the_others_come() -> None:
+    world = World(unreadable={b"00", b"07"}, too_large={b"19"})
+    answers = world.answers()
+    read = [one async for one in answers.read(Read("weather"))]
+    looked = [one async for one in answers.read_keys(ReadKeys("weather", (*KEYS, ("never",))))]
+    for said in (read, looked):
+        found = rows_of(said)
+        assert len(found) == 20
+        assert [key for key, row in sorted(found.items()) if row == "null"] == [
+            '{"row_key":"00"}',
+            '{"row_key":"07"}',
+            '{"row_key":"19"}',
+        ]
+    assert isinstance(looked[-1], Done)
+    assert (looked[-1].rows, looked[-1].absent) == (20, 1)
 
 
-def test_rows_that_no_mirror_can_hold_are_named_and_the_others_published() -> None:
-    async def scenario() -> None:
-        world = World(unreadable={b"07"})
-        answers = world.answers()
-        world.write("03", b"\xff")
-        with pytest.raises(MisconfiguredError, match=r"2 of 21 rows .* are published\): .*03"):
-            await answers.publish(Publish("weather", (*KEYS, ("never",))))
-        published = {change.key: change.op for change in world.topic.changes}
-        assert published.keys() == {
-            f'{{"row_key":"{key}"}}' for (key,) in (*KEYS, ("never",)) if key not in ("03", "07")
-        }
-        assert [key for key, op in published.items() if op == "DELETE"] == ['{"row_key":"never"}']
-
-    run_in_virtual_time(scenario())
+async def test_rows_that_no_mirror_can_hold_are_named_and_the_others_published() -> None:
+    world = World(unreadable={b"07"})
+    answers = world.answers()
+    world.write("03", b"\xff")
+    with pytest.raises(MisconfiguredError, match=r"2 of 21 rows .* are published\): .*03"):
+        await answers.publish(Publish("weather", (*KEYS, ("never",))))
+    published = {change.key: change.op for change in world.topic.changes}
+    assert published.keys() == {f'{{"row_key":"{key}"}}' for (key,) in (*KEYS, ("never",)) if key not in ("03", "07")}
+    assert [key for key, op in published.items() if op == "DELETE"] == ['{"row_key":"never"}']
 
 
 @pytest.mark.parametrize(("paused_since", "fix"), [(EPOCH, "`resume` it"), (None, "start a reader")])
-def test_below_what_is_applied_nothing_is_published_and_the_fix_is_named(
+async def test_below_what_is_applied_nothing_is_published_and_the_fix_is_named(
     paused_since: Microseconds | None, fix: str
 ) -> None:
-    async def scenario() -> None:
-        world = World(paused_since=paused_since)
-        with pytest.raises(MisconfiguredError, match=fix):
-            await world.answers().publish(Publish("weather", KEYS, str(four_sections(EPOCH + 1_000_000))))
-        assert not world.topic.changes
-
-    run_in_virtual_time(scenario())
+    world = World(paused_since=paused_since)
+    with pytest.raises(MisconfiguredError, match=fix):
+        await world.answers().publish(Publish("weather", KEYS, str(four_sections(EPOCH + 1_000_000))))
+    assert not world.topic.changes

@@ -16,26 +16,14 @@ from services.bigtable_reader.core.schema.resync import (
     BigtableResyncRequest,
 )
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange, StreamRangeId
-from services.bigtable_reader.core.stream.records import KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.runtime.answers import print_answer
+from tests.fakes.bigtable_table import EPOCH as NOON
+from tests.unit.bigtable_reader.readings import a_stream_range
 
-NOON = Microseconds(1_700_000_000_000_000)
 DAY = timedelta(days=1)
 LEFT, MIDDLE, RIGHT = KeyRange(b"", b"b"), KeyRange(b"b", b"d"), KeyRange(b"d", b"")
-
-
-def a_stream_range(
-    name: str, range_: KeyRange, *, position: bool = True, target: KeyRange | None = None
-) -> StreamRange:
-    return StreamRange(
-        id=StreamRangeId(name),
-        range=range_,
-        position=Position((RangeToken(range_, "t"),)) if position else None,
-        min_version=0,
-        low_watermark=NOON,
-        target=target,
-    )
 
 
 def a_survey(*stream_ranges: StreamRange, readers: str = "", **saved: Saved) -> BigtablePartitionSurvey:
@@ -62,7 +50,7 @@ def test_each_stream_range_is_in_one_state_and_owners_are_told() -> None:
     survey = a_survey(
         a_stream_range("a", LEFT),
         a_stream_range("b", MIDDLE, target=KeyRange(b"b", b"")),
-        a_stream_range("c", KeyRange(b"d", b"f"), position=False),
+        a_stream_range("c", KeyRange(b"d", b"f"), position=None),
         a_stream_range("d", KeyRange(b"f", b"h")),
         a_stream_range("e", KeyRange(b"h", b"")),
         readers="one two",

@@ -17,28 +17,18 @@ from services.bigtable_reader.core.stream.partitions import (
     overlapping,
     uncovered,
 )
-from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds, Position, RangeToken
+from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.errors import MisconfiguredError
+from tests.fakes.bigtable_table import EPOCH as NOON
+from tests.unit.bigtable_reader.readings import a_stream_range
 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e"]
-NOON = Microseconds(1_700_000_000_000_000)
 
 
 @st.composite
 def ranges(draw: st.DrawFn) -> KeyRange:
     first, last = sorted(draw(st.lists(st.integers(0, len(KEYS)), min_size=2, max_size=2, unique=True)))
     return KeyRange(KEYS[first], KEYS[last] if last < len(KEYS) else b"")
-
-
-def a_stream_range(**values: object) -> StreamRange:
-    known: dict[str, object] = {
-        "id": StreamRangeId("p"),
-        "range": ALL_KEYS,
-        "position": Position(start=NOON),
-        "min_version": 0,
-        "low_watermark": NOON,
-    }
-    return StreamRange(**(known | values))  # type: ignore[arg-type]
 
 
 def test_what_earlier_versions_saved_is_read() -> None:
@@ -91,14 +81,7 @@ def test_what_touches_neither_overlaps_nor_leaves_a_hole() -> None:
     [
         (a_stream_range(), True),
         (a_stream_range(position=None), False),
-        (
-            a_stream_range(
-                range=KeyRange(b"", b"a"),
-                position=Position((RangeToken(KeyRange(b"", b"a"), "t"),)),
-                target=KeyRange(b"", b"b"),
-            ),
-            False,
-        ),
+        (a_stream_range(keys=KeyRange(b"", b"a"), target=KeyRange(b"", b"b")), False),
     ],
 )
 def test_a_stream_range_is_read_once_it_has_a_position_and_waits_for_nothing(
@@ -107,31 +90,34 @@ def test_a_stream_range_is_read_once_it_has_a_position_and_waits_for_nothing(
     assert stream_range.is_readable == readable
 
 
+KNOWN, UNKNOWN = (BigtablePartitionSurvey(ranges, {}, frozenset()) for ranges in ((a_stream_range(),), ()))
+
+
 @pytest.mark.parametrize(
-    ("resume", "known", "first"),
+    ("resume", "survey", "first"),
     [
-        ("resume-or-new", False, True),
-        ("resume-or-new", True, False),
-        ("new", False, True),
-        ("resume-or-fail", True, False),
+        ("resume-or-new", UNKNOWN, True),
+        ("resume-or-new", KNOWN, False),
+        ("new", UNKNOWN, True),
+        ("resume-or-fail", KNOWN, False),
     ],
 )
-def test_a_start_begins_or_goes_on(resume: Resume, known: bool, first: bool) -> None:
-    assert begins(resume, BigtablePartitionSurvey((a_stream_range(),) if known else (), {}, frozenset()), "s") == first
+def test_a_start_begins_or_goes_on(resume: Resume, survey: BigtablePartitionSurvey, first: bool) -> None:
+    assert begins(resume, survey, "s") == first
 
 
 @pytest.mark.parametrize(
-    ("resume", "known", "fix"),
+    ("resume", "survey", "fix"),
     [
-        ("new", True, "s is known already, .* another CHANGE_STREAM_NAME, or .*RESUME=resume-or-new"),
-        ("resume-or-fail", False, "nothing is known of change stream s, .* fix CHANGE_STREAM_NAME"),
+        ("new", KNOWN, "s is known already, .* another CHANGE_STREAM_NAME, or .*RESUME=resume-or-new"),
+        ("resume-or-fail", UNKNOWN, "nothing is known of change stream s, .* fix CHANGE_STREAM_NAME"),
     ],
 )
 def test_a_start_that_is_not_what_was_asked_for_is_refused_with_the_choices(
-    resume: Resume, known: bool, fix: str
+    resume: Resume, survey: BigtablePartitionSurvey, fix: str
 ) -> None:
     with pytest.raises(MisconfiguredError, match=fix):
-        begins(resume, BigtablePartitionSurvey((a_stream_range(),) if known else (), {}, frozenset()), "s")
+        begins(resume, survey, "s")
 
 
 SAVED = {StreamRangeId("p"): Saved("reader", 1, "RUNNING", NOON, free=False)}

@@ -24,6 +24,7 @@ from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
+from tests.fakes.virtual_time import run_in_virtual_time
 
 WATCHES = Watching(excluded_families=("unwatched",))
 
@@ -44,10 +45,6 @@ class Looking(FakeCatalog):
             look(self)
         return await super().seen()
 
-    def change(self, **what: Any) -> None:
-        """Let something be otherwise."""
-        self.found = replace(self.found, **what)
-
 
 def watched(
     *looks: Callable[[Looking], None],
@@ -66,11 +63,10 @@ def watched(
 
     async def watching() -> None:
         catalog = Looking(*looks)
-        table = kept or PartitionTable(VirtualClock().now)
-        store = FakePartitionStore(table, "reader", timedelta(seconds=10), asyncio.get_running_loop().time)
+        table = kept or PartitionTable()
+        store = FakePartitionStore(table, "reader", timedelta(seconds=10))
         await store.begin([ALL_KEYS], EPOCH)
-        clock = asyncio.get_running_loop().time
-        asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10), clock)
+        asked = FakeSnapshotStore(snapshots or SnapshotTable(), "", timedelta(seconds=10))
         watches = Watching(excluded_families=("unwatched",), mirrored=mirrored)
         resync_requests = ResyncRequests(FakeResyncStore(table), asked, watches.as_json, VirtualClock(), watches)
         watch = TableWatch(
@@ -92,7 +88,7 @@ def watched(
             raise ended
 
     with capture_logs() as said:
-        asyncio.run(watching())
+        run_in_virtual_time(watching())
     return said, learnt
 
 
@@ -100,15 +96,40 @@ def nothing(_catalog: Looking) -> None:
     """Leave all as it is."""
 
 
+def changed(**what: Any) -> Callable[[Looking], None]:
+    """Return what lets something be otherwise."""
+
+    def change(catalog: Looking) -> None:
+        catalog.found = replace(catalog.found, **what)
+
+    return change
+
+
+def failing(error: Exception) -> Callable[[Looking], None]:
+    """Return what lets a look fail."""
+
+    def fail(_catalog: Looking) -> None:
+        raise error
+
+    return fail
+
+
+def without(*families: str) -> Callable[[Looking], None]:
+    """Return what drops families."""
+    return lambda catalog: changed(families=catalog.found.families - set(families))(catalog)
+
+
+def with_also(family: str) -> Callable[[Looking], None]:
+    """Return what adds a family."""
+    return lambda catalog: changed(families=catalog.found.families | {family})(catalog)
+
+
 def test_what_stays_as_it_is_is_not_mentioned() -> None:
     assert watched(nothing, nothing, nothing) == ([], [])
 
 
 def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_fix() -> None:
-    def changed(catalog: Looking) -> None:
-        catalog.change(families=frozenset({"g", "h"}))
-
-    said, learnt = watched(nothing, changed, nothing)
+    said, learnt = watched(nothing, changed(families=frozenset({"g", "h"})), nothing)
 
     assert learnt == [frozenset({"h"})]
     assert [(line["event"], line["families"], line["log_level"]) for line in said] == [
@@ -119,12 +140,7 @@ def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_fix() 
 
 
 def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> None:
-    def added(catalog: Looking) -> None:
-        catalog.change(clusters=frozenset({"c1", "c2"}))
-
-    def dropped(catalog: Looking) -> None:
-        catalog.change(clusters=frozenset({"c2"}))
-
+    added, dropped = changed(clusters=frozenset({"c1", "c2"})), changed(clusters=frozenset({"c2"}))
     said, learnt = watched(nothing, added, dropped, nothing)
 
     assert learnt == []
@@ -137,23 +153,14 @@ def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> Non
 
 
 def test_a_look_that_fails_is_made_again() -> None:
-    def away(_catalog: Looking) -> None:
-        raise TransientError("away")
-
-    def changed(catalog: Looking) -> None:
-        catalog.change(families=frozenset({"f", "g", "h"}))
-
-    said, learnt = watched(nothing, away, changed)
+    said, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
 
     assert [line["event"] for line in said] == ["table_not_looked_at", "families_added"]
     assert learnt == [frozenset({"h"})]
 
 
 def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -> None:
-    def dropped(catalog: Looking) -> None:
-        catalog.change(families=frozenset({"g", "h"}), clusters=frozenset({"c2"}))
-
-    table = PartitionTable(VirtualClock().now)
+    dropped, table = changed(families=frozenset({"g", "h"}), clusters=frozenset({"c2"})), PartitionTable()
     assert watched(nothing, kept=table) == ([], [])
     assert table.seen == InspectedTable(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
 
@@ -166,12 +173,7 @@ def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -
 
 
 def test_a_retention_that_becomes_shorter_is_a_warning_with_the_fix_and_a_longer_one_is_none() -> None:
-    def shorter(catalog: Looking) -> None:
-        catalog.change(retention=86_400)
-
-    def longer(catalog: Looking) -> None:
-        catalog.change(retention=3 * 86_400)
-
+    shorter, longer = changed(retention=86_400), changed(retention=3 * 86_400)
     said, _learnt = watched(nothing, shorter, nothing, longer, nothing)
 
     assert [(line["event"], line["log_level"], line["was"], line["now"]) for line in said] == [
@@ -183,10 +185,7 @@ def test_a_retention_that_becomes_shorter_is_a_warning_with_the_fix_and_a_longer
 
 @pytest.mark.parametrize("elsewhere", ["c2", ANY])
 def test_a_profile_that_routes_elsewhere_stops_the_reader_and_the_next_one_until_it_routes_back(elsewhere: str) -> None:
-    def moved(catalog: Looking) -> None:
-        catalog.change(routed_to=elsewhere)
-
-    table = PartitionTable(VirtualClock().now)
+    moved, table = changed(routed_to=elsewhere), PartitionTable()
     with pytest.raises(MisconfiguredError, match="--route-to=c1"):
         watched(nothing, moved, kept=table)
     with pytest.raises(MisconfiguredError, match="another"):
@@ -195,17 +194,11 @@ def test_a_profile_that_routes_elsewhere_stops_the_reader_and_the_next_one_until
 
 
 def test_what_a_profile_routes_to_is_remembered_while_nobody_may_ask() -> None:
-    def hidden(catalog: Looking) -> None:
-        catalog.change(routed_to=None)
-
-    def moved(catalog: Looking) -> None:
-        catalog.change(routed_to="c2")
-
-    table = PartitionTable(VirtualClock().now)
+    hidden, moved, table = changed(routed_to=None), changed(routed_to="c2"), PartitionTable()
     watched(nothing, kept=table)
     with pytest.raises(MisconfiguredError, match="cluster c1"):
         watched(hidden, hidden, moved, kept=table)
-    fresh = PartitionTable(VirtualClock().now)
+    fresh = PartitionTable()
     assert watched(hidden, moved, kept=fresh) == ([], [])  # the first that is told is where it is read
 
 
@@ -236,26 +229,8 @@ def found_of(table: PartitionTable) -> list[tuple[str, tuple[str, ...], int]]:
     return [(one.kind, one.families, one.run) for one in table.resync.findings] if table.resync is not None else []
 
 
-def without(*families: str) -> Callable[[Looking], None]:
-    """Return what drops families."""
-
-    def dropped(catalog: Looking) -> None:
-        catalog.change(families=catalog.found.families - set(families))
-
-    return dropped
-
-
-def with_also(family: str) -> Callable[[Looking], None]:
-    """Return what adds a family."""
-
-    def added(catalog: Looking) -> None:
-        catalog.change(families=catalog.found.families | {family})
-
-    return added
-
-
 def test_a_dropped_family_marks_the_table_whoever_looked_before() -> None:
-    table = PartitionTable(VirtualClock().now)
+    table = PartitionTable()
     watched(nothing, kept=table)
     assert found_of(table) == []
 
@@ -266,10 +241,10 @@ def test_a_dropped_family_marks_the_table_whoever_looked_before() -> None:
 
 
 def test_what_two_readers_see_is_found_once() -> None:
-    table, snapshots = PartitionTable(VirtualClock().now), SnapshotTable()
+    table, snapshots = PartitionTable(), SnapshotTable()
 
     def seen_by_another(catalog: Looking) -> None:
-        catalog.change(families=frozenset({"g"}))
+        without("f")(catalog)
         table.resync = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)  # which heals it
 
@@ -280,7 +255,7 @@ def test_what_two_readers_see_is_found_once() -> None:
 
 
 def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
-    table, snapshots = PartitionTable(VirtualClock().now), SnapshotTable()
+    table, snapshots = PartitionTable(), SnapshotTable()
 
     def asked_for(_catalog: Looking) -> None:
         snapshots.snapshot = Snapshot(run=1, requested_at=EPOCH, parts=(), whole=True)
@@ -290,21 +265,20 @@ def test_a_family_that_is_dropped_once_more_moves_on_what_heals_it() -> None:
     assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 1)]
 
 
-def test_what_an_older_version_has_remembered_without_a_mark_is_found_all_the_same() -> None:
-    table = PartitionTable(VirtualClock().now)
-    watched(nothing, kept=table)
+def missed_without_a_mark(table: PartitionTable) -> None:
     assert table.seen is not None
     table.seen = replace(table.seen, families=frozenset({"g"}))
 
-    watched(without("f"), nothing, kept=table)
 
-    assert found_of(table) == [(BigtableResyncKind.FAMILIES_DROPPED, ("f",), 0)]
-
-
-def test_a_table_of_an_older_version_is_compared_with_what_that_has_seen() -> None:
-    table = PartitionTable(VirtualClock().now)
-    watched(nothing, kept=table)
+def never_compared(table: PartitionTable) -> None:
     table.resync = None
+
+
+@pytest.mark.parametrize("left_behind", [missed_without_a_mark, never_compared])
+def test_a_family_is_missed_that_an_older_version_has_seen(left_behind: Callable[[PartitionTable], None]) -> None:
+    table = PartitionTable()
+    watched(nothing, kept=table)
+    left_behind(table)
 
     watched(without("f"), nothing, kept=table)
 
@@ -312,10 +286,7 @@ def test_a_table_of_an_older_version_is_compared_with_what_that_has_seen() -> No
 
 
 def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> None:
-    def clusters(catalog: Looking) -> None:
-        catalog.change(clusters=frozenset({"c1", "c2"}))
-
-    table = PartitionTable(VirtualClock().now)
+    clusters, table = changed(clusters=frozenset({"c1", "c2"})), PartitionTable()
     said, _learnt = watched(nothing, with_also("unwatched"), without("unwatched"), clusters, kept=table)
 
     assert found_of(table) == []
@@ -323,7 +294,7 @@ def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> N
 
 
 def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> None:
-    table = PartitionTable(VirtualClock().now)
+    table = PartitionTable()
     said, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
 
     assert found_of(table) == []
@@ -331,28 +302,24 @@ def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> 
     assert "snapshot" not in said[0]["fix"]
 
 
-def test_a_stream_that_is_disabled_and_a_profile_that_moves_mark_the_table_before_the_reader_stops() -> None:
-    def moved(catalog: Looking) -> None:
-        catalog.change(routed_to="c2")
-
-    def disabled(_catalog: Looking) -> None:
-        raise StreamGoneError("made-up", "it has none")
-
-    for what, kind in (
-        (moved, BigtableResyncKind.ROUTED_ELSEWHERE),
-        (disabled, BigtableResyncKind.STREAM_DISABLED),
-    ):
-        table = PartitionTable(VirtualClock().now)
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        (changed(routed_to="c2"), BigtableResyncKind.ROUTED_ELSEWHERE),
+        (failing(StreamGoneError("made-up", "it has none")), BigtableResyncKind.STREAM_DISABLED),
+    ],
+    ids=["a profile that moves", "a stream that is disabled"],
+)
+def test_what_stops_a_reader_marks_the_table_before(what: Callable[[Looking], None], kind: BigtableResyncKind) -> None:
+    table = PartitionTable()
+    for looks in ([nothing, what], [what]):
         with pytest.raises(MisconfiguredError):
-            watched(nothing, what, kept=table)
-        assert found_of(table) == [(kind, (), 0)]
-        with pytest.raises(MisconfiguredError):
-            watched(what, kept=table)
+            watched(*looks, kept=table)
         assert found_of(table) == [(kind, (), 0)]
 
 
 def test_a_family_that_is_back_is_noticed_by_one_who_never_missed_it() -> None:
-    table = PartitionTable(VirtualClock().now)
+    table = PartitionTable()
 
     def dropped_and_healed_elsewhere(_catalog: Looking) -> None:
         found = compared(table.resync, None, ["g"], lambda _family: True, EPOCH, 0, WATCHES)

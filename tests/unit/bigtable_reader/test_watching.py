@@ -1,8 +1,6 @@
 """Another tables file: who lets in more marks the table, and a snapshot heals what its own file watches."""
 
 import asyncio
-from datetime import timedelta
-from random import Random
 
 import pytest
 
@@ -17,9 +15,6 @@ from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from shared.contracts.bigtable_options import BigtableOptions, CellColumn, FamilyColumn
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
-from tests.fakes.bigtable_resync import FakeResyncStore
-from tests.fakes.bigtable_table import EPOCH
-from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.bigtable_reader.snapshot_world import SnapshotWorld, a_filled_world
 from tests.unit.bigtable_reader.world import Living
 
@@ -84,12 +79,10 @@ def test_rows_are_not_asked_for_with_a_file_that_no_reader_has() -> None:
 
 async def a_world(first: BigtableOptions, mode: Mode = "mirror", *, automatic: bool = False) -> SnapshotWorld:
     """Let a reader with a tables file read some rows, and end."""
-    world = SnapshotWorld(Random(0), watches=first, mode=mode, automatic=automatic)
-    world.table.write(b"a", cell("f"), cell("g"))
-    world.table.write(b"b", cell("g"))
-    await a_filled_world(world, [])
+    rows = {b"a": [cell("f"), cell("g")], b"b": [cell("g")]}
+    world = await a_filled_world([], rows=rows, watches=first, mode=mode, automatic=automatic)
     await world.by_hand.survey()
-    await over(world, a_reader(world))
+    await over(world, world.start_steady())
     assert not world.is_marked()
     return world
 
@@ -98,17 +91,11 @@ def cell(family: str) -> SetCell:
     return SetCell(family, b"q", Microseconds(1_000), b"v")
 
 
-def a_reader(world: SnapshotWorld) -> Living:
-    return world.start(slowest=0.02, wrong_by=timedelta(0))
-
-
 async def over(world: SnapshotWorld, reader: Living) -> None:
     """Let a reader look, read what there is of snapshots, and end."""
     await asyncio.sleep(30)
     await world.wait_until_snapshots_are_over()
-    world.readers.remove(reader)
-    reader.stop.request()
-    await reader.task
+    await world.stop(reader)
 
 
 @pytest.mark.parametrize(
@@ -119,105 +106,81 @@ async def over(world: SnapshotWorld, reader: Living) -> None:
         (ALL, "history", "mode"),
     ],
 )
-def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_what_is_missing(
+async def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_what_is_missing(
     narrow: BigtableOptions, mode: Mode, option: str
 ) -> None:
-    async def scenario() -> None:
-        world = await a_world(narrow, mode)
-        world.watches, world.mode = ALL, "mirror"
-        reader = a_reader(world)
-        await asyncio.sleep(30)
-        assert world.resync_request is not None
-        assert [(one.kind, one.options) for one in world.resync_request.findings] == [
-            (BigtableResyncKind.WATCHED_MORE, (option,))
-        ]
-        await world.request()
-        await world.wait_until_snapshots_are_over()
-        assert not world.is_marked()
-        assert world.mirrored(swept=True) == world.source()
-        await over(world, reader)
-
-    run_in_virtual_time(scenario())
+    world = await a_world(narrow, mode)
+    world.watches, world.mode = ALL, "mirror"
+    reader = world.start_steady()
+    await asyncio.sleep(30)
+    assert world.resync_request is not None
+    assert [(one.kind, one.options) for one in world.resync_request.findings] == [
+        (BigtableResyncKind.WATCHED_MORE, (option,))
+    ]
+    await world.request()
+    await world.wait_until_snapshots_are_over()
+    assert not world.is_marked()
+    assert world.mirrored(swept=True) == world.source()
+    await over(world, reader)
 
 
-def test_without_being_asked_it_is_read_once() -> None:
-    async def scenario() -> None:
-        world = await a_world(BigtableOptions(families=("f",)), automatic=True)
-        world.watches = ALL
-        a_reader(world)
-        await asyncio.sleep(30)
-        await world.wait_until_healed()
-        await asyncio.sleep(300)
-        assert world.run == 2
-        assert world.mirrored(swept=True) == world.source()
-        await world.end()
-
-    run_in_virtual_time(scenario())
+async def test_without_being_asked_it_is_read_once() -> None:
+    world = await a_world(BigtableOptions(families=("f",)), automatic=True)
+    world.watches = ALL
+    world.start_steady()
+    await asyncio.sleep(30)
+    await world.wait_until_healed()
+    await asyncio.sleep(300)
+    assert world.run == 2
+    assert world.mirrored(swept=True) == world.source()
+    await world.end()
 
 
-def test_a_start_that_only_narrows_marks_nothing() -> None:
-    async def scenario() -> None:
-        world = await a_world(ALL)
-        world.watches = BigtableOptions(key_prefixes=("a",), families=("f",))
-        await over(world, a_reader(world))
-        assert not world.is_marked()
-
-    run_in_virtual_time(scenario())
+async def test_a_start_that_only_narrows_marks_nothing() -> None:
+    world = await a_world(ALL)
+    world.watches = BigtableOptions(key_prefixes=("a",), families=("f",))
+    await over(world, world.start_steady())
+    assert not world.is_marked()
 
 
-def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_is_complete() -> None:
-    async def scenario() -> None:
-        world = await a_world(ALL)
-        await FakeResyncStore(world.partitions).request(BigtableResyncKind.ROUTED_ELSEWHERE, EPOCH, world.run)
-        world.watches = BigtableOptions(key_prefixes=("a",))
-        reader = a_reader(world)
-        await asyncio.sleep(30)
-        await world.request()
-        await over(world, reader)
-        assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.announced
-        assert world.is_marked()
-        world.watches = ALL
-        reader = a_reader(world)
-        await asyncio.sleep(30)
-        await world.request()
-        await over(world, reader)
-        assert not world.is_marked()
-
-    run_in_virtual_time(scenario())
+async def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_snapshot_is_complete() -> None:
+    world = await a_world(ALL)
+    await world.find()
+    world.watches = BigtableOptions(key_prefixes=("a",))
+    reader = world.start_steady()
+    await asyncio.sleep(30)
+    await world.request()
+    await over(world, reader)
+    assert world.is_announced
+    assert world.is_marked()
+    world.watches = ALL
+    reader = world.start_steady()
+    await asyncio.sleep(30)
+    await world.request()
+    await over(world, reader)
+    assert not world.is_marked()
 
 
-def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_end_is_told_by_a_narrower_one() -> None:
-    async def scenario() -> None:
-        world = await a_world(ALL)
-        world.watches = BigtableOptions(families=("f",))
-        a_reader(world)
-        await asyncio.sleep(30)
-        world.watches = ALL
-        await world.request()  # by a file that no reader has
-        await asyncio.sleep(300)
-        assert world.run == 2
-        assert all(part.owner == "" and part.last is None for part in world.parts)
-        await world.end()
-        wide = a_reader(world)
-        await over(world, wide)
-        assert world.run == 2
-        assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.announced
-        assert world.mirrored(swept=True) == world.source()
-
-    run_in_virtual_time(scenario())
+async def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_end_is_told_by_a_narrower_one() -> None:
+    world = await a_world(ALL)
+    world.watches = BigtableOptions(families=("f",))
+    world.start_steady()
+    await asyncio.sleep(30)
+    world.watches = ALL
+    await world.request()  # by a file that no reader has
+    await asyncio.sleep(300)
+    assert world.run == 2
+    assert all(part.owner == "" and part.last is None for part in world.parts)
+    await world.end()
+    await over(world, world.start_steady())
+    assert world.run == 2
+    assert world.is_announced
+    assert world.mirrored(swept=True) == world.source()
 
 
-def test_what_was_not_read_to_its_end_is_asked_for_anew_by_a_start_with_another_file() -> None:
-    async def scenario() -> None:
-        world = SnapshotWorld(Random(0))
-        await a_filled_world(world, [b"a", b"b"])
-        world.watches = BigtableOptions(families=("f",))
-        reader = a_reader(world)
-        await over(world, reader)
-        assert world.run == 2
-        assert world.snapshots.snapshot is not None
-        assert world.snapshots.snapshot.announced
-
-    run_in_virtual_time(scenario())
+async def test_what_was_not_read_to_its_end_is_asked_for_anew_by_a_start_with_another_file() -> None:
+    world = await a_filled_world([b"a", b"b"])
+    world.watches = BigtableOptions(families=("f",))
+    await over(world, world.start_steady())
+    assert world.run == 2
+    assert world.is_announced

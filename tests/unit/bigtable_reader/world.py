@@ -36,7 +36,7 @@ from tests.fakes.bigtable_reader import (
     FakeRows,
     Topic,
 )
-from tests.fakes.bigtable_table import EPOCH, Bigtable, Vector, VirtualClock
+from tests.fakes.bigtable_table import EPOCH, Bigtable, Vector, VirtualClock, loop_time
 from tests.fakes.life import CrashError, Life, Way
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.unit.bigtable_reader.published import LOSSLESS, cells_of, rows_of_entries
@@ -77,7 +77,7 @@ class World:
 
     chance: Random
     table: Bigtable = field(default_factory=lambda: Bigtable(b"c"))
-    partitions: PartitionTable = field(default_factory=lambda: PartitionTable(VirtualClock().now))
+    partitions: PartitionTable = field(default_factory=PartitionTable)
     topic: Topic = field(default_factory=Topic)
     metrics: FakeMetrics = field(default_factory=FakeMetrics)
     dead_letters: FakeDeadLetterSink = field(default_factory=FakeDeadLetterSink)
@@ -91,13 +91,18 @@ class World:
 
     async def begin(self) -> None:
         """Remember the first key ranges, as a first start does; late changes are older than that."""
-        store = FakePartitionStore(self.partitions, "setup", LEASE, asyncio.get_running_loop().time)
-        await store.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
+        await self.by_hand.begin(self.table.partitions, Microseconds(EPOCH - 60_000_000))
 
     @property
     def by_hand(self) -> FakePartitionStore:
         """Return what a command beside the readers has."""
-        return FakePartitionStore(self.partitions, "", LEASE, asyncio.get_running_loop().time)
+        return FakePartitionStore(self.partitions, "", LEASE)
+
+    def start_steady(
+        self, kind: type[BigtableReaderOptions] = BigtableReaderOptions, health: Health | None = None
+    ) -> Living:
+        """Start a reader whose calls are fast, and whose clock is right."""
+        return self.start(slowest=0.02, wrong_by=timedelta(0), kind=kind, health=health)
 
     def start(
         self,
@@ -134,9 +139,7 @@ class World:
                 clock=VirtualClock(skew),
             ),
             BigtableStores(
-                partitions=FakePartitionStore(
-                    self.partitions, owner, LEASE, asyncio.get_running_loop().time, step=step
-                ),
+                partitions=FakePartitionStore(self.partitions, owner, LEASE, step=step),
                 resync_requests=self.marking(step),
             ),
             BigtableOutput(
@@ -146,9 +149,7 @@ class World:
                 outputs=self._outputs(),
             ),
             Monitoring(self.metrics, health or Health()),
-            (kind or self.chance.choice((BigtableReaderOptions, Trusting)))(
-                owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)
-            ),
+            kind(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
             snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
         )
         living = Living(way, to_store, stop, asyncio.create_task(reader.run(stop)), reader)
@@ -197,14 +198,37 @@ class World:
                 return False
         return True
 
-    async def wait_until_all_is_read(self) -> None:
-        """Wait for it; what ends a reader is raised."""
+    async def wait_until(self, condition: Callable[[], bool], every: float = 5) -> None:
+        """Wait for something to come true; what ends a reader is raised."""
         async with asyncio.timeout(3_600):
-            while not self.is_all_read():
+            while not condition():
                 for reader in self.readers:
                     if reader.task.done():
                         await reader.task
-                await asyncio.sleep(5)
+                await asyncio.sleep(every)
+
+    async def wait_until_all_is_read(self) -> None:
+        """Wait for it."""
+        await self.wait_until(self.is_all_read)
+
+    async def stop(self, reader: Living) -> float:
+        """Ask one reader to stop, and wait for it; return how many seconds that took."""
+        self.readers.remove(reader)
+        stopped_at = loop_time()
+        reader.stop.request()
+        async with asyncio.timeout(60):
+            await reader.task
+        return loop_time() - stopped_at
+
+    async def calm_down(self) -> None:
+        """Let all go well from now on: nothing is held up, breaks, or is paused, and somebody reads."""
+        self.table.replicate(len(self.table.on_the_way))
+        for reader in self.readers:
+            reader.way.let_go()
+            reader.way.breaks = 0.0
+        await self.by_hand.resume()
+        if not self.readers:
+            self.start()
 
     def check(self) -> None:
         """Fold what was published, twice and in any order, as a consumer does: it is what the table holds.
