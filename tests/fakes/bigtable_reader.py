@@ -40,7 +40,6 @@ class FakeChangeStream:
     def __init__(self, table: Bigtable, way: Way | None = None) -> None:
         self.table = table
         self.way = way or Way()
-        self.queries: list[BigtableStreamQuery] = []
         self._clock = VirtualClock()
 
     async def initial_partitions(self) -> Sequence[KeyRange]:
@@ -61,7 +60,6 @@ class FakeChangeStream:
 
     async def _read(self, query: BigtableStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
         await self.way.step()
-        self.queries.append(query)
         seen = self._begin(query.range, query.position)
         start = query.position.start
         quiet_since = self._clock.now()
@@ -134,7 +132,6 @@ class FakeRows:
     def __init__(self, table: Bigtable, way: Way | None = None) -> None:
         self.table = table
         self.way = way or Way()
-        self.readings: list[Sequence[bytes]] = []
         self.unreadable: set[bytes] = set()
         """Rows that the service refuses to read."""
         self.too_large: set[bytes] = set()
@@ -142,7 +139,6 @@ class FakeRows:
 
     async def read(self, row_keys: Sequence[bytes]) -> ReadRows:
         """Return those of the rows that exist; of some calls, a part of them."""
-        self.readings.append(row_keys)
         await self.way.step()
         if not self.unreadable.isdisjoint(row_keys):
             raise ReadRefusedError("made-up", "FAILED_PRECONDITION: larger than 256 MiB")
@@ -246,26 +242,17 @@ class FakeDeadLetterSink:
 class FakeMetrics:
     """Counts in memory."""
 
-    records: int = 0
     rows: int = 0
     asked: int = 0
-    published_changes: int = 0
-    snapshot_rows: int = 0
-    snapshot_parts_left: int = 0
     split: int = 0
     merged: int = 0
-    reconciled: int = 0
-    family_changes: int = 0
     leases_lost: int = 0
-    retention: timedelta | None = None
     losing: bool = False
     survey: BigtablePartitionSurvey | None = None
-    low_watermark: Microseconds | None = None
     stalled_for: timedelta = timedelta(0)
 
     def read(self, records: Sequence[StreamRecord]) -> None:
-        """Count records that were read."""
-        self.records += sum(isinstance(record, DataChange) for record in records)
+        """Count nothing."""
 
     def read_back(self, rows: int, records: int) -> None:
         """Count rows that were read back, and the records that asked for it."""
@@ -273,27 +260,22 @@ class FakeMetrics:
         self.asked += records
 
     def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-        self.published_changes += changes
+        """Count nothing."""
 
     def snapshot_read(self, rows: int) -> None:
-        """Count rows of snapshots."""
-        self.snapshot_rows += rows
+        """Count nothing."""
 
     def snapshot_left(self, parts: int) -> None:
-        """Remember what was shown."""
-        self.snapshot_parts_left = parts
+        """Remember nothing."""
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count key ranges that were split, merged and reconciled."""
+        """Count key ranges that were split and merged."""
         self.split += split
         self.merged += merged
-        self.reconciled += reconciled
 
     def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
         """Remember what was shown."""
         self.survey = survey
-        self.low_watermark = low_watermark
         self.stalled_for = stalled_for
 
     def lease_lost(self) -> None:
@@ -301,12 +283,10 @@ class FakeMetrics:
         self.leases_lost += 1
 
     def families_changed(self) -> None:
-        """Count that families were added or dropped."""
-        self.family_changes += 1
+        """Count nothing."""
 
     def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Remember for how long the change stream keeps what is not read yet."""
-        self.retention = retention
+        """Remember nothing."""
 
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
