@@ -49,17 +49,6 @@ def standing(request: pytest.FixtureRequest, one_standing: Standing) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def without_spark(
-    tmp_path_factory: pytest.TempPathFactory, pubsub_emulator: str, bigquery_stand_in: tuple[str, str]
-) -> Iterator[Standing]:
-    """Return a pipeline for tests that kill its consumer, or set it otherwise: this one starts in seconds."""
-    with Processes(tmp_path_factory.mktemp("without-spark"), child_environment(os.environ)) as processes:
-        standing = Standing(processes, pubsub_emulator, bigquery_stand_in, WITHOUT_SPARK)
-        yield standing
-        standing.close()
-
-
-@pytest.fixture(scope="module")
 def lasting_rig(
     tmp_path_factory: pytest.TempPathFactory, spanner_instance: SpannerInstance, standing: Standing
 ) -> Iterator[Rig]:
@@ -73,13 +62,20 @@ def lasting_rig(
 
 @pytest.fixture
 def rig_without_spark(
-    without_spark: Standing, spanner_instance: SpannerInstance, processes: Processes
+    pubsub_emulator: str,
+    bigquery_stand_in: tuple[str, str],
+    spanner_instance: SpannerInstance,
+    processes: Processes,
+    tmp_path: Path,
 ) -> Iterator[Rig]:
-    """Return a rig in the pipeline without Spark."""
-    rig = Rig(without_spark, spanner_instance, processes)
-    yield rig
-    processes.end_all()
-    rig.drop()
+    """Return a rig for a test that sets the consumer otherwise, in a pipeline that starts in seconds."""
+    with Processes(tmp_path / "without-spark", child_environment(os.environ)) as standing_processes:
+        standing = Standing(standing_processes, pubsub_emulator, bigquery_stand_in, WITHOUT_SPARK)
+        rig = Rig(standing, spanner_instance, processes)
+        yield rig
+        processes.end_all()
+        rig.drop()
+        standing.close()
 
 
 @pytest.fixture

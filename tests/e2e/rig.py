@@ -1,8 +1,6 @@
 """What an end-to-end test does with the standing pipeline: its own source, its tables, and hands on Pub/Sub."""
 
 import itertools
-import json
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,10 +12,10 @@ from deploy.local.platform.services import TIMEOUT, Service, start_reader
 from deploy.local.platform.source import SpannerInstance, Write
 from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.comparison import compare_tables
-from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.e2e.standing import Standing
+from tests.integration.stand_in import StandIn
 
 SOON = timedelta(seconds=60)
 """How long anything may take on a busy machine before a test says that it did not happen."""
@@ -35,22 +33,7 @@ SCHEMA = (
     "CREATE CHANGE STREAM everything FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')",
 )
 TABLES = ("Singers", "Albums", "Tags")
-POSTGRESQL_SCHEMA = (
-    """CREATE TABLE singers_{number} (id bigint NOT NULL PRIMARY KEY, name varchar, born date, rate double precision,
-       pay numeric, photo bytea, live boolean, seen timestamptz, facts jsonb, names varchar[],
-       marks real[], pays numeric[])""",
-    "CREATE CHANGE STREAM everything FOR ALL WITH (value_capture_type = 'NEW_ROW')",
-)
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, order=True)
-class PublishedChange:
-    """A change as it was published: what it is a change of, and its place in history."""
-
-    table: str
-    key: str
-    sequence: str
 
 
 @dataclass(frozen=True)
@@ -61,12 +44,6 @@ class Message:
     attributes: Mapping[str, str]
     ordering_key: str
 
-    def changes(self) -> list[PublishedChange]:
-        """Return the changes of the batch in it."""
-        batch = decode_batch(self.data)
-        keyed = zip(batch.keys, batch.sequence, strict=True)
-        return [PublishedChange(batch.header.table, bytes(key).decode(), sequence) for key, sequence in keyed]
-
 
 class Rig:
     """A test's source, its tables in the standing pipeline, and everything a test does to them.
@@ -75,18 +52,15 @@ class Rig:
     reads by the rig takes the name without it; `named` returns the whole name.
     """
 
-    def __init__(
-        self, standing: Standing, instance: SpannerInstance, processes: Processes, *, postgresql: bool = False
-    ) -> None:
-        """The database is one of `SCHEMA`, or of the PostgreSQL dialect and `POSTGRESQL_SCHEMA`."""
+    def __init__(self, standing: Standing, instance: SpannerInstance, processes: Processes) -> None:
         self.number = next(_numbers)
-        schema = [one.format(number=self.number) for one in (POSTGRESQL_SCHEMA if postgresql else SCHEMA)]
-        self.database = instance.create_database(schema, postgresql=postgresql)
-        self.partitions = instance.create_database([], postgresql=postgresql)
+        self.database = instance.create_database([one.format(number=self.number) for one in SCHEMA])
+        self.partitions = instance.create_database([])
         self.standing = standing
         self.processes = processes
         self.pipeline = standing.spanner(self.database, self.partitions)
         self.target = standing.target
+        self.stand_in = StandIn(standing.bigquery, standing.flow.dataset)
         self.start = self.database.now()
         standing.published()  # what came of the test before
         standing.letters()
@@ -169,34 +143,19 @@ class Rig:
 
     def stats(self) -> Mapping[str, Any]:
         """Return what the stand-in has counted."""
-        with urllib.request.urlopen(f"http://{self.standing.bigquery[0]}/control/stats", timeout=30) as answer:
-            counted: Mapping[str, Any] = json.load(answer)
+        counted: Mapping[str, Any] = self.stand_in.control("GET", "stats")
         return counted
 
     @contextmanager
     def fault(self, **fault: Any) -> Iterator[None]:
         """Let appends or REST calls go wrong while the block runs (fields of `emulators.bigquery.faults.Fault`)."""
-        self._control("POST", "faults", fault)
+        self.stand_in.control("POST", "faults", **fault)
         try:
             yield
         finally:
-            self._control("DELETE", "faults", None)
+            self.stand_in.control("DELETE", "faults")
 
     def drop(self) -> None:
         """Drop the databases, for the emulator slows down with what it remembers."""
         self.database.drop()
         self.partitions.drop()
-
-    def _control(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
-        request = urllib.request.Request(
-            f"http://{self.standing.bigquery[0]}/control/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(request, timeout=30).close()
-
-
-def first_section(committed: int) -> str:
-    """Return how the sequence of a change begins that was committed at this time (in nanoseconds)."""
-    return f"{committed // 1000:016X}/"

@@ -1,17 +1,17 @@
 """The consumer as a process: Pub/Sub emulator -> micro-batches without Spark -> BigQuery stand-in."""
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import wait_until
-from shared.pubsub.stubs import (
-    PullRequest,
-    pull_stub,
-)
+from deploy.local.platform.services import Service
+from shared.pubsub.stubs import PullRequest, pull_stub
 from shared.pubsub.topology import check_subscription
-from tests.builders import a_change, a_message
+from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.integration.log_lines import events
 from tests.integration.stand_in import PROJECT
 from tests.worlds.consumer import TIMEOUT, World, acks, ends
@@ -19,13 +19,22 @@ from tests.worlds.consumer import TIMEOUT, World, acks, ends
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: World) -> None:
-    first = world.start("first")
+def started_and_in_midst(world: World, *messages: Mapping[str, Any], **stalled: Any) -> Service:
+    """Start a consumer that applies one change, and then waits for an answer about messages that never comes."""
+    consumer = world.start("first")
     world.publish(a_message(a_change(1)))
     world.wait_for_rows({1: "name 1"})
-    world.fault(action="stall", when="after")  # rows are taken, and the consumer never learns of it
-    world.publish(*[a_message(a_change(n, 2)) for n in range(1, 6)])
-    world.wait_for_rows(dict.fromkeys(range(1, 6), "name 2"))
+    before = world.faults_met()
+    world.fault(action="stall", **stalled)
+    world.publish(*messages)
+    wait_until(lambda: world.faults_met() > before or None, "a call without an answer", [consumer.process], TIMEOUT)
+    return consumer
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: World, when: str) -> None:
+    """BigQuery has taken the rows of the batch or not: the consumer never hears of it."""
+    first = started_and_in_midst(world, *[a_message(a_change(n, 2)) for n in range(1, 6)], when=when)
     first.process.kill()
     world.fix()
     world.publish(a_message(a_change(1, 3, op="DELETE")))
@@ -34,6 +43,26 @@ def test_killed_in_mid_batch_and_started_again_it_applies_everything(world: Worl
     world.wait_for_rows(dict.fromkeys(range(2, 6), "name 2"))
     world.processes.wait_until(acks(second, 6), "six acks", TIMEOUT)
     assert ends(second) == 0
+    assert world.letters() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_it_adds_a_column_it_loses_nothing(world: World, when: str) -> None:
+    """BigQuery has altered the table or not: the consumer never hears of it."""
+    wider = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
+    red = a_message(a_change(2, colour="red"), header=wider)
+    first = started_and_in_midst(world, red, on="rest", method="PATCH", when=when, times=1)
+    first.process.kill()
+    assert ("colour" in world.dataset.columns("planes")) is (when == "after")
+
+    world.publish(a_message(a_change(1, 2)), a_message(a_change(3, colour="blue"), header=wider))
+    world.start("second")
+    world.wait_for_rows({1: "name 2", 2: "name 1", 3: "name 1"})
+    world.fix()  # now what the dead one had asked for is done, or is not any more
+    world.publish(a_message(a_change(3, 2, colour="green"), header=wider))
+    world.wait_for_rows({1: "name 2", 2: "name 1", 3: "name 2"})
+    colours = {row["id"]: row["colour"] for row in world.dataset.rows("planes") or ()}
+    assert colours == {1: None, 2: "red", 3: "green"}
     assert world.letters() == []
 
 
@@ -92,14 +121,3 @@ def test_set_up_makes_what_the_consumer_needs_and_can_be_repeated(world: World) 
         topic=path("topics", "changes"),
         dead_letter_topic=path("topics", "dead"),
     )
-
-
-def test_a_wrong_command_names_the_right_ones(world: World) -> None:
-    process = world.processes.start(
-        "usage", [sys.executable, "-m", "services.cdc_consumer", "run"], {"PYTHONPATH": str(ROOT)}
-    )
-    process.expected_to_end = True
-    assert process.wait(TIMEOUT) == 2
-    said = process.output()
-    assert said.startswith("error: unknown command run\n")
-    assert "\nthe commands are setup, doctor, status, sweep, reconcile, advise, tables; " in said

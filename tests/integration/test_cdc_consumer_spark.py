@@ -14,6 +14,8 @@ in `test_pubsub_source.py`. A consumer that only applies what is left runs witho
 """
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import psutil
 import pytest
@@ -115,65 +117,28 @@ def test_on_two_executors_everything_is_applied_and_one_that_is_killed_in_mid_ba
     first.process.expected_to_end = True
     more_messages_than_tasks_are_all_applied(world, first)
     assert _reached_from_outside(first) == set()
-    world.publish(*[a_message(a_change(n, 1)) for n in range(3)])
-    world.wait_for_rows(dict.fromkeys(range(3), "name 1"))
-    world.fault(action="stall")
-    world.publish(*[a_message(a_change(n, 2)) for n in range(3)])
-    wait_until(
-        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0,
-        "an append without an answer",
-        timeout=TIMEOUT,
-    )
+    _wait_in_mid_append(world, 1)
     for executor in _executors(first):
         executor.kill()
 
-    assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
-    (counted,) = events(first.process, "leases_counted")
-    assert counted["left"] >= 1, "what the killed executors held"
+    counted = _ended_with_leases_left(first)
     assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
-    world.fix()
-    second = world.start("first")
-    world.wait_for_rows(dict.fromkeys(range(3), "name 2"))
-    world.processes.wait_until(acks(second, 3), "what the killed executor held to be acked", TIMEOUT)
-    assert ends(second) == 0
-    (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
-    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
-    assert world.letters() == []
+    _check_that_another_goes_on(world, counted, 3)
 
 
 def test_every_lease_is_counted_though_a_worker_is_killed_in_mid_batch(world: World) -> None:
     first = world.start("first", module=ON_SPARK)
     first.process.expected_to_end = True
-    for sequence in range(1, 5):
-        world.publish(*[a_message(a_change(n, sequence)) for n in range(3)])
-        world.wait_for_rows(dict.fromkeys(range(3), f"name {sequence}"))
-    world.processes.wait_until(acks(first, 12), "twelve acks", TIMEOUT)
-    world.fault(action="stall")
-    world.publish(*[a_message(a_change(n, 9)) for n in range(3)])
-    wait_until(
-        lambda: world.stand_in.control("GET", "stats")["faults_met"] > 0,
-        "an append without an answer",
-        timeout=TIMEOUT,
-    )
+    _wait_in_mid_append(world, 4)
     for one in psutil.Process(first.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # workers end by themselves as well
             if any(WORKER_DAEMONS & {*parent.cmdline()} for parent in one.parents()[:1]):
                 one.kill()
 
-    assert first.process.wait(TIMEOUT) == 1, first.process.obituary()
-    (counted,) = events(first.process, "leases_counted")
-    assert counted["left"] >= 1, "what the killed worker held"
+    counted = _ended_with_leases_left(first)
     assert counted["taken"] == counted["acked"] + counted["left"]
-
-    world.fix()
-    second = world.start("first")
-    world.wait_for_rows(dict.fromkeys(range(3), "name 9"))
-    world.processes.wait_until(acks(second, counted["left"]), "everything that was left to be acked", TIMEOUT)
-    assert ends(second) == 0
-    (rest,) = [event for event in events(second.process, "leases_counted") if event != counted]
-    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
+    rest = _check_that_another_goes_on(world, counted, counted["left"])
     assert counted["acked"] + rest["acked"] >= 15
-    assert world.letters() == []
 
 
 def test_a_damaged_checkpoint_or_a_spark_that_dies_ends_it_with_an_error_and_another_start_goes_on(
@@ -221,6 +186,38 @@ def _python_modules(consumer: Service) -> set[str]:
     """Return the last words of the names of modules that the consumer's processes run."""
     processes = psutil.Process(consumer.process.pid).children(recursive=True)
     return {word.rpartition(".")[2] for one in processes for word in command_line(one)}
+
+
+def _wait_in_mid_append(world: World, rounds: int) -> None:
+    """Let some rounds of changes of three rows be applied, and wait until a last one is without an answer."""
+    for sequence in range(1, rounds + 1):
+        world.publish(*[a_message(a_change(n, sequence)) for n in range(3)])
+        world.wait_for_rows(dict.fromkeys(range(3), f"name {sequence}"))
+    before = world.faults_met()
+    world.fault(action="stall")
+    world.publish(*[a_message(a_change(n, 9)) for n in range(3)])
+    wait_until(lambda: world.faults_met() > before or None, "an append without an answer", timeout=TIMEOUT)
+
+
+def _ended_with_leases_left(consumer: Service) -> Mapping[str, Any]:
+    """Return what a consumer has counted that ends since a process of Spark's was killed."""
+    assert consumer.process.wait(TIMEOUT) == 1, consumer.process.obituary()
+    (counted,) = events(consumer.process, "leases_counted")
+    assert counted["left"] >= 1, "what the killed one held"
+    return counted
+
+
+def _check_that_another_goes_on(world: World, before: Mapping[str, Any], least: int) -> Mapping[str, Any]:
+    """Check that the next consumer applies what the one before left; return what it has counted."""
+    world.fix()
+    second = world.start("first")
+    world.wait_for_rows(dict.fromkeys(range(3), "name 9"))
+    world.processes.wait_until(acks(second, least), "everything that was left to be acked", TIMEOUT)
+    assert ends(second) == 0
+    (rest,) = [event for event in events(second.process, "leases_counted") if event != before]
+    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
+    assert world.letters() == []
+    return rest
 
 
 def _reached_from_outside(consumer: Service) -> set[str]:

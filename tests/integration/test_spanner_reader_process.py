@@ -29,13 +29,11 @@ pytestmark = pytest.mark.integration
 def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
 ) -> SpannerPipeline:
     """Return a pipeline on the session's emulators, whose partitions stay as they are."""
-    return SpannerPipeline(
-        database(*DDL), database(), pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes
-    )
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, a_topology(channel), new_processes)
 
 
 def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_gives_the_leases_back(
@@ -87,7 +85,7 @@ def test_a_reader_publishes_heartbeats_that_pass_what_was_committed_and_end_with
 def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_partition_table_is(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
     partitions_in_postgresql: bool,
 ) -> None:
@@ -97,8 +95,8 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
         postgresql=True,
     )
     partitions = database(postgresql=partitions_in_postgresql)
-    topology = a_topology(pubsub_channel)
-    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, channel, topology, new_processes)
 
     reader = pipeline.start()
     pipeline.write(rows=20)
@@ -151,21 +149,29 @@ def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipelin
 
 
 @pytest.fixture
-def churning(new_processes: Processes, pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Iterator[SpannerPipeline]:
+def churning(new_processes: Processes, pubsub_emulator: str, channel: grpc.Channel) -> Iterator[SpannerPipeline]:
     """Return a pipeline on an emulator of its own, whose partitions live for a second."""
     flags = {"override_change_stream_partition_token_alive_seconds": "1"}
     with emulators.spanner_emulator(new_processes, **flags) as address:
         instance = SpannerInstance.create(address, "millrace-test", "churning")
         made = instance.create_database(DDL), instance.create_database([])
-        yield SpannerPipeline(*made, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+        yield SpannerPipeline(*made, pubsub_emulator, channel, a_topology(channel), new_processes)
         new_processes.end_all()
 
 
-def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time(churning: SpannerPipeline) -> None:
+def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time_though_the_reader_is_killed(
+    churning: SpannerPipeline,
+) -> None:
+    def write(transactions: int) -> None:
+        for _transaction in range(transactions):
+            churning.write()
+            time.sleep(0.05)
+
+    first = churning.start()
+    write(150)
+    first.kill()  # in the middle of it all, partitions half handed on
     reader = churning.start()
-    for _transaction in range(300):
-        churning.write()
-        time.sleep(0.05)
+    write(300)
     churning.wait_for_all()
     # It keeps up with their lives.
     churning.wait(lambda: _metrics(reader)["millrace_reader_lag_seconds"] < 10, "it to be in time")

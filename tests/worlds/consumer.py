@@ -117,6 +117,10 @@ class World:
     def fix(self) -> None:
         self.stand_in.control("DELETE", "faults")
 
+    def faults_met(self) -> int:
+        """Return how many calls have met a fault since the stand-in was started."""
+        return int(self.stand_in.control("GET", "stats")["faults_met"])
+
 
 @contextmanager
 def a_world(pubsub: str, bigquery: tuple[str, str], processes: Processes) -> Iterator[World]:

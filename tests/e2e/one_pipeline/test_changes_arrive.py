@@ -7,15 +7,12 @@ import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-import msgspec
 import pytest
 
 from deploy.local.platform.services import Service
 from deploy.local.platform.source import Row, Write
 from shared.contracts.change_batch import decode_batch
-from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.reasons import Reason
-from tests.e2e.rig import TABLES, Message, Rig
+from tests.e2e.rig import TABLES, Rig
 
 WIDE: Row = {
     "Id": 1,
@@ -119,57 +116,3 @@ def test_batches_that_come_again_and_in_any_order_change_nothing(emptied: Rig, c
 
     assert sorted(rig.rows("Singers"), key=lambda row: int(row["Id"])) == before, "sequences included"
     assert rig.letters() == []
-
-
-def test_a_poison_change_becomes_a_dead_letter_and_its_neighbours_in_the_message_are_applied(rig: Rig) -> None:
-    started(rig)
-    rig.commit(*[singer(key, "good") for key in range(1, 4)])
-    rig.wait_until_equal()
-    batch = next(message for message in rig.published() if f'"table":"{rig.named("Singers")}"'.encode() in message.data)
-    header = msgspec.json.decode(batch.data)["header"]
-    born = ['"2001-01-01"', '"the day before yesterday"', '"2003-03-03"']
-    poisoned = (
-        f'{{"header":{msgspec.json.encode(header).decode()},"op":["UPSERT","UPSERT","UPSERT"],'
-        '"mod_type":["INSERT","INSERT","INSERT"],"sequence":["A0/0/0/0","A1/0/0/0",'
-        '"A2/0/0/0"],"commit_timestamp":["2026-01-01T00:00:00Z","2026-01-01T00:00:00Z",'
-        '"2026-01-01T00:00:00Z"],"place":[{},{},{}],"keys":[{"Id":"101"},{"Id":"102"},{"Id":"103"}],'
-        f'"rows":[{",".join(f"{{{chr(34)}Born{chr(34)}: {text}}}" for text in born)}],"old":[null,null,null]}}'
-    ).encode()
-    attributes = {"table": "Singers", "who": "a test"}
-
-    rig.publish([Message(poisoned, attributes, "Singers/0"), Message(b"junk", {"not": "ours"}, "")])
-
-    rig.wait(lambda: {row["Id"] for row in rig.rows("Singers")} >= {101, 103}, "the neighbours to be applied")
-    letters = list[DeadLetter]()
-
-    def both() -> bool:
-        letters.extend(rig.letters())
-        return len(letters) >= 2
-
-    rig.wait(both, "both letters")
-    by_reason = {letter.reason: letter for letter in letters}
-    junk, change = by_reason[Reason.UNDECODABLE], by_reason[Reason.VALUE_DOES_NOT_FIT]
-    assert (junk.data, junk.attributes, junk.ordering_key) == (b"junk", {"not": "ours"}, "")
-    assert change.data == decode_batch(poisoned).cut(1), "the change's own bytes, under the same header"
-    assert (change.attributes, change.ordering_key) == (attributes, "Singers/0")
-    assert (change.table, change.sequence) == (rig.named("Singers"), "A1/0/0/0")
-    assert "Born" in change.detail
-    assert "yesterday" not in change.detail, "a detail names the column and never a value"
-    assert 102 not in {row["Id"] for row in rig.rows("Singers")}
-
-
-def test_the_tables_have_the_key_the_clustering_and_millraces_columns(emptied: Rig) -> None:
-    rig = emptied
-    commit_timestamp = rig.commit(Write("insert", "Singers", WIDE), album(1, 1, "first"))
-    rig.wait_until_equal()
-
-    table = rig.target._client.get_table(rig.in_bigquery("Albums"))
-
-    constraints = table.table_constraints
-    assert constraints is not None
-    assert constraints.primary_key is not None
-    assert constraints.primary_key.columns == ["Id", "AlbumId"]
-    assert table.clustering_fields == ["Id", "AlbumId"]
-    (row,) = rig.rows("Albums")
-    assert row["_millrace_sequence"].startswith(f"{commit_timestamp // 1000:016X}/")
-    assert row["_millrace_commit_timestamp"] == datetime.fromtimestamp(commit_timestamp // 1000 / 1e6, UTC)
