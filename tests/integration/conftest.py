@@ -9,15 +9,30 @@ import pytest
 from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
 from shared.pubsub.channels import open_channel
+from shared.pubsub.topology import PubsubTopology
 from tests.integration.bigtable_front import Front
+from tests.integration.pubsub_topics import a_topology
+from tests.integration.stand_in import StandIn
 from tests.worlds.consumer import World, a_world
 
 
 @pytest.fixture
-def pubsub_channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
+def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
     """Return a channel to the Pub/Sub emulator."""
     with open_channel(pubsub_emulator) as channel:
         yield channel
+
+
+@pytest.fixture
+def topology(channel: grpc.Channel) -> PubsubTopology:
+    """Return topics and subscriptions of a test's own."""
+    return a_topology(channel)
+
+
+@pytest.fixture
+def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
+    """Return the stand-in that all share, with a dataset of a test's own."""
+    return StandIn(bigquery_stand_in)
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,6 @@ EMPLOYEES = """CREATE TABLE employees (
 
 
 @pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture
 def bq(bigquery_stand_in: tuple[str, str], tmp_path: Path) -> Bq:
     command = [
         str(emulators.find_sdk(os.environ) / "bin" / "bq"),

@@ -72,11 +72,6 @@ class Rest:
 
 
 @pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture
 def rest(bigquery_stand_in: tuple[str, str]) -> Iterator[Rest]:
     rest = Rest(bigquery_stand_in[0])
     yield rest

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.integration
 EPOCH = date(1970, 1, 1)
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 class TestArrays:
     """BigQuery, "Introduction to the Storage Write API", section "Data type conversions": REPEATED FIELD from array."""
 

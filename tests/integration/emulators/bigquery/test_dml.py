@@ -15,11 +15,6 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture
 def shop(stand_in: StandIn) -> StandIn:
     """Make the tables of the documented examples of MERGE."""
     for table in ("Inventory", "NewArrivals", "DetailedInventory"):

@@ -18,11 +18,6 @@ from tests.row_messages import CHANGE, change
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 class TestLiterals:
     @pytest.mark.parametrize(
         ("expression", "value"),

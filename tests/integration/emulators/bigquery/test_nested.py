@@ -19,11 +19,6 @@ from tests.integration.stand_in import PROJECT, StandIn, get_write_stream
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 class TestRecords:
     COLUMNS = (
         "s STRUCT<a INT64 NOT NULL, b ARRAY<STRING>, c STRUCT<d DATE, j JSON>>, r ARRAY<STRUCT<n NUMERIC, t TIME>>"

@@ -232,12 +232,6 @@ class TestRequests:
         """ "Introduction to the Storage Write API", section "AppendRows"."""
         assert self.closes(stand_in, spoil).code() == grpc.StatusCode.INVALID_ARGUMENT
 
-    def test_an_append_without_routing_header_is_taken(self, stand_in: StandIn) -> None:
-        """Go's managedwriter sends none (client.go), nor does Java's StreamWriter over a channel of the caller's."""
-        with stand_in.writing("t", KEY_VALUE, routing="") as writing:
-            assert not writing.append([change("UPSERT", "1", k=1, v="x")]).HasField("error")
-        assert rows_of(stand_in) == [(1, "x")]
-
     @pytest.mark.parametrize("routing", ["write_stream=", "write_stream=datasets/d", "name=projects/millrace-test"])
     def test_a_routing_header_names_a_project(self, stand_in: StandIn, routing: str) -> None:
         """ "Introduction to the Storage Write API", section "Client library support"."""
@@ -259,12 +253,6 @@ class TestRequests:
 
         assert closed.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "routing header" in closed.details()
-
-    def test_a_connection_for_many_tables_is_routed_by_location(self, stand_in: StandIn) -> None:
-        """java-bigquerystorage, ConnectionWorker: what a connection that multiplexes sends."""
-        with stand_in.writing("t", KEY_VALUE, routing=f"write_location=projects/{PROJECT}/locations/us") as writing:
-            assert not writing.append([change("UPSERT", "1", k=1, v="x")]).HasField("error")
-        assert rows_of(stand_in) == [(1, "x")]
 
     def test_a_call_of_one_answer_is_routed_too(self, stand_in: StandIn) -> None:
         """storage.proto, `google.api.routing` by way of each method's HTTP rule."""

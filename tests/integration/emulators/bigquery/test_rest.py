@@ -35,11 +35,6 @@ EMPLOYEES = """CREATE TABLE employees (
 KEY = bigquery.SchemaField("k", "INT64")
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 def definition(stand_in: StandIn, table: str) -> bigquery.Table:
     return stand_in.client.get_table(f"{stand_in.dataset}.{table}")
 
@@ -153,14 +148,6 @@ class TestDefinitions:
     def test_labels_are_of_few_kinds_of_letters(self, stand_in: StandIn, labels: dict[str, str]) -> None:
         with pytest.raises(exceptions.BadRequest, match="Invalid label"):
             stand_in.client.create_table(a_table(stand_in, "labelled", [KEY], labels=labels))
-
-    def test_rows_that_were_there_read_null_in_a_new_column(self, stand_in: StandIn) -> None:
-        stand_in.run("CREATE TABLE t (k INT64, PRIMARY KEY (k) NOT ENFORCED)")
-        stand_in.append("t", {"k": "int64", **CHANGE}, [change("UPSERT", "1", k=1)])
-        stand_in.run("ALTER TABLE t ADD COLUMN IF NOT EXISTS v STRING, ADD COLUMN w INT64")
-        stand_in.append("t", {"k": "int64", "v": "string", **CHANGE}, [change("UPSERT", "1", k=2, v="x")])
-
-        assert stand_in.run("SELECT * FROM t ORDER BY k") == [(1, None, None), (2, "x", None)]
 
     def test_what_is_dropped_is_gone(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (a INT64)")

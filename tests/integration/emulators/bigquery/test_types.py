@@ -200,11 +200,6 @@ MISFITS = [
 ]
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 def make(stand_in: StandIn, column_type: str) -> None:
     stand_in.run(f"CREATE TABLE t (k INT64, v {column_type}, PRIMARY KEY (k) NOT ENFORCED)")
 

@@ -122,21 +122,6 @@ def test_a_write_has_the_commit_time_of_the_first_cluster_in_every_cluster(front
     assert there.source_cluster_id == here.source_cluster_id == CLUSTER
 
 
-@pytest.mark.parametrize(("tiebreaker", "wins"), [(1, True), (-1, False)])
-def test_at_equal_commit_times_the_larger_tiebreaker_wins(front: Front, tiebreaker: int, wins: bool) -> None:
-    """A19 (L55)."""
-    table = front.table("f")
-    table.write(b"a", set_cell("f", b"q", b"here", 1_000))
-    commit = table.changes()[0].commit_timestamp.ToMicroseconds()
-
-    arrive(table, [set_cell("f", b"q", b"far", 1_000)], commit, tiebreaker)
-
-    assert table.rows() == {b"a": {("f", b"q", 1_000): b"far" if wins else b"here"}}
-    here, far = table.changes()
-    assert here.commit_timestamp == far.commit_timestamp
-    assert (far.source_cluster_id, far.tiebreaker) == (FAR, tiebreaker)
-
-
 def test_a_record_older_than_the_low_watermark_still_comes(front: Front) -> None:
     """A19 (L98): the low watermark is an estimate; what arrives late is told, and changes what no later write has."""
     table = front.table("f", "g")
@@ -152,19 +137,6 @@ def test_a_record_older_than_the_low_watermark_still_comes(front: Front) -> None
     assert told.commit_timestamp.ToMicroseconds() == before < watermark
     assert len(told.chunks) == 4
     assert table.rows() == {b"a": {("f", b"set", 1_000): b"here", ("f", b"new", 1_000): b"far"}}
-
-
-def test_a_late_delete_takes_what_was_there_before_it_only(front: Front) -> None:
-    table = front.table("f")
-    table.write(b"a", set_cell("f", b"old", b"1", 1_000), set_cell("f", b"again", b"1", 1_000))
-    between = front.control.describe(table.name).now
-    table.write(b"a", set_cell("f", b"again", b"2", 1_000), set_cell("f", b"new", b"2", 1_000))
-
-    arrive(table, [delete_row(), set_cell("f", b"with it", b"far", 1_000)], between, 7)
-
-    kept = {name[1]: value for name, value in table.rows()[b"a"].items()}
-    assert kept == {b"again": b"2", b"new": b"2", b"with it": b"far"}
-    assert kinds(table.changes()[-1]) == ["delete_from_family", "set_cell"]
 
 
 def test_what_could_not_have_arrived_is_refused(front: Front) -> None:
