@@ -1,7 +1,4 @@
-"""A small Spark query over the `pubsub` source, for its tests: a sink that acknowledges and keeps a journal.
-
-As a program it runs the query without Spark until it is ended, in a process that a test can kill.
-"""
+"""A small Spark query over the `pubsub` source, for its tests: a sink that acknowledges and keeps a journal."""
 
 import json
 import os
@@ -27,7 +24,6 @@ from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases
 from shared.runtime.stop import Stop
-from tests.worlds.without_spark import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,18 +90,14 @@ def spark_session(directory: Path) -> Iterator[SparkSession]:
     # As the consumer does, by no fork: the tests of this process have used gRPC.
     with starting_java(os.environ, settings, Stop()) as java:
         session = java.open_session()
-        _register(session)
+        session.dataSource.register(PubsubDataSource)
+        session.dataSource.register(AcknowledgingSink)
         try:
             yield session
         finally:
             for query in session.streams.active:
                 query.stop()
             session.stop()
-
-
-def _register(session: SparkSession) -> None:
-    session.dataSource.register(PubsubDataSource)
-    session.dataSource.register(AcknowledgingSink)
 
 
 def start_query(
@@ -115,7 +107,6 @@ def start_query(
     subscription: str,
     *,
     hold: float = 0,
-    shuffled: bool = True,
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> StreamingQuery:
@@ -124,7 +115,7 @@ def start_query(
     source = SourceOptions(subscription=subscription, emulator_host=emulator, **options)
     messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     writer = (
-        (messages.repartition(2, "ordering_key") if shuffled else messages)
+        messages.repartition(2, "ordering_key")
         .writeStream.format("acknowledging")
         .option("subscription", subscription)
         .option("emulatorHost", emulator)
@@ -133,13 +124,3 @@ def start_query(
         .option("checkpointLocation", str(directory / "checkpoint"))
     )
     return writer.trigger(**trigger).start() if trigger else writer.start()
-
-
-def main(directory: str, emulator: str, subscription: str, hold: str) -> None:
-    session: Any = Session("local[2]")
-    _register(session)
-    start_query(session, Path(directory), emulator, subscription, hold=float(hold)).awaitTermination()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -10,30 +10,16 @@ from prometheus_client import CollectorRegistry
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.backlogs import MonitoredBacklogs, inspect_backlogs, monitored_backlogs
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
-from shared.pubsub.topology import PubsubTopology, create_topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.backlog import BacklogMetrics, SubscriptionBacklog
 from shared.runtime.findings import Finding, Level
 from tests.integration.monitoring_server import MonitoringServer, monitoring_server
-from tests.integration.pubsub_topics import a_topology, subscribe
+from tests.integration.pubsub_topics import subscribe
 
 pytestmark = pytest.mark.integration
 
 DAYS = timedelta(days=7)
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
-def topology(channel: grpc.Channel) -> PubsubTopology:
-    topology = a_topology(channel)
-    create_topology(channel, topology)
-    return topology
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from google.pubsub_v1.services.subscriber import client as subscriber_client
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Finding, Level
-from tests.integration.pubsub_topics import a_topology, subscribe
+from tests.integration.pubsub_topics import subscribe
 
 pytestmark = pytest.mark.integration
 
@@ -29,17 +28,6 @@ iam_policy_pb2, policy_pb2 = _messages.iam_policy_pb2, _messages.policy_pb2
 WEEK = timedelta(days=7)
 DEAD = "projects/millrace-test/topics/dead"
 READ = "projects/millrace-test/subscriptions/read"
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
-def topology(channel: grpc.Channel) -> PubsubTopology:
-    return a_topology(channel)
 
 
 def looked_at(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> Sequence[Finding]:

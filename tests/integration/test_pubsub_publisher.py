@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import grpc
 import msgspec
@@ -14,7 +14,7 @@ import structlog
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import from_message
 from shared.contracts.reasons import Reason
-from shared.pubsub.channels import open_async_channel, open_channel
+from shared.pubsub.channels import open_async_channel
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.packer import PackerLimits
 from shared.pubsub.publisher import BatchPublisher, PublisherOptions
@@ -26,12 +26,6 @@ from tests.integration.pubsub_topics import a_topology, pull
 pytestmark = pytest.mark.integration
 
 CHANGES = 3_000
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 async def publish_all(emulator: str, topology: PubsubTopology, limits: PackerLimits) -> int:

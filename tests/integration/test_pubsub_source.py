@@ -4,7 +4,6 @@ Spark starts once, for all queries of the module: whether it asks the source whe
 with Spark only.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -20,12 +19,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from deploy.local.platform.processes import Processes, wait_until
+from deploy.local.platform.processes import wait_until
 from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
-from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, publish_stub
-from tests.integration.pubsub_query import ROOT, messages_in, read_journal, spark_session, start_query
-from tests.integration.pubsub_topics import a_topology, publish, pull, pull_until
+from shared.pubsub.topology import PubsubTopology
+from tests.integration.pubsub_query import messages_in, read_journal, spark_session, start_query
+from tests.integration.pubsub_topics import a_topology, publish, pull
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -37,12 +36,6 @@ Start = Callable[..., StreamingQuery]
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture
@@ -80,9 +73,8 @@ def test_arrow_and_spark_mean_the_same_message_rows(session: SparkSession) -> No
 
 
 def test_over_many_micro_batches_published_is_leased_is_acked(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path
 ) -> None:
-    topology = a_topology(channel)
     query = start(topology.subscription, micro_batch_messages=250)
     published: list[str] = []
     for count in (1, 700, 2, 250, 0, 1_100, 3):
@@ -97,9 +89,8 @@ def test_over_many_micro_batches_published_is_leased_is_acked(
 
 
 def test_no_message_waits_for_another_task_to_find_one(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path
 ) -> None:
-    topology = a_topology(channel)
     start(topology.subscription, idle_wait=timedelta(seconds=60))
     publish(channel, topology.topic, 1)
     wait_for_acks(journal, 1)
@@ -110,9 +101,8 @@ def test_no_message_waits_for_another_task_to_find_one(
 
 
 def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro_batch(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
-    topology = a_topology(channel)
     start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2)
     published: list[str] = []
     for key in range(8):  # of keys that are routed to one task or the other
@@ -129,9 +119,8 @@ def test_one_change_at_a_time_over_several_tasks_is_each_alone_in_the_next_micro
 
 
 def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
-    topology = a_topology(channel)
     start(topology.subscription, idle_wait=timedelta(seconds=60), tasks=2, hold=3)
     published = publish(channel, topology.topic, 1)
     for _round in range(3):
@@ -148,8 +137,9 @@ def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
     assert sorted(done, key=int) == [str(number) for number in range(4)], "none waited for a second one"
 
 
-def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path) -> None:
-    topology = a_topology(channel)
+def test_an_idle_query_runs_no_micro_batch(
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, tmp_path: Path
+) -> None:
     query = start(topology.subscription, idle_wait=timedelta(seconds=1))
     publish(channel, topology.topic, 1)
     wait_for((tmp_path / "checkpoint/commits/0").exists, "the first micro-batch")
@@ -160,9 +150,8 @@ def test_an_idle_query_runs_no_micro_batch(start: Start, channel: grpc.Channel, 
 
 
 def test_after_the_stop_file_nothing_is_leased_any_more(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path, tmp_path: Path
 ) -> None:
-    topology = a_topology(channel)
     stop_file = tmp_path / "stop"
     query = start(topology.subscription, stop_file=str(stop_file))
     publish(channel, topology.topic, 1)
@@ -177,28 +166,7 @@ def test_after_the_stop_file_nothing_is_leased_any_more(
     assert sorted(one.message.message_id for one in pull(channel, topology.subscription)) == sorted(late)
 
 
-def test_available_now_drains_the_subscription_and_ends(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
-) -> None:
-    topology = a_topology(channel)
-    published = publish(channel, topology.topic, 700)
-    query = start(
-        topology.subscription,
-        trigger={"availableNow": True},
-        shuffled=False,
-        micro_batch_messages=200,
-        idle_wait=timedelta(seconds=1),
-    )
-
-    assert query.awaitTermination(90)
-    assert Counter(messages_in(journal, "acked")) == Counter(published)
-    assert pull(channel, topology.subscription) == []
-
-
-def test_once_is_refused_with_what_to_use_instead(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
-) -> None:
-    topology = a_topology(channel)
+def test_once_is_refused_with_what_to_use_instead(start: Start, topology: PubsubTopology) -> None:
     query = start(topology.subscription, trigger={"once": True})
 
     with pytest.raises(StreamingQueryException, match=r"use trigger\(availableNow=True\)"):
@@ -213,9 +181,8 @@ def test_a_subscription_that_is_not_there_ends_the_query_with_the_command_that_m
 
 
 def test_a_restarted_query_does_its_interrupted_micro_batch_without_waiting(
-    start: Start, channel: grpc.Channel, journal: Path, tmp_path: Path
+    start: Start, topology: PubsubTopology, channel: grpc.Channel, journal: Path
 ) -> None:
-    topology = a_topology(channel)
     first = start(topology.subscription, hold=60)
     publish(channel, topology.topic, 1)
     wait_for(lambda: messages_in(journal, "taken"), "the first message to be leased")
@@ -253,19 +220,3 @@ def _plans(process: psutil.Process) -> bool:
         return any("python_streaming_source_runner" in word for word in process.cmdline())
     except psutil.Error:
         return False
-
-
-def test_killed_in_mid_batch_all_messages_come_back_after_the_ack_deadline(
-    channel: grpc.Channel, pubsub_emulator: str, new_processes: Processes, journal: Path, tmp_path: Path
-) -> None:
-    topology = a_topology(channel, ack_deadline=timedelta(seconds=10))
-    published = publish(channel, topology.topic, 300)
-    command = [sys.executable, "-m", "tests.integration.pubsub_query", str(tmp_path), pubsub_emulator]
-    query = new_processes.start("query", [*command, topology.subscription, "600"], {"PYTHONPATH": str(ROOT)})
-    wait_for(lambda: len(messages_in(journal, "taken")) >= 200, "leases taken by both tasks")
-
-    query.kill()  # the driver, its Java and its workers at once: nobody can give anything back
-    came_back = pull_until(channel, topology.subscription, len(published), timedelta(seconds=40))
-
-    assert read_journal(journal, "acked") == []
-    assert set(came_back) == set(published)

@@ -1,6 +1,5 @@
 """Topics and subscriptions on the emulator: set-up makes them, and what would lose messages is refused by name."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,6 @@ from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from shared.contracts.errors import MessagesLostError, MisconfiguredError
-from shared.pubsub.channels import open_channel
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.subscriptions import TopicSubscriptions
 from shared.pubsub.topology import (
@@ -26,17 +24,6 @@ from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, subscribe
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
-def topology(channel: grpc.Channel) -> PubsubTopology:
-    return a_topology(channel)
 
 
 def check(channel: grpc.Channel, topology: PubsubTopology, subscription: str) -> str:
@@ -57,32 +44,6 @@ def test_what_set_up_makes_passes_the_checks_and_doing_it_again_changes_nothing(
     assert made.message_retention_duration == timedelta(days=7)
     assert made.dead_letter_policy.max_delivery_attempts == 100
     assert not made.enable_message_ordering
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"expiration_policy": None}, "--expiration-period=never"),
-        ({"expiration_policy": {"ttl": timedelta(days=400)}}, "expires after 400 days"),
-        ({"message_retention_duration": timedelta(days=1)}, "--message-retention-duration=7d"),
-        ({"enable_message_ordering": True}, "it is ordered"),
-        ({"enable_exactly_once_delivery": True}, "--no-enable-exactly-once-delivery"),
-        ({"filter": 'attributes.table = "x"'}, "it has a filter"),
-        ({"push_config": {"push_endpoint": "https://example.com"}}, "pushed"),
-        ({"dead_letter_policy": None}, "--dead-letter-topic=projects/"),
-        ({"dead_letter_policy": "few"}, "--max-delivery-attempts=100"),
-    ],
-)
-def test_an_unreliable_subscription_is_refused_with_the_fix(
-    channel: grpc.Channel, topology: PubsubTopology, settings: dict[str, Any], named: str
-) -> None:
-    if settings == {"dead_letter_policy": "few"}:
-        policy = {"dead_letter_topic": topology.dead_letter_topic, "max_delivery_attempts": 5}
-        settings = {"dead_letter_policy": policy}
-    name = subscribe(channel, topology, **settings)
-
-    with pytest.raises(MisconfiguredError, match=named):
-        check(channel, topology, name)
 
 
 def test_every_mistake_is_in_one_error(channel: grpc.Channel, topology: PubsubTopology) -> None:

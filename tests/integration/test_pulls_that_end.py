@@ -6,7 +6,6 @@ emulator answers those, with nothing, a second before.
 """
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from deploy.local.platform.processes import wait_until
 from services.cdc_consumer.adapters.stream.pulling import Puller
-from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PullRequest, pull_stub
 from shared.pubsub.topology import PubsubTopology
@@ -28,12 +26,6 @@ ACK_DEADLINE = timedelta(seconds=10)
 """The shortest that Pub/Sub takes."""
 TIMEOUT = timedelta(seconds=60)
 A_WHILE = timedelta(seconds=1)
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture
