@@ -1,7 +1,6 @@
 """Calls that BigQuery refuses for a limit, as it refuses what is forbidden: they are made later, nothing is lost."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -140,18 +139,6 @@ class TestDeadLetters:
 
 
 class TestColumns:
-    def test_processes_that_add_the_same_many_columns_change_the_table_once(self, stand_in: StandIn) -> None:
-        first = a_process(stand_in)
-        first.ensure(PLANES)
-        processes, before = [first, *(a_process(stand_in) for _ in range(7))], alterations(stand_in)
-        wider = replace(PLANES, columns=(*PLANES.columns, *(TableColumn(f"c{n}", TEXT) for n in range(40))))
-        stand_in.control("POST", "limits", table_updates=3_600)
-        with ThreadPoolExecutor(len(processes)) as threads:
-            found = list(threads.map(lambda process: process.ensure(wider), processes))
-
-        assert {column.name for column in found[-1].columns} == {column.name for column in wider.columns}
-        assert alterations(stand_in) == before + 1
-
     def test_beyond_the_limit_columns_are_added_when_there_is_room_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)

@@ -27,12 +27,10 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(
-    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
-) -> BigtablePipeline:
+def pipeline(front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes) -> BigtablePipeline:
     """Return a pipeline on a table of its own, with the families f and g."""
     table = front.table("f", "g")
-    return BigtablePipeline(table, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel), new_processes)
+    return BigtablePipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
 
 
 def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_where_it_was(
@@ -58,11 +56,11 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
 
 
 def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
-    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+    front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
 ) -> None:
     table = front.table(*FAMILIES, aggregates=[SUMS])
-    topology = a_topology(pubsub_channel)
-    pipeline = BigtablePipeline(table, pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    pipeline = BigtablePipeline(table, pubsub_emulator, channel, topology, new_processes)
     chance = random.Random(4)
     keys = [b"r%02d" % number for number in range(1, 40)]
 

@@ -58,11 +58,11 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
 
 
 def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
-    bigtable_front: str, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+    bigtable_front: str, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
 ) -> None:
-    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
+    topology, other = a_topology(channel), a_topology(channel)
     with Front(bigtable_front) as front:
-        pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
+        pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
         reader = pipeline.start()
         refused = pipeline.launch(TOPIC=short_name(other.topic))
         assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
@@ -81,11 +81,11 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
 
 
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
-    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes
+    front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
 ) -> None:
-    topology, other = a_topology(pubsub_channel), a_topology(pubsub_channel)
-    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
-    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
+    topology, other = a_topology(channel), a_topology(channel)
+    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     for each in (topology, other):
         client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
 
@@ -101,7 +101,7 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
         return [why["kind"] for mark in status["needs_resync"] for why in mark["why"]]
 
     assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
-    create_topology(pubsub_channel, topology)
+    create_topology(channel, topology)
     reader = pipeline.start()
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0

@@ -5,7 +5,6 @@ The reader as a process, before the emulator and its front.
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -91,20 +90,3 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
     assert pipeline.run("synced")[0] == 2
     pipeline.start(SNAPSHOT="never", **SOON)
     assert pipeline.needs_resync() == [], "what was found before is not found again"
-
-
-def test_a_start_under_another_name_is_marked_until_its_snapshot_is_complete(pipeline: Marking) -> None:
-    first = pipeline.start(SNAPSHOT="never", **SOON)
-    pipeline.fill()
-    first.ask_to_end()
-    assert first.wait(timedelta(seconds=10)) == 0, first.obituary()
-    second = pipeline.start(CHANGE_STREAM_NAME="another", **SOON)
-    pipeline.wait_until_said(1)
-
-    def healed() -> bool | None:
-        return '"table_healed"' in second.output() or None
-
-    pipeline.processes.wait_until(healed, "the mark to go", TIMEOUT)
-    assert "begun_anew_under_another_name" in second.output()
-    pipeline.swept()
-    assert pipeline.mirror() == pipeline.source("f", "g")

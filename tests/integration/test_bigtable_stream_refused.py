@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import grpc
 import pytest
 
 from services.bigtable_reader.core.stream.records import (
@@ -129,18 +128,6 @@ def test_an_error_that_needs_a_person_names_the_fix(whole_again: Front, status: 
 
     for call in (lambda: _first(table, query(at(table.since))), lambda: _partitions(table)):
         with pytest.raises(MisconfiguredError, match=fix):
-            run(call())
-
-
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNKNOWN"])
-def test_an_error_that_may_pass_is_transient(whole_again: Front, code: str) -> None:
-    assert code in grpc.StatusCode.__members__
-    table = whole_again.table("f")
-    for method in ("ReadChangeStream", "GenerateInitialChangeStreamPartitions"):
-        whole_again.control.add_fault(method=method, status=code, containing=table.name.encode())
-
-    for call in (lambda: _first(table, query(at(table.since))), lambda: _partitions(table)):
-        with pytest.raises(TransientError, match=code):
             run(call())
 
 

@@ -76,16 +76,3 @@ def test_the_dead_letter_limit_stops_the_consumer_and_no_message_is_acked_until_
     world.wait_for_rows(dict.fromkeys(PLANES, "name 1"))
     assert ends(second) == 0, second.process.obituary()
     assert world.letters() == []
-
-
-def test_a_flood_that_trickles_in_is_not_drained_by_restarts(world: World) -> None:
-    world.publish(*[a_message(data=data) for data in sorted(GARBAGE)])
-    letters_of = []
-    for _start in range(3):
-        one = world.launch("first", TASKS="1", POISON_LIMIT="5", MICRO_BATCH_MESSAGES="4")
-        one.process.expected_to_end = True
-        assert one.process.wait(TIMEOUT) == 2, one.process.obituary()
-        letters_of.append(len(world.letters()))
-
-    assert letters_of[0] in (4, 5), "no more than the limit, whichever process they come to"
-    assert letters_of[1:] == [0, 0]

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.builders import a_change, a_header, a_message
-from tests.integration.log_lines import events
 from tests.worlds.consumer import TIMEOUT, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -49,16 +48,3 @@ def test_what_the_file_says_is_done_by_the_workers_that_do_not_see_it(world: Wor
     assert consumer.metrics()["millrace_consumer_excluded_changes_total"] == 1
     assert ends(consumer) == 0
     assert world.letters() == []
-
-
-def test_a_wrong_file_is_refused_at_the_start_with_all_its_mistakes(world: World, tmp_path: Path) -> None:
-    file = tmp_path / "tables.toml"
-    file.write_text("[defaults]\nmod = 'both'\n\nbuckets = '3'\n", encoding="utf-8")
-    consumer = world.launch("consumer", TABLES_FILE=str(file))
-    consumer.process.expected_to_end = True
-
-    world.processes.wait_until(lambda: consumer.process.exit_code is not None, "the consumer to end", TIMEOUT)
-    assert consumer.process.exit_code == 2
-    (refused,) = events(consumer.process, "service_misconfigured")
-    assert "tables.toml:2: unknown key 'mod'" in refused["error"]
-    assert "tables.toml:4: buckets: not a whole number" in refused["error"]

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import pytest
 from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
@@ -27,11 +26,6 @@ from tests.fakes.leases import FakeLeases
 from tests.integration.stand_in import PROJECT, StandIn
 
 _TASKS = 4
-
-
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
 
 
 def _apply_at_once(

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from google.cloud import bigquery
-from google.pubsub_v1 import SubscriberClient
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 from structlog.testing import capture_logs
 
 from deploy.local.platform.emulators import ROOT
@@ -161,28 +159,6 @@ def test_pubsub_and_bigquery_unavailable_are_reported_separately(world: World) -
     assert {dataset, "write API"} < set(found)
     assert "BigQuery does not answer" in found[dataset].detail
     assert sum("Pub/Sub does not answer" in one.detail for one in found.values()) == 6
-
-
-def test_a_wrong_subscription_is_named_setting_by_setting(world: World) -> None:
-    with open_channel(world.environ["PUBSUB_EMULATOR_HOST"]) as channel:
-        subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-        policy = {"dead_letter_topic": world.topology.dead_letter_topic, "max_delivery_attempts": 5}
-        name = f"{world.topology.subscription}-bad"
-        subscriber.create_subscription(
-            request={
-                "name": name,
-                "topic": world.topology.topic,
-                "enable_message_ordering": True,
-                "dead_letter_policy": policy,
-            }
-        )
-        subscriber.delete_subscription(request={"subscription": world.topology.dead_letter_subscription})
-    found = world.wrong(SUBSCRIPTION=name)
-
-    settings = {check.rpartition(": ")[2] for check in found if check.startswith("subscription")}
-    assert settings == {"expiry", "ordering", "dead-letter policy", "ack deadline"}
-    (letters,) = [one for check, one in found.items() if check.startswith("topic")]
-    assert "it would be lost" in letters.detail
 
 
 @pytest.mark.parametrize("what", ["table", "partition"])

@@ -101,28 +101,6 @@ def served(folder: Path) -> Iterator[Served]:
         database.close()
 
 
-def test_what_is_asked_over_a_socket_is_done_in_the_file(tmp_path: Path) -> None:
-    one, two, *_ = [letter.identity for letter in LETTERS]
-    with served(tmp_path) as api:
-        assert api.answer("GET", "letters?reason=schema_conflict&state=any")["letters"][0]["id"] == two
-        first = api.answer("GET", "letters?limit=2")
-        rest = api.answer("GET", f"letters?limit=3&after={first['after']}")
-        found = [letter["id"] for letter in [*first["letters"], *rest["letters"]]]
-        assert (sorted(found), rest["after"]) == (sorted(letter.identity for letter in LETTERS), None)
-
-        copy = api.answer("POST", f"letters/{one}/edit", {"why": "typed wrong", "set": {"seats": 4}})["id"]
-        assert api.answer("POST", "discard", {"letters": {"id": [two]}, "why": "not ours"})["changed"] == 1
-        assert api.answer("POST", "restore", {"letters": {"table": ["pilots"]}})["changed"] == 1
-        replayed = api.answer("POST", "replays", {"letters": {"everything": True}, "execute": True})
-        assert (replayed["sent"], replayed["verdicts"]["no_payload"], replayed["left_open"]) == (4, 1, 1)
-        assert {letter.identity for letter in api.publisher.published} >= {two, copy}
-        trail = api.answer("GET", f"letters/{two[:8]}/trail")["trail"]
-        assert [entry["action"] for entry in trail] == ["arrived", "discarded", "restored", "replayed"]
-        assert {entry["who"] for entry in trail[1:]} == {"ada"}
-        status, headers, body = api.ask("HEAD", "stats")
-        assert (status, body, headers["content-type"]) == (200, b"", "application/json")
-
-
 def environment(folder: Path, **more: str) -> Mapping[str, str]:
     """Return the variables of a service with an API over a file."""
     return {

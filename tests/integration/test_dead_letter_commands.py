@@ -48,15 +48,6 @@ def test_a_replay_arrives_as_the_letters_came_and_a_second_one_changes_nothing(p
     assert place.published() == []
 
 
-def test_what_failed_again_comes_back_as_the_same_letter_with_one_more_attempt(place: Place) -> None:
-    letters = fresh(1)
-    place.keep(letters)
-    place.replay()
-    place.keep(letters, "again")
-    (letter,) = place.letters()
-    assert (letter.id, letter.state, letter.attempts, letter.replays) == (letters[0].identity, State.OPEN, 2, 1)
-
-
 @pytest.mark.parametrize("many", [1, 40, 120])
 def test_killed_at_any_moment_and_run_again_every_letter_is_sent(place: Place, many: int) -> None:
     letters = fresh(200)
@@ -92,27 +83,6 @@ def test_asked_to_stop_it_finishes_what_is_under_way_and_the_next_goes_on_at_onc
     assert place.replay("--rate", "0")["sent"] == 400 - document["sent"]
     times = Counter(message.attributes["replay_of"] for message in place.published())
     assert (len(times), set(times.values())) == (400, {1})
-
-
-def test_two_replays_at_once_send_no_letter_twice(place: Place) -> None:
-    place.keep(fresh(1_500))
-    processes = [place.start("replay", "--all", "--execute", "--rate", "0", "--json") for _ in range(2)]
-    sent = 0
-    for process in processes:
-        out, err = process.communicate(timeout=TIMEOUT)
-        assert process.returncode in (0, 1, 3), err
-        sent += json.loads(out)["sent"]
-    assert sent == 1_500 == place.replayed()
-    assert set(Counter(message.attributes["replay_of"] for message in place.published()).values()) == {1}
-
-
-def test_ten_thousand_letters_are_replayed_and_their_rate_is_shown(place: Place) -> None:
-    place.keep(fresh(10_000, keys=64))
-    code, out, err = place.run("replay", "--all", "--execute", "--rate", "0")
-    assert code == 0, err
-    assert "10000 sent in" in out
-    assert "a second" in out
-    assert place.replayed() == 10_000
 
 
 def test_an_old_change_is_superseded_by_the_newer_row_in_the_mirror(

@@ -17,32 +17,21 @@ from typing import Any
 
 import pytest
 
-from deploy.local.platform.processes import Processes
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.commands.app import NOTHING
-from services.dead_letter.core.dead_letters import DeadLetterId, State
+from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.wiring.commands import command
 from shared.pubsub.channels import open_channel
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import a_topology
 from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
-from tests.worlds.dead_letter_service import ACK_DEADLINE, Letters, a_letter, counted
-from tests.worlds.dead_letter_service import TIMEOUT as IN_TIME
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
 KILLED = -signal.SIGKILL
 MOST_STEPS = 60
 KEYS = 2
-KEEPING = [
-    "insert letters",
-    "insert letter_payloads",
-    "update letters",
-    "insert letter_deliveries",
-    "insert letter_trail",
-    "commit",
-]
 
 
 class Deaths:
@@ -91,56 +80,6 @@ class Deaths:
 def place(tmp_path: Path, pubsub_emulator: str) -> Iterator[Place]:
     with open_channel(pubsub_emulator) as channel:
         yield Place(tmp_path / "letters.sqlite3", pubsub_emulator, channel, a_topology(channel))
-
-
-@pytest.fixture
-def letters(pubsub_emulator: str, new_processes: Processes, tmp_path: Path) -> Iterator[Letters]:
-    with open_channel(pubsub_emulator) as channel:
-        topology = a_topology(channel, ACK_DEADLINE)
-        yield Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
-
-
-def test_a_collector_killed_before_each_step_keeps_every_letter_once(letters: Letters, tmp_path: Path) -> None:
-    letters.start().kill()  # its store is made
-    sent, seen = [], []
-    for step in count():
-        assert step < MOST_STEPS
-        sent.append(a_letter(step))
-        letters.publish([sent[-1]])
-        file = tmp_path / f"steps-{step}"
-        collector = letters.launch(str(step), str(file), module="tests.integration.dying")
-
-        def over(file: Path = file, collector: Any = collector) -> bool:
-            steps = file.read_text().splitlines() if file.exists() else []
-            return collector.exit_code is not None or steps[-2:] == ["acknowledge", "pull"]
-
-        collector.expected_to_end = True
-        letters.processes.wait_until(over, f"its end before step {step}", IN_TIME)
-        steps = file.read_text().splitlines() if file.exists() else []
-        seen.append(steps)
-        there = sent[-1].identity in letters.attempts()
-        if collector.exit_code is None:
-            collector.kill()
-            break
-        assert collector.exit_code == 128 + signal.SIGKILL, collector.output()
-        committed = "insert letters" in steps and "commit" in steps[steps.index("insert letters") :]
-        if there:
-            assert committed or step > len(seen[0]) + len(KEEPING)
-        else:
-            assert not committed
-    first = seen[-1].index(KEEPING[0]) - 1  # pulls before it may have been in vain
-    assert ["pull", *KEEPING, "acknowledge", "pull"] == seen[-1][first:][: len(KEEPING) + 3]
-
-    collector = letters.start()
-    letters.wait_until_stored(counted(sent))
-    letters.processes.wait_until(
-        lambda: pull(letters.channel, letters.topology.dead_letter_subscription) == [] or None, "acks", IN_TIME
-    )
-    collector.ask_to_end()
-    assert letters.attempts() == counted(sent), "a message that came again is no further attempt"
-    with closing(open_database(letters.database)) as database:
-        store = SqlDeadLetterStore(database)
-        assert {len(store.trail(DeadLetterId(one.identity))) for one in sent} == {1}
 
 
 def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Place) -> None:

@@ -35,11 +35,6 @@ KEYS: dict[str, tuple[str, str, list[Any], list[Any] | None]] = {
 }
 
 
-@pytest.fixture
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
 def mirrors(stand_in: StandIn, *datasets: str) -> BigQueryMirrors:
     return BigQueryMirrors(stand_in.client, PROJECT, datasets or (stand_in.dataset,))
 

@@ -235,9 +235,3 @@ def test_a_collector_of_another_pipeline_is_refused_and_takes_no_letter(letters:
     assert "give each pipeline a DATABASE of its own" in said
     assert letters.stored() == []
     assert len(pull(letters.channel, theirs.dead_letter_subscription)) == 1
-
-
-def test_an_unknown_word_is_answered_with_the_usage(letters: Letters) -> None:
-    process = letters.launch("walk")
-
-    assert process.wait(STARTS) == MISCONFIGURED

@@ -4,28 +4,18 @@ One task's messages are leased from the Pub/Sub emulator and applied in this pro
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from deploy.local.platform.emulators import bigquery_stand_in as running_stand_in
-from deploy.local.platform.emulators import free_port
-from deploy.local.platform.processes import Processes, wait_until
-from shared.contracts.change_batch import decode_batch
-from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import format_timestamp
-from shared.pubsub.channels import open_channel
 from shared.runtime.clock import SystemClock
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.builders import a_change as an_old_change
 from tests.integration.stand_in import StandIn
-from tests.worlds.leasing_consumer import SHORT, TIMEOUT, LeasingConsumer
+from tests.worlds.leasing_consumer import LeasingConsumer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -36,12 +26,6 @@ FEW = 3
 """Micro-batches that may pass before what is there is applied: a pull need not return all that there is."""
 a_change = partial(an_old_change, committed=format_timestamp(SystemClock().now()))
 """Committed just now: a row of yesterday's would not be sent once more to see whose trouble it is."""
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 @pytest.fixture
@@ -133,82 +117,6 @@ def test_of_forty_tables_those_in_trouble_wait_and_all_others_flow_and_then_all_
     assert (mended.tables_in_trouble, consumer.memory.tables._troubles) == ((), {})
 
 
-def test_all_others_are_applied_and_acked_before_the_retry_time_of_those_in_trouble_is_over(
-    channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
-) -> None:
-    stand_in = StandIn(bigquery_stand_in)
-    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in, replace(SHORT, table=timedelta(hours=1)))
-    consumer.publish(*changes(1))
-    consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
-    faults = [
-        {"status": "PERMISSION_DENIED"},
-        {"status": "NOT_FOUND", "storage_error": "TABLE_NOT_FOUND", "action": "close"},
-        {"status": "RESOURCE_EXHAUSTED", "action": "close"},
-        {"status": "INTERNAL"},
-        {"status": "INVALID_ARGUMENT"},
-        {"action": "stall", "when": "after"},
-    ]
-    sick, well = TABLES[:: len(TABLES) // len(faults)][: len(faults)], len(TABLES) - len(faults)
-    for table, fault in zip(sick, faults, strict=True):
-        consumer.fault(table, **fault)
-    consumer.publish(*changes(2))
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            applying = pool.submit(consumer.apply)
-            try:
-                wait_until(lambda: consumer.leases.acked >= len(TABLES) + well or None, "the others", timeout=TIMEOUT)
-                check(consumer, set(TABLES) - set(sick), rows(2))
-                assert not applying.done()
-                assert consumer.leases.acked == len(TABLES) + well
-            finally:
-                stand_in.control("DELETE", "faults")
-            counts = applying.result(TIMEOUT.total_seconds())
-        assert (counts.acked, counts.deferred, counts.dead_letters) == (len(TABLES), 0, {})
-        check(consumer, TABLES, rows(2))
-    finally:
-        consumer.close()
-
-
-def test_a_row_that_fails_retryably_for_ever_is_a_dead_letter_in_the_end_and_holds_up_no_other(
-    channel: grpc.Channel, bigquery_stand_in: tuple[str, str]
-) -> None:
-    stand_in = StandIn(bigquery_stand_in)
-    consumer = LeasingConsumer(channel, bigquery_stand_in, stand_in, replace(SHORT, stuck_deliveries=4))
-    planes, others = TABLES[0], TABLES[1:4]
-    try:
-        consumer.fault(planes, status="INTERNAL", containing="stuck")
-        stuck = a_message(a_change(3, 1, name="stuck"), a_change(4, 1), header=a_header(planes))
-        consumer.publish(*changes(1, (planes, *others)), stuck)
-        consumer.apply_until(lambda: consumer.total.acked >= 1 + len(others), "the others")
-        consumer.publish(*changes(2, (planes, *others)))
-        consumer.apply_until(lambda: consumer.total.acked >= 2 + 2 * len(others), "what comes after it")
-        assert consumer.total.dead_letters == {}
-        assert consumer.names(planes) == {**rows(2), 4: "name 1"}
-
-        consumer.apply_until(lambda: consumer.total.acked == 3 + 2 * len(others), "the fourth delivery")
-        (dead_letter,) = consumer.dead_letters()
-        assert (dead_letter.reason, dead_letter.key) == (Reason.RETRIES_EXHAUSTED, "[3]")
-        assert decode_batch(dead_letter.data).sequence == decode_batch(stuck["data"]).sequence[:1]  # type: ignore[arg-type]
-        assert consumer.total.deferred == 3
-        check(consumer, others, rows(2))
-    finally:
-        stand_in.control("DELETE", "faults")
-        consumer.close()
-
-
-def test_fewer_connections_than_tables_are_enough(consumer: LeasingConsumer) -> None:
-    consumer.stand_in.control("POST", "limits", connections=6)
-    try:
-        for sequence in (1, 2):
-            consumer.publish(*changes(sequence))
-            consumer.apply_until(lambda: consumer.total.acked >= sequence * len(TABLES), "all tables")  # noqa: B023
-            check(consumer, TABLES, rows(sequence))
-    finally:
-        consumer.stand_in.control("POST", "limits", connections=None)
-
-    assert (consumer.total.deferred, consumer.dead_letters()) == (0, [])
-
-
 def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(consumer: LeasingConsumer) -> None:
     def refused() -> int:
         return int(consumer.stand_in.control("GET", "stats")["refused"])
@@ -227,46 +135,3 @@ def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(cons
     assert refused() - before >= len(TABLES), "the quota was met again and again"
     check(consumer, TABLES, rows(3))
     assert (consumer.total.given_back, consumer.total.dead_letters, consumer.dead_letters()) == (0, {}, [])
-
-
-def test_connections_that_were_closed_as_idle_are_opened_again(consumer: LeasingConsumer) -> None:
-    def still_open() -> int:
-        return int(consumer.stand_in.control("GET", "stats")["connections_open"])
-
-    tables, before = TABLES[:10], still_open()
-    consumer.stand_in.control("POST", "idle", seconds=0.3)
-    for sequence in (1, 2, 3):
-        consumer.publish(*changes(sequence, tables))
-        consumer.apply_until(lambda: consumer.total.acked >= sequence * len(tables), "all tables")  # noqa: B023
-        check(consumer, tables, rows(sequence))
-        wait_until(lambda: still_open() <= before or None, "all connections to be closed", timeout=TIMEOUT)
-
-    assert (consumer.total.deferred, consumer.dead_letters()) == (0, [])
-    assert consumer.writer.connections_opened == 3 * len(tables)
-
-
-def test_a_server_that_is_restarted_is_waited_for_and_nothing_is_lost_deferred_or_a_dead_letter(
-    channel: grpc.Channel, new_processes: Processes, tmp_path: Path
-) -> None:
-    ports, directory = (free_port(), free_port()), tmp_path / "data"
-    with running_stand_in(new_processes, *ports, directory) as addresses:
-        stand_in = StandIn(addresses)
-        consumer = LeasingConsumer(channel, addresses, stand_in)
-        consumer.publish(*changes(1))
-        consumer.apply_until(lambda: consumer.total.acked >= len(TABLES), "all tables to be there")
-
-    consumer.publish(*changes(2))
-    waits: list[str] = []
-    consumer.ports = replace(consumer.ports, waiting=lambda table="", why="": waits.append(table))
-    with ThreadPoolExecutor(1) as pool:
-        applying = pool.submit(consumer.apply)
-        wait_until(lambda: len(waits) > len(TABLES) or None, "several tries", timeout=TIMEOUT)
-        assert not applying.done()
-        with running_stand_in(new_processes, *ports, directory):
-            counts = applying.result(TIMEOUT.total_seconds())
-            consumer.apply_until(lambda: consumer.total.acked >= 2 * len(TABLES), "everything to be applied")
-            check(consumer, TABLES, rows(2))
-            consumer.close()
-
-    assert counts.acked > 0
-    assert (consumer.total.deferred, consumer.total.given_back, consumer.dead_letters()) == (0, 0, [])

@@ -30,12 +30,12 @@ NO_TEXT = b"\xff\xfe"
 
 @pytest.fixture
 def letters(
-    front: Front, pubsub_emulator: str, pubsub_channel: grpc.Channel, new_processes: Processes, tmp_path: Path
+    front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes, tmp_path: Path
 ) -> tuple[BigtablePipeline, Letters]:
     """Return a reader's pipeline, and the dead-letter service behind it."""
-    topology = a_topology(pubsub_channel)
-    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, pubsub_channel, topology, new_processes)
-    return pipeline, Letters(pubsub_channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
+    topology = a_topology(channel)
+    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
+    return pipeline, Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
 
 
 def kept(letters: Letters) -> Mapping[Reason, StoredDeadLetter]:

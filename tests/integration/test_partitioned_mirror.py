@@ -4,25 +4,17 @@ BigQuery, "Introduction to the Storage Write API", section "Time-unit column par
 """
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import grpc
 import pytest
 
 from shared.contracts.reasons import Reason
-from shared.pubsub.channels import open_channel
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.integration.stand_in import StandIn
 from tests.worlds.leasing_consumer import LeasingConsumer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
 
 
 def test_rows_outside_the_partitions_are_dead_letters_and_the_others_of_the_request_are_applied(

@@ -78,9 +78,9 @@ class Patient:
 
 
 @pytest.fixture
-def patient(database: Callable[..., SpannerDatabase], pubsub_emulator: str, pubsub_channel: grpc.Channel) -> Patient:
+def patient(database: Callable[..., SpannerDatabase], pubsub_emulator: str, channel: grpc.Channel) -> Patient:
     """Return a setting in which nothing is wrong, but the retention, which nobody has set."""
-    return Patient(database(*DDL), database(), pubsub_emulator, a_topology(pubsub_channel))
+    return Patient(database(*DDL), database(), pubsub_emulator, a_topology(channel))
 
 
 def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Patient) -> None:
@@ -220,13 +220,13 @@ def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition
 
 @pytest.fixture
 def pipeline(
-    patient: Patient, pubsub_channel: grpc.Channel, new_processes: Any, monkeypatch: pytest.MonkeyPatch
+    patient: Patient, channel: grpc.Channel, new_processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> SpannerPipeline:
     """Return a pipeline in the healthy setting, whose environment is this process's, too."""
     for name, value in patient.environment.items():
         monkeypatch.setenv(name, value)
     return SpannerPipeline(
-        patient.database, patient.partitions, patient.pubsub, pubsub_channel, patient.topology, new_processes
+        patient.database, patient.partitions, patient.pubsub, channel, patient.topology, new_processes
     )
 
 

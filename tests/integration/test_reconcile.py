@@ -99,9 +99,7 @@ class Pipe:
 
 
 @pytest.fixture
-def pipe(
-    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, pubsub_channel: grpc.Channel
-) -> Pipe:
+def pipe(database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, channel: grpc.Channel) -> Pipe:
     """Return a pipeline whose mirrors equal their tables of keys and arrays of every type."""
     source = database(*SCHEMA)
     start = source.now()
@@ -113,7 +111,7 @@ def pipe(
     source.commit([Write("insert", "ByNumbers", row) for row in numbers])
     source.commit([Write("insert", "ByBytes", {"Id": bytes([n]), "Name": f"n{n}"}) for n in range(100)])
     assert not target.apply(*as_published(source, "Everything", read_all(source, "Everything", start, source)))
-    return Pipe(source, "Everything", target, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel))
+    return Pipe(source, "Everything", target, pubsub_emulator, channel, a_topology(channel))
 
 
 def as_published(source: SpannerDatabase, stream: str, batches: list[bytes]) -> list[bytes]:
@@ -209,7 +207,7 @@ def test_a_row_that_bigquery_cannot_hold_is_reported_as_unfit_and_not_as_missing
 
 
 def test_a_mirror_of_a_database_of_the_postgresql_dialect_is_compared(
-    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, pubsub_channel: grpc.Channel
+    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, channel: grpc.Channel
 ) -> None:
     source = database(*POSTGRESQL, postgresql=True)
     start = source.now()
@@ -217,7 +215,7 @@ def test_a_mirror_of_a_database_of_the_postgresql_dialect_is_compared(
     source.commit([Write("insert", "ByParts", {"F": n / 4, "Id": bytes([n]), "v": "x"}) for n in range(3)])
     source.commit([Write("insert", "shop.orders", {"id": 1, "v": "x"}), Write("insert", "stamps", {"id": 1, "p": 0.5})])
     assert not target.apply(*as_published(source, "parts", read_all(source, "parts", start, source)))
-    pipe = Pipe(source, "parts", target, pubsub_emulator, pubsub_channel, a_topology(pubsub_channel))
+    pipe = Pipe(source, "parts", target, pubsub_emulator, channel, a_topology(channel))
 
     code, told = pipe.reconcile("--all")
 

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.integration
 def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
 ) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it."""
-    topology = a_topology(pubsub_channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
 
 
 def plane(key: int, name: str | None) -> Write:

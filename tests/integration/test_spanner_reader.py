@@ -145,49 +145,6 @@ def test_a_value_larger_than_a_response_is_put_together(source: Source) -> None:
     assert json.loads(change.row or "") == {"Title": title}
 
 
-def test_types_keys_and_values_arrive_as_spanner_writes_them(database: Callable[..., SpannerDatabase]) -> None:
-    made = database(
-        "CREATE TABLE Kinds (K INT64 NOT NULL, B BOOL, I INT64, F FLOAT64, N NUMERIC, S STRING(MAX), Y BYTES(MAX),"
-        " D DATE, T TIMESTAMP, J JSON, A ARRAY<STRING(MAX)>) PRIMARY KEY (K)",
-        "CREATE CHANGE STREAM Everything FOR Kinds OPTIONS (value_capture_type = 'NEW_ROW')",
-    )
-    source = Source(made, made.now())
-    source.database.execute(
-        "INSERT INTO Kinds (K, B, I, F, N, S, Y, D, T, J, A) VALUES (9007199254740993, TRUE, -1, 1.5, NUMERIC '1.10',"
-        " 'é', b'abc', DATE '2024-02-29', TIMESTAMP '2024-01-02T03:04:05Z', JSON '{\"a\": [1, 2.5]}', ['x', 'y'])"
-    )
-    source.commit(("insert", "Kinds", {"K": 1}))
-    topic = source.read_all()
-    header, _changes = topic.batches[0]
-    assert [(column.name, column.type) for column in header.columns] == [
-        ("K", "INT64"),
-        ("B", "BOOL"),
-        ("I", "INT64"),
-        ("F", "FLOAT64"),
-        ("N", "NUMERIC"),
-        ("S", "STRING"),
-        ("Y", "BYTES"),
-        ("D", "DATE"),
-        ("T", "TIMESTAMP"),
-        ("J", "JSON"),
-        ("A", "ARRAY<STRING>"),
-    ]
-    full, empty = (next(row for row in mirror(topic, "Kinds") if row["K"] == key) for key in ("9007199254740993", "1"))
-    assert {name: full[name] for name in "BIFNSYDTA"} == {
-        "B": True,
-        "I": "-1",
-        "F": 1.5,
-        "N": "1.1",
-        "S": "é",
-        "Y": "YWJj",
-        "D": "2024-02-29",
-        "T": "2024-01-02T03:04:05Z",
-        "A": ["x", "y"],
-    }
-    assert json.loads(full["J"]) == {"a": [1, 2.5]}
-    assert all(value is None for name, value in empty.items() if name != "K")
-
-
 def test_a_column_added_while_reading_shows_in_the_next_header(source: Source) -> None:
     source.commit(("insert", "Singers", singer(1)))
     source.database.alter("ALTER TABLE Singers ADD COLUMN Label STRING(10)")

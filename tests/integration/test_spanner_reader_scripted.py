@@ -14,17 +14,13 @@ from services.spanner_reader.adapters.stream.change_stream import StreamRows, ch
 from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import (
     ROOT,
-    DataChangeRecord,
     HeartbeatRecord,
     Mod,
-    PartitionToken,
-    SpannerColumnType,
     SpannerStreamQuery,
-    StreamRecord,
 )
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import parse_timestamp
-from tests.integration.scripted_spanner import Break, RefusalError, ScriptedStream
+from tests.integration.scripted_spanner import Break, RefusalError
 from tests.integration.scripted_spanner_rows import Form
 from tests.integration.scripted_spanner_world import (
     FIRST,
@@ -34,7 +30,6 @@ from tests.integration.scripted_spanner_world import (
     T1,
     T2,
     T3,
-    T4,
     World,
     a_world,
     run,
@@ -53,109 +48,6 @@ def world() -> Iterator[World]:
     """Return a world whose stream starts at 09:00:00."""
     with a_world() as made:
         yield made
-
-
-def seed_workflow(stream: ScriptedStream) -> None:
-    """Script the documentation's worked example: two child records, three first tokens, two merged into a fourth."""
-    stream.add(ROOT, children(FIRST, T1, T2), children(FIRST, T3, sequence="1000012390"))
-    stream.add(T1, a_record(at("09:10:00"), 1))
-    stream.add(T2, a_record(at("09:10:01"), 2))
-    stream.add(T3, a_record(at("09:10:02"), 3))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize(("first", "second"), [(T2, T3), (T3, T2)])
-def test_the_worked_example_with_a_restart_between_the_parents_in_every_form_on_the_wire(
-    world: World, form: Form, first: PartitionToken, second: PartitionToken
-) -> None:
-    world.stream.form = form
-    seed_workflow(world.stream)
-    merge = children(MERGE, T4, parents=[T2, T3], sequence="1000012391")
-
-    async def scenario() -> None:
-        async with world.running("one"):
-            await until(lambda: {T1, T2, T3} <= set(world.stream.open))  # in parallel
-            world.stream.add(first, merge)
-            await until(lambda: world.table.rows[first].state is PartitionState.FINISHED)
-            assert world.table.rows[T4].parents == {T2, T3}
-        assert world.stream.asked(T4) == []
-        async with world.running("two"):
-            await until(lambda: {T1, second} <= set(world.stream.open))
-            world.stream.add(second, merge)
-            world.stream.add(T4, a_record(MERGE, 4))
-            await until(lambda: T4 in world.stream.open and len(world.commits()) == 4)
-
-    run(scenario)
-    assert world.stream.asked(ROOT) == [START]
-    assert world.stream.asked(T4) == [MERGE]
-    assert len(world.stream.asked(first)) == 1  # finished is finished
-    assert [world.stream.asked(token)[0] for token in (T1, T2, T3)] == [FIRST] * 3
-    assert {query.heartbeat_milliseconds for query in world.stream.queries} == {10_000}
-    assert max(world.stream.most_open.values()) == 1
-
-
-def test_several_partitions_carry_data_at_once_and_each_keeps_its_order(world: World) -> None:
-    world.stream.add(ROOT, children(FIRST, T1, T2, T3))
-
-    async def scenario() -> None:
-        async with world.running(publisher=world.in_order()):
-            await until(lambda: {T1, T2, T3} <= set(world.stream.open))
-            for number, time in enumerate(times("09:10:00", 300)):  # in turn, each partition with its own rows
-                world.stream.add((T1, T2, T3)[number % 3], a_record(time, number % 3))
-            await until(lambda: world.metrics.published_changes == 300)
-
-    run(scenario)
-    for row in range(3):
-        changes = [change for change in world.topic.changes if json.loads(change.key) == {"Id": str(row)}]
-        published = [parse_timestamp(change.commit_timestamp) for change in changes]
-        assert published == sorted(published)
-        assert len(published) == 100
-
-
-def test_a_transaction_over_two_partitions_can_be_put_together_again(world: World) -> None:
-    # The documentation's worked example: a transfer between two accounts; and another transaction of the same time.
-    time = parse_timestamp("2022-09-27T12:30:00.123456Z")
-    columns = (
-        SpannerColumnType("AccountId", '{"code":"STRING"}', is_primary_key=True, ordinal_position=1),
-        SpannerColumnType("LastUpdate", '{"code":"TIMESTAMP"}', is_primary_key=False, ordinal_position=2),
-        SpannerColumnType("Balance", '{"code":"INT"}', is_primary_key=False, ordinal_position=3),
-    )
-
-    def balance(account: str, now: str, before: str, sequence: str, transaction: str, count: int) -> DataChangeRecord:
-        return DataChangeRecord(
-            commit_timestamp=time,
-            record_sequence=sequence,
-            server_transaction_id=transaction,
-            is_last_record_in_transaction_in_partition=True,
-            table="AccountBalance",
-            column_types=columns,
-            mods=(Mod(f'{{"AccountId":"{account}"}}', f'{{"Balance":{now}}}', f'{{"Balance":{before}}}'),),
-            mod_type="UPDATE",
-            value_capture_type="NEW_ROW_AND_OLD_VALUES",
-            number_of_records_in_transaction=count,
-            number_of_partitions_in_transaction=count,
-        )
-
-    world.stream.add(ROOT, children(FIRST, T1, T2))
-    world.stream.add(T1, balance("Id1", "1000", "1500", "00000000", "6329047911", 2))
-    world.stream.add(T2, balance("Id3", "7", "8", "00000000", "6329047912", 1))
-    world.stream.add(T2, balance("Id2", "2000", "1500", "00000001", "6329047911", 2))
-
-    async def scenario() -> None:
-        async with world.running():
-            await until(lambda: world.metrics.published_changes == 3)
-
-    run(scenario)
-    found = {json.loads(change.key)["AccountId"]: change for change in world.topic.changes}
-    assert found["Id1"].sequence == "0005E9A7CD80A440/0000000000000000/0000000000000000/0000000000000000"
-    assert found["Id2"].sequence == "0005E9A7CD80A440/0000000000000001/0000000000000000/0000000000000000"
-    assert [json.loads(found[key].row or "") for key in ("Id1", "Id2")] == [{"Balance": 1000}, {"Balance": 2000}]
-    assert [json.loads(found[key].old or "") for key in ("Id1", "Id2")] == [{"Balance": 1500}, {"Balance": 1500}]
-    places = {key: json.loads(change.place) for key, change in found.items()}
-    together = [key for key, place in places.items() if place["server_transaction_id"] == "6329047911"]
-    assert sorted(together) == ["Id1", "Id2"]
-    assert {places[key]["number_of_records_in_transaction"] for key in together} == {2}
-    assert world.topic.headers[-1].columns[2].type == "INT64"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -264,20 +156,6 @@ def test_times_keep_their_nanoseconds_in_the_watermark_and_in_the_start_of_a_chi
     run(scenario)
     assert world.stream.asked(T1) == [FIRST, heartbeat]
     assert world.stream.asked(T2) == [begins]
-
-
-def test_a_partition_of_heartbeats_only_moves_its_watermark_and_publishes_nothing(world: World) -> None:
-    world.stream.add(ROOT, children(FIRST, T1))
-    beats: list[StreamRecord] = [HeartbeatRecord(time) for time in times("09:10:00", 50)]
-    world.stream.add(T1, *beats)
-
-    async def scenario() -> None:
-        async with world.running():
-            await until(lambda: world.metrics.low_watermark == times("09:10:00", 50)[-1])
-
-    run(scenario)
-    assert world.topic.changes == []
-    assert world.table.rows[T1].watermark == times("09:10:00", 50)[-1]
 
 
 def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world: World) -> None:

@@ -112,18 +112,18 @@ def test_the_topic_changes_only_while_no_reader_runs(kept: Callable[[Scenario], 
 def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
 ) -> SpannerPipeline:
     """Return a pipeline with a database and a topic of its own."""
-    topology = a_topology(pubsub_channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
 
 
 def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
-    pipeline: SpannerPipeline, pubsub_emulator: str, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, pubsub_emulator: str, channel: grpc.Channel
 ) -> None:
-    topology, other = pipeline.topology, a_topology(pubsub_channel)
+    topology, other = pipeline.topology, a_topology(channel)
     elsewhere = {
         "TOPIC": short_name(other.topic),
         "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic),
@@ -150,7 +150,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
             MisconfiguredError, match=f"publish to {published_to(project, topology.topic, pubsub_emulator)}"
         ):
             rows.publish("Planes", [("1",)])
-    assert pull(pubsub_channel, other.subscription) == []
+    assert pull(channel, other.subscription) == []
     pipeline.write(rows=20)
     pipeline.wait_for_all()  # all of it where it belongs
     reader.ask_to_end()
@@ -167,7 +167,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
 
 
 def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_can_be_changed(
-    pipeline: SpannerPipeline, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, channel: grpc.Channel
 ) -> None:
     settings = read_settings(Settings, pipeline.environment())
 
@@ -182,7 +182,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
             await channels.close()
 
     asyncio.run(killed())
-    other = a_topology(pubsub_channel)
+    other = a_topology(channel)
     meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
     refused = pipeline.launch(**meant)
     assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
@@ -196,10 +196,10 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
 
 
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
-    pipeline: SpannerPipeline, pubsub_channel: grpc.Channel
+    pipeline: SpannerPipeline, channel: grpc.Channel
 ) -> None:
-    topology, other = pipeline.topology, a_topology(pubsub_channel)
-    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pubsub_channel))
+    topology, other = pipeline.topology, a_topology(channel)
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     for each in (topology, other):
         client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
 
@@ -215,7 +215,7 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
         return [mark["table"] for mark in status["needs_resync"]]
 
     assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
-    create_topology(pubsub_channel, topology)
+    create_topology(channel, topology)
     reader = pipeline.start()
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
@@ -225,6 +225,6 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
     assert marked() == []
     assert "it has no subscription" in refused(topology.topic)
     assert marked() == ["Planes"]
-    create_topology(pubsub_channel, topology)
+    create_topology(channel, topology)
     pipeline.start()
     assert marked() == ["Planes"]

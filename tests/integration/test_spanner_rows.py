@@ -41,9 +41,9 @@ def read(source: SourceProcess, table: str, at: str | None = None) -> list[bytes
 
 
 def test_rows_of_every_type_come_as_the_stream_writes_them(
-    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, pubsub_channel: grpc.Channel
+    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, channel: grpc.Channel
 ) -> None:
-    source, topology = database(*SCHEMA), a_topology(pubsub_channel)
+    source, topology = database(*SCHEMA), a_topology(channel)
     numbers: list[Row] = [
         {"F": 1e300, "G": 1.1, "D": date(1, 1, 1), "V": b"x"},
         {"F": -0.0, "G": 0.5, "D": date(1970, 1, 1), "V": None},
@@ -71,7 +71,7 @@ def test_rows_of_every_type_come_as_the_stream_writes_them(
 
     assert not target.apply(*messages)
     assert [named for one in compare_tables(source, target.dataset, tables) for named in one.named] == []
-    told = [decode_batch(one.message.data) for one in pull(pubsub_channel, topology.subscription)]
+    told = [decode_batch(one.message.data) for one in pull(channel, topology.subscription)]
     assert {(bytes(k), op, s) for one in told for k, op, s in zip(one.keys, one.op, one.sequence, strict=True)} == {
         (b'{"Id":"Av8="}', "UPSERT", published.sequence),
         (b'{"Id":"Af8="}', "DELETE", published.sequence),
@@ -81,9 +81,9 @@ def test_rows_of_every_type_come_as_the_stream_writes_them(
 
 
 def test_rows_of_a_database_of_the_postgresql_dialect_come_as_the_stream_writes_them(
-    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, pubsub_channel: grpc.Channel
+    database: Callable[..., SpannerDatabase], target: Target, pubsub_emulator: str, channel: grpc.Channel
 ) -> None:
-    source, topology = database(*POSTGRESQL, postgresql=True), a_topology(pubsub_channel)
+    source, topology = database(*POSTGRESQL, postgresql=True), a_topology(channel)
     source.commit([Write("insert", "kinds", KINDS), Write("insert", "kinds", {"id": 2, "n": "NaN"})])
     source.commit([Write("insert", "ByParts", {"F": n / 4, "Id": bytes([n]), "v": "x"}) for n in range(3)])
     source.commit([Write("insert", "shop.orders", {"id": 1, "v": "x"})])

@@ -27,12 +27,12 @@ CLAIMED = "snapshot_range_claimed"
 def pipeline(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
 ) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it of which one column is watched."""
-    topology = a_topology(pubsub_channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
 
 
 def finished(reader: Process, table: str = "Planes") -> bool:
@@ -129,29 +129,6 @@ def test_a_time_that_cannot_be_read_any_more_is_replaced(pipeline: SpannerPipeli
     assert '"snapshot_goes_on_at_a_new_time"' in reader.output()
 
 
-def test_tables_of_a_database_of_the_postgresql_dialect(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
-    new_processes: Processes,
-) -> None:
-    watched = database(
-        'CREATE TABLE "Planes" ("Id" bigint, "part" varchar, "Name" varchar, PRIMARY KEY ("part", "Id"))',
-        """CREATE CHANGE STREAM "Everything" FOR "Planes" WITH (value_capture_type = 'NEW_ROW')""",
-        postgresql=True,
-    )
-    topology = a_topology(pubsub_channel)
-    partitions = database(postgresql=True)
-    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, pubsub_channel, topology, new_processes)
-    watched.commit(
-        [Write("insert", "Planes", {"Id": key, "part": f"p{key % 3}", "Name": f"é{key}"}) for key in range(1_000)]
-    )
-    reader = pipeline.start()
-    topic = Topic(pipeline)
-    topic.wait_for("all rows", lambda: finished(reader) and len(topic.live("Planes")) == 1_000)
-    assert topic.live("Planes")[json.dumps({"Id": "7", "part": "p1"})] == {"Name": "é7"}
-
-
 GOOGLESQL_TYPES: Mapping[str, tuple[str, Any]] = {
     "B": ("BOOL", True),
     "I": ("INT64", 9_007_199_254_740_993),
@@ -190,7 +167,7 @@ POSTGRESQL_TYPES: Mapping[str, tuple[str, Any]] = {
 def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
     database: Callable[..., SpannerDatabase],
     pubsub_emulator: str,
-    pubsub_channel: grpc.Channel,
+    channel: grpc.Channel,
     new_processes: Processes,
     postgresql: bool,
 ) -> None:
@@ -204,8 +181,8 @@ def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
         ddl = f"CREATE TABLE Planes (Id INT64, Touched INT64{columns}) PRIMARY KEY (Id)"
         stream = "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')"
     watched = database(ddl, stream, postgresql=postgresql)
-    topology = a_topology(pubsub_channel)
-    pipeline = SpannerPipeline(watched, database(), pubsub_emulator, pubsub_channel, topology, new_processes)
+    topology = a_topology(channel)
+    pipeline = SpannerPipeline(watched, database(), pubsub_emulator, channel, topology, new_processes)
     values = {name: value for name, (_kind, value) in types.items()}
     watched.commit([Write("insert", "Planes", {"Id": 1, "Touched": 0, **values})])
     reader = pipeline.start()

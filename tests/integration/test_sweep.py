@@ -3,7 +3,6 @@
 import io
 import json
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
@@ -19,7 +18,6 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
-    COMPLETE_TOLD,
     DEAD_LETTERS,
     NEEDS_RESYNC,
     SWEPT,
@@ -108,14 +106,6 @@ def test_what_the_source_has_stays_until_its_snapshot_row_is_there(mirror: Mirro
     assert mirror.table.labels[SWEPT] == str(T)
 
 
-def test_a_snapshot_row_that_comes_after_the_sweep_wins_and_what_is_older_does_not(mirror: Mirror) -> None:
-    assert mirror.sweep("--execute")[0] == 0
-    mirror.write([2_000], T - 1)
-    mirror.write([2_001], T)
-
-    assert mirror.keys() == [*NEWER, 2_001]
-
-
 def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> None:
     mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (3000, 'old'), (20, 'lives')")
     code, told = mirror.sweep("--execute")
@@ -171,39 +161,6 @@ def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) ->
     assert (code, told["deleted"]) == (0, 1)
     assert mirror.keys() == [*NEWER, *GONE]
     assert mirror.table.labels[SWEPT] == str(T - 1)
-
-
-def test_a_source_that_has_none_of_what_is_newer_is_not_the_right_one(mirror: Mirror) -> None:
-    mirror.write(NEWER, T + 1, "DELETE")
-    mirror.write([5_000], T)
-    with pytest.raises(MisconfiguredError, match="right database"):
-        mirror.sweep("--execute")
-
-    assert mirror.keys() == [*GONE, 5_000]
-
-
-def test_a_table_that_is_a_mirror_of_another_source_is_refused(mirror: Mirror) -> None:
-    mirror.label(millrace_mirror_of="another")
-    with pytest.raises(MisconfiguredError, match="not a mirror of source/tables/Things"):
-        mirror.sweep("--execute")
-
-    assert mirror.keys() == [*NEWER, *GONE]
-
-
-def test_a_recreated_mirror_is_not_complete_before_its_rows_had_time_to_arrive(mirror: Mirror) -> None:
-    anew = {NEEDS_RESYNC: RECREATED, COMPLETE_TOLD: str(time.time_ns() // 1_000)}
-    mirror.label(**anew)
-    code, told = mirror.sweep("--execute")
-
-    assert (code, told["deleted"], told["left"], told["early"]) == (1, 5, 0, True)
-    assert anew.items() <= mirror.table.labels.items()
-    assert SWEPT not in mirror.table.labels
-
-
-def test_an_automatic_sweep_skips_mirrors_of_another_source(mirror: Mirror) -> None:
-    mirror.label(millrace_mirror_of="another")
-    assert "SOURCE_ROWS answers for no table that Things is a mirror of" in swept_by_itself(mirror, SOURCE_ROWS=SOURCE)
-    assert mirror.keys() == [*NEWER, *GONE]
 
 
 def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
@@ -306,12 +263,6 @@ def test_an_automatic_sweep_without_a_source_skips_tables_with_dead_letters(mirr
 
     assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
     assert mirror.keys() == [*NEWER]
-
-
-def test_an_automatic_sweep_empties_no_table(mirror: Mirror) -> None:
-    mirror.label(**{COMPLETE_SINCE: str(T + 1)})
-    assert "8 of the 8 rows of table Things" in swept_by_itself(mirror)
-    assert mirror.keys() == [*NEWER, *GONE]
 
 
 def test_nothing_is_swept_automatically_by_default(mirror: Mirror) -> None:

@@ -173,14 +173,14 @@ def test_rows_with_arrays_of_every_type_and_keys_of_every_kind_arrive_from_spann
 
 
 def test_protos_and_enums_arrive_and_columns_are_followed_to_every_type_that_spanner_lets_them_have(
-    database: Callable[..., SpannerDatabase], target: Target, pubsub_channel: grpc.Channel, pubsub_emulator: str
+    database: Callable[..., SpannerDatabase], target: Target, channel: grpc.Channel, pubsub_emulator: str
 ) -> None:
     """The emulator's records call a PROTO and an ENUM by their names and have NULL in them; its rows have the values.
 
     So its types are none that are known, and their columns are text. Spanner itself calls them PROTO and ENUM.
     """
     source = database(*PROTO_TYPED, protos=protos())
-    settings = environment(source, "Everything", a_topology(pubsub_channel), pubsub_emulator)
+    settings = environment(source, "Everything", a_topology(channel), pubsub_emulator)
 
     def all_rows() -> list[bytes]:
         return [each for each in rows.read("Typed") if isinstance(each, bytes)]

@@ -5,7 +5,7 @@ import random
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +17,10 @@ from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.source import SpannerDatabase, Write
 from services.bigtable_reader.core.changes.images import Trigger
 from shared.contracts.change_batch import decode_batch, encode_batch
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
 from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
 from shared.pubsub.topology import PubsubTopology
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import pull
 from tests.unit.bigtable_reader.readings import a_record, outputs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -53,17 +52,6 @@ def defined(name: str) -> Any:
     scope: dict[str, Any] = {"json": json}
     exec(block, scope)  # noqa: S102  it is what the test is of
     return scope
-
-
-@pytest.fixture
-def channel(pubsub_emulator: str) -> Iterator[grpc.Channel]:
-    with open_channel(pubsub_emulator) as channel:
-        yield channel
-
-
-@pytest.fixture
-def topology(channel: grpc.Channel) -> PubsubTopology:
-    return a_topology(channel)
 
 
 @pytest.fixture
