@@ -1,23 +1,19 @@
 """The stream of a table paused and resumed, over a restart, a split and a merge, before the emulator and its front."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from deploy.local.platform.processes import Processes
-from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, set_cell
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[BigtablePipeline]:
+def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -> BigtablePipeline:
     """Return a pipeline on a table of its own, with the family f."""
-    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
-        yield BigtablePipeline(front.table("f"), pubsub_emulator, channel, a_topology(channel), new_processes)
+    return bigtable_pipeline(front.table("f"))
 
 
 def test_a_paused_stream_stays_so_over_a_restart_and_goes_on_where_it_was(pipeline: BigtablePipeline) -> None:

@@ -5,6 +5,7 @@ import base64
 import random
 import signal
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,13 +13,11 @@ import grpc
 import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 
-from deploy.local.platform.processes import Processes
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
 from tests.integration.readers import STARTS, TIMEOUT
 from tests.integration.wire import wire
 from tests.worlds.bigtable_pipeline import BigtablePipeline
@@ -27,10 +26,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes) -> BigtablePipeline:
+def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -> BigtablePipeline:
     """Return a pipeline on a table of its own, with the families f and g."""
-    table = front.table("f", "g")
-    return BigtablePipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+    return bigtable_pipeline(front.table("f", "g"))
 
 
 def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_where_it_was(
@@ -42,6 +40,8 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
     pipeline.table.write(b"row 00", delete_row())
     pipeline.table.write(b"row 01", set_cell("g", b"q", b"more"))
     pipeline.wait_until_equal("f", "g")
+    assert pipeline.run_command("doctor")[0] == 0
+    assert "1 RUNNING" in pipeline.run_command("status")[1]
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
     published = pipeline.changes
@@ -56,11 +56,10 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
 
 
 def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
-    front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
+    front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]
 ) -> None:
     table = front.table(*FAMILIES, aggregates=[SUMS])
-    topology = a_topology(channel)
-    pipeline = BigtablePipeline(table, pubsub_emulator, channel, topology, new_processes)
+    pipeline = bigtable_pipeline(table)
     chance = random.Random(4)
     keys = [b"r%02d" % number for number in range(1, 40)]
 
@@ -82,7 +81,7 @@ def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(
         running.append(pipeline.start())
     asyncio.run(write(1_000))
     pipeline.wait_until_equal(*FAMILIES, SUMS)
-    assert '"key_ranges_reshaped"' in "".join(process.output() for process in new_processes.running)
+    assert '"key_ranges_reshaped"' in "".join(process.output() for process in pipeline.processes.running)
 
 
 def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipeline: BigtablePipeline) -> None:
@@ -198,19 +197,3 @@ def test_what_cannot_work_is_refused_with_exit_code_two_and_what_fixes_it(pipeli
         reader.end()
     reader = pipeline.start()  # nothing of a refused start was remembered
     assert '"first_start"' in reader.output()
-
-
-def test_doctor_and_status_report_before_and_after_the_first_start(pipeline: BigtablePipeline) -> None:
-    before = [pipeline.launch("doctor"), pipeline.launch("status", "--json")]
-    assert before[0].wait(STARTS) == 0, before[0].output()
-    assert before[1].wait(STARTS) == 1  # nobody reads
-    assert '"not started yet"' in before[1].output()
-    for command in before:
-        command.end()
-    pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
-    reader = pipeline.start()
-    pipeline.wait(lambda: bool(events(reader, "partition_claimed")), "a claim")
-    after = pipeline.launch("status")
-    assert after.wait(STARTS) == 0, after.output()
-    assert "1 RUNNING" in after.output()
-    assert "0:00:" in after.output()  # behind, and of the day that is kept

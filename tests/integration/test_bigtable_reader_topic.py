@@ -1,6 +1,7 @@
 """The topic that a stream in the partition table belongs to: readers of another one are refused."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import grpc
@@ -8,7 +9,6 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.platform.processes import Processes
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
@@ -57,34 +57,35 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
     asyncio.run(run())
 
 
-def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
-    bigtable_front: str, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
-) -> None:
-    topology, other = a_topology(channel), a_topology(channel)
-    with Front(bigtable_front) as front:
-        pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
-        reader = pipeline.start()
-        refused = pipeline.launch(TOPIC=short_name(other.topic))
-        assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
-        (told,) = events(refused, "service_misconfigured")
-        for topic in (topology.topic, other.topic):
-            assert published_to(PROJECT, topic, pubsub_emulator) in told["error"]
-        refused.end()
-        pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
-        pipeline.wait_until_equal("f")
-        reader.ask_to_end()
-        assert reader.wait(timedelta(seconds=10)) == 0
-        reader.end()
-        pipeline.start()  # and its own topic is as good as ever
-        pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
-        pipeline.wait_until_equal("f")
+@pytest.fixture
+def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -> BigtablePipeline:
+    """Return a pipeline on a table of its own, with the family f."""
+    return bigtable_pipeline(front.table("f"))
+
+
+def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(pipeline: BigtablePipeline) -> None:
+    other = a_topology(pipeline.channel)
+    reader = pipeline.start()
+    refused = pipeline.launch(TOPIC=short_name(other.topic))
+    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+    (told,) = events(refused, "service_misconfigured")
+    for topic in (pipeline.topology.topic, other.topic):
+        assert published_to(PROJECT, topic, pipeline.pubsub) in told["error"]
+    refused.end()
+    pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
+    pipeline.wait_until_equal("f")
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+    pipeline.start()  # and its own topic is as good as ever
+    pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
+    pipeline.wait_until_equal("f")
 
 
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
-    front: Front, pubsub_emulator: str, channel: grpc.Channel, new_processes: Processes
+    pipeline: BigtablePipeline, channel: grpc.Channel
 ) -> None:
-    topology, other = a_topology(channel), a_topology(channel)
-    pipeline = BigtablePipeline(front.table("f"), pubsub_emulator, channel, topology, new_processes)
+    topology, other = pipeline.topology, a_topology(channel)
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
     for each in (topology, other):
         client.delete_subscription(request={"subscription": each.subscription}, timeout=10)

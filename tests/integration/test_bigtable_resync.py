@@ -4,15 +4,12 @@ The reader as a process, before the emulator and its front.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from deploy.local.platform.processes import Processes
-from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, set_cell
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.bigtable_snapshotting import TIMEOUT, Snapshotting
 
 pytestmark = pytest.mark.integration
@@ -35,25 +32,18 @@ class Marking(Snapshotting):
         change = {"id": "g", "drop": True}
         self.table.front.tables.modify_column_families({"name": self.table.name, "modifications": [change]})
 
-    def run(self, *arguments: str) -> tuple[int | None, str]:
-        """Run a command beside the reader to its end."""
-        process = self.launch(*arguments)
-        process.expected_to_end = True
-        code = process.wait(TIMEOUT)
-        return code, process.output()
-
     def needs_resync(self) -> list[Mapping[str, Any]]:
         """Return what `status` says of it."""
-        code, said = self.run("status", "--json")
-        found: list[Mapping[str, Any]] = json.loads(said)["needs_resync"]
+        code, said = self.status()
+        found: list[Mapping[str, Any]] = said["needs_resync"]
         assert code == 1 or not found
         return found
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Marking]:
-    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
-        yield Marking(front.table("f", "g"), pubsub_emulator, channel, a_topology(channel), new_processes)
+def pipeline(front: Front, bigtable_pipeline: Callable[..., Marking]) -> Marking:
+    """Return a pipeline whose table has two families."""
+    return bigtable_pipeline(front.table("f", "g"), Marking)
 
 
 def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being_asked_for(pipeline: Marking) -> None:
@@ -83,10 +73,10 @@ def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking
     (marked,) = pipeline.needs_resync()
     assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
     assert "services.bigtable_reader snapshot`" in marked["fix"]
-    assert "needs re-sync since" in pipeline.run("doctor")[1]
-    code, said = pipeline.run("synced")
+    assert "needs re-sync since" in pipeline.run_command("doctor")[1]
+    code, said = pipeline.run_command("synced")
     assert (code, "taken away: families dropped" in said) == (0, True), said
     assert pipeline.needs_resync() == []
-    assert pipeline.run("synced")[0] == 2
+    assert pipeline.run_command("synced")[0] == 2
     pipeline.start(SNAPSHOT="never", **SOON)
     assert pipeline.needs_resync() == [], "what was found before is not found again"

@@ -5,19 +5,17 @@ The reader as a process, before the emulator and its front.
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from google.cloud.bigtable_admin_v2 import types as admin_types
 
-from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.processes import Process
 from services.bigtable_reader.core.snapshot.snapshot import PartState, SnapshotPart
-from shared.pubsub.channels import open_channel
 from tests.integration.bigtable_front import Front, delete_row, set_cell
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.bigtable_snapshotting import TIMEOUT, Snapshotting
 
 pytestmark = pytest.mark.integration
@@ -26,10 +24,9 @@ ROWS = 2_000
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[Snapshotting]:
-    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
-        table = front.table("f", "g", splits=[b"0600", b"1200"])
-        yield Snapshotting(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+def pipeline(front: Front, bigtable_pipeline: Callable[..., Snapshotting]) -> Snapshotting:
+    """Return a pipeline on a table of three partitions."""
+    return bigtable_pipeline(front.table("f", "g", splits=[b"0600", b"1200"]), Snapshotting)
 
 
 def fill(pipeline: Snapshotting) -> None:

@@ -2,17 +2,15 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from deploy.local.platform.processes import Processes
 from services.cdc_consumer.adapters.source_rows import opened_source
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.source_rows import Done
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import published_to, short_name
 from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
@@ -24,10 +22,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def pipeline(bigtable_front: str, pubsub_emulator: str, new_processes: Processes) -> Iterator[BigtablePipeline]:
-    with Front(bigtable_front) as front, open_channel(pubsub_emulator) as channel:
-        table = front.table("f", "g")
-        yield BigtablePipeline(table, pubsub_emulator, channel, a_topology(channel), new_processes)
+def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -> BigtablePipeline:
+    """Return a pipeline on a table of its own, with the families f and g."""
+    return bigtable_pipeline(front.table("f", "g"))
 
 
 def rows_of(batches: list[bytes | Done]) -> list[str]:

@@ -5,7 +5,7 @@ come again. Two transfers come beside them: one from the Spanner emulator, and t
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from random import Random
@@ -16,7 +16,6 @@ import pytest
 from google.cloud import bigquery
 
 from deploy.local.platform.source import Operation, SpannerDatabase, Write
-from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.spanner_reader.core.stream.records import ROOT
 from shared.contracts.tables_file import Mode
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
@@ -49,13 +48,6 @@ KINDS = ("altering", "reshaping")
 DAY = 86_400_000_000_000
 
 
-@pytest.fixture(scope="module")
-def channel(bigquery_stand_in: tuple[str, str]) -> Iterator[grpc.Channel]:
-    channel = open_storage_channel(bigquery_stand_in[1])
-    yield channel
-    channel.close()
-
-
 @pytest.mark.parametrize(
     ("capture", "mode"),
     [
@@ -64,7 +56,7 @@ def channel(bigquery_stand_in: tuple[str, str]) -> Iterator[grpc.Channel]:
     ],
 )
 def test_mirror_and_history_end_right_and_the_history_marks_what_was_reconstructed(
-    bigquery_stand_in: tuple[str, str], channel: grpc.Channel, capture: str, mode: Mode
+    bigquery_stand_in: tuple[str, str], storage: grpc.Channel, capture: str, mode: Mode
 ) -> None:
     reconstructed = completed = 0
     for seed, retention in HISTORIES.items():
@@ -74,7 +66,7 @@ def test_mirror_and_history_end_right_and_the_history_marks_what_was_reconstruct
         completed += world.world.metrics.completed_changes["exact"]
         reconstructed += sum(is_reconstructed(change) for _header, change in world.published)
         stand_in = StandIn(bigquery_stand_in)
-        deliver(world, FedConsumer(stand_in, bigquery_stand_in[0], channel, f'[defaults]\nmode = "{mode}"'))
+        deliver(world, FedConsumer(stand_in, bigquery_stand_in[0], storage, f'[defaults]\nmode = "{mode}"'))
 
         names = dict(database.now.columns or ())
         if mode != "history":
@@ -88,7 +80,7 @@ def test_mirror_and_history_end_right_and_the_history_marks_what_was_reconstruct
 
 
 def test_the_transfer_of_the_documentation_is_in_both_tables_whole_and_with_the_old_values(
-    bigquery_stand_in: tuple[str, str], channel: grpc.Channel
+    bigquery_stand_in: tuple[str, str], storage: grpc.Channel
 ) -> None:
     """Its records name every column, and come from a Spanner that answers as the document writes them: none is read."""
     stand_in, commit = StandIn(bigquery_stand_in), Nanoseconds(time.time_ns() // DAY * DAY - DAY + COMMIT % DAY)
@@ -104,7 +96,7 @@ def test_the_transfer_of_the_documentation_is_in_both_tables_whole_and_with_the_
                 await until(lambda: world.metrics.published_changes == 2)
 
         run(scenario)
-    consumer = FedConsumer(stand_in, bigquery_stand_in[0], channel)
+    consumer = FedConsumer(stand_in, bigquery_stand_in[0], storage)
     consumer.apply(*(a_message(*changes, header=header) for header, changes in world.topic.batches))
 
     at = datetime.fromisoformat(format_timestamp(commit))

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Iterator
 from datetime import datetime
 
 import grpc
@@ -11,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.doctor.dataset_inspection import inspect_dataset
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.change_sequence import four_sections
 from tests.builders import a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.worlds.history_consumer import FedConsumer, a_plane, at
+from tests.worlds.history_consumer import Fed, a_plane, at
 
 pytestmark = pytest.mark.integration
 
@@ -34,23 +32,6 @@ COLUMNS = (
     ("entry_index", "INT64"),
 )
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def channel(bigquery_stand_in: tuple[str, str]) -> Iterator[grpc.Channel]:
-    channel = open_storage_channel(bigquery_stand_in[1])
-    yield channel
-    channel.close()
-
-
-@pytest.fixture(scope="module")
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture(scope="module")
-def rest(bigquery_stand_in: tuple[str, str]) -> str:
-    return bigquery_stand_in[0]
 
 
 def log_of(table: str, row_key: str = "STRING") -> Header:
@@ -72,10 +53,8 @@ def an_entry(identity: str, second: int = 1, index: int = 0, **row: object) -> C
     )
 
 
-def test_a_table_of_entries_is_made_as_googles_template_names_it_and_without_a_key(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
-    FedConsumer(stand_in, rest, channel).apply(a_message(an_entry("x", 3, 1), header=log_of("made")))
+def test_a_table_of_entries_is_made_as_googles_template_names_it_and_without_a_key(stand_in: StandIn, fed: Fed) -> None:
+    fed().apply(a_message(an_entry("x", 3, 1), header=log_of("made")))
 
     table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.made_changelog")
     assert (table.time_partitioning.type_, table.time_partitioning.field) == ("DAY", "commit_timestamp")
@@ -99,11 +78,9 @@ def test_a_table_of_entries_is_made_as_googles_template_names_it_and_without_a_k
     }
 
 
-def test_a_table_of_entries_whose_rows_have_keys_of_bytes_is_made_too(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_a_table_of_entries_whose_rows_have_keys_of_bytes_is_made_too(stand_in: StandIn, fed: Fed) -> None:
     entry = an_entry("x", row_key="AP9h")
-    FedConsumer(stand_in, rest, channel).apply(a_message(entry, header=log_of("of_bytes", "BYTES")))
+    fed().apply(a_message(entry, header=log_of("of_bytes", "BYTES")))
 
     (row,) = stand_in.client.query_and_wait(f"SELECT row_key FROM `{stand_in.dataset}.of_bytes_changelog_once`")
     assert row["row_key"] == b"\x00\xffa"
@@ -115,10 +92,10 @@ def test_a_table_of_entries_whose_rows_have_keys_of_bytes_is_made_too(
     lines=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=12, unique=True),
 )
 def test_the_view_has_each_entry_once_whatever_was_repeated_and_reordered(
-    stand_in: StandIn, rest: str, channel: grpc.Channel, data: st.DataObject, lines: list[tuple[int, int]]
+    stand_in: StandIn, fed: Fed, data: st.DataObject, lines: list[tuple[int, int]]
 ) -> None:
     table = f"log{next(_numbers)}"
-    consumer, header = FedConsumer(stand_in, rest, channel), log_of(table)
+    consumer, header = fed(), log_of(table)
     repeated = data.draw(st.lists(st.sampled_from(lines), max_size=8))
     delivered = data.draw(st.permutations([*lines, *repeated]))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(delivered)), max_size=3)) | {len(delivered)})
@@ -133,10 +110,8 @@ def test_the_view_has_each_entry_once_whatever_was_repeated_and_reordered(
     assert in_order(f"{table}_changelog") == [(f"{s}/{i}", at(s)) for s, i in sorted(delivered)]
 
 
-def test_a_new_column_widens_the_table_of_entries_and_the_view(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
-    consumer, header = FedConsumer(stand_in, rest, channel), log_of("wider")
+def test_a_new_column_widens_the_table_of_entries_and_the_view(stand_in: StandIn, fed: Fed) -> None:
+    consumer, header = fed(), log_of("wider")
     more = structs.replace(header, columns=a_header(columns=(*COLUMNS, ("source_cluster", "STRING"))).columns)
     consumer.apply(a_message(an_entry("x"), header=header))
     consumer.apply(a_message(an_entry("y", 2, source_cluster="c1"), an_entry("x", source_cluster="c1"), header=more))
@@ -144,9 +119,9 @@ def test_a_new_column_widens_the_table_of_entries_and_the_view(
     assert stand_in.run("SELECT id, source_cluster FROM wider_changelog_once ORDER BY 1") == [("x", None), ("y", "c1")]
 
 
-def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, fed: Fed) -> None:
     images = structs.replace(a_header("beside"), content="images")
-    FedConsumer(stand_in, rest, channel).apply(
+    fed().apply(
         a_message(a_plane(1, 2, name="new"), a_plane(1, 1, name="old"), header=images),
         a_message(an_entry("x"), an_entry("x"), header=log_of("beside")),
         a_message(a_plane(2, 1, name="b"), a_plane(2, 2, delete=True), header=images),
@@ -158,14 +133,14 @@ def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, res
     assert stand_in.run("SELECT table_name FROM INFORMATION_SCHEMA.TABLES WHERE table_name = 'beside_history'") == []
 
 
-def test_doctor_takes_a_table_of_entries_for_what_it_is(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+def test_doctor_takes_a_table_of_entries_for_what_it_is(stand_in: StandIn, fed: Fed, storage: grpc.Channel) -> None:
     images = structs.replace(a_header("examined"), content="images")
-    consumer = FedConsumer(stand_in, rest, channel)
+    consumer = fed()
     consumer.apply(
         a_message(a_plane(1, 1, name="a"), header=images), a_message(an_entry("x"), header=log_of("examined"))
     )
 
-    found = {one.check: one for one in inspect_dataset(stand_in.client, channel, PROJECT, stand_in.dataset)}
+    found = {one.check: one for one in inspect_dataset(stand_in.client, storage, PROJECT, stand_in.dataset)}
     assert found["table examined_changelog"].detail == "a change log"
     assert found["table examined"].detail.startswith("a mirror, primary key (id)")
     assert not [check for check in found if check.startswith("table examined_changelog:")]

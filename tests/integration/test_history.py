@@ -2,12 +2,11 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import grpc
 import pytest
 from google.api_core.exceptions import NotFound
 from google.cloud import bigquery
@@ -15,34 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from shared.contracts.change_batch import Change, Header
 from tests.builders import PLANE_COLUMNS, a_header, a_message
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.worlds.history_consumer import BOTH, FedConsumer, a_plane, at
+from tests.worlds.history_consumer import BOTH, Fed, a_plane, at
 
 pytestmark = pytest.mark.integration
 
 _numbers = itertools.count()
 
 Version = tuple[int, str | None, datetime, datetime | None, bool]
-
-
-@pytest.fixture(scope="module")
-def channel(bigquery_stand_in: tuple[str, str]) -> Iterator[grpc.Channel]:
-    channel = open_storage_channel(bigquery_stand_in[1])
-    yield channel
-    channel.close()
-
-
-@pytest.fixture(scope="module")
-def stand_in(bigquery_stand_in: tuple[str, str]) -> StandIn:
-    return StandIn(bigquery_stand_in)
-
-
-@pytest.fixture(scope="module")
-def rest(bigquery_stand_in: tuple[str, str]) -> str:
-    return bigquery_stand_in[0]
 
 
 def history(stand_in: StandIn, table: str) -> list[Version]:
@@ -92,10 +73,10 @@ STEPS = st.lists(
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), steps=STEPS)
 def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
-    stand_in: StandIn, rest: str, channel: grpc.Channel, data: st.DataObject, steps: list[Step]
+    stand_in: StandIn, fed: Fed, data: st.DataObject, steps: list[Step]
 ) -> None:
     table = f"planes{next(_numbers)}"
-    consumer, header = FedConsumer(stand_in, rest, channel), a_header(table)
+    consumer, header = fed(), a_header(table)
     repeated = data.draw(st.lists(st.sampled_from(steps), max_size=10))
     delivered = data.draw(st.permutations([*steps, *repeated]))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(delivered)), max_size=3)) | {len(delivered)})
@@ -108,17 +89,15 @@ def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
     assert set(stand_in.run(f"SELECT id, name FROM `{table}`")) == current
 
 
-def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, fed: Fed) -> None:
     changes = [a_plane(1, 1, name="old"), a_plane(1, 2, delete=True), a_plane(1, 4, name="new")]
-    FedConsumer(stand_in, rest, channel).apply(a_message(*reversed(changes), header=a_header("again")))
+    fed().apply(a_message(*reversed(changes), header=a_header("again")))
 
     assert history(stand_in, "again") == [(1, "old", at(1), at(2), False), (1, "new", at(4), None, True)]
 
 
-def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
-    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
+def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(stand_in: StandIn, fed: Fed) -> None:
+    fed().apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
 
     table = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.sales_made_changelog")
     assert table.time_partitioning.type_ == "DAY"
@@ -148,11 +127,11 @@ def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(
     }
 
 
-def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, rest: str, channel: grpc.Channel) -> None:
+def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, fed: Fed) -> None:
     def header(*more: str) -> Header:
         return a_header("wide", columns=(*PLANE_COLUMNS, *((name, "STRING") for name in more)))
 
-    first, second = FedConsumer(stand_in, rest, channel), FedConsumer(stand_in, rest, channel)
+    first, second = fed(), fed()
     first.apply(a_message(a_plane(1, 1, name="a"), header=header()))
     second.apply(a_message(a_plane(1, 2, name="a", colour="red"), header=header("colour")))
     first.apply(a_message(a_plane(1, 3, name="a", size="xl"), header=header("size")))
@@ -166,13 +145,11 @@ def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, rest: str
     ]
 
 
-def test_a_history_of_before_gets_the_column_that_says_what_was_reconstructed(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_a_history_of_before_gets_the_column_that_says_what_was_reconstructed(stand_in: StandIn, fed: Fed) -> None:
     def change(second: int, name: str, place: str) -> Change:
         return structs.replace(a_plane(1, second, name=name), place=place)
 
-    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1, name="a"), header=a_header("early")))
+    fed().apply(a_message(a_plane(1, 1, name="a"), header=a_header("early")))
     path = f"{PROJECT}.{stand_in.dataset}.early_changelog"
     made = stand_in.client.get_table(path)
     earlier = bigquery.Table(path, [field for field in made.schema if field.name != "_millrace_reconstructed"])
@@ -181,18 +158,16 @@ def test_a_history_of_before_gets_the_column_that_says_what_was_reconstructed(
     stand_in.client.delete_table(path)
     stand_in.client.create_table(earlier)
     changes = [change(2, "later", '{"reconstructed":true}'), change(2, "then", "{}"), a_plane(1, 3, name="c")]
-    FedConsumer(stand_in, rest, channel).apply(*(a_message(one, header=a_header("early")) for one in changes))
+    fed().apply(*(a_message(one, header=a_header("early")) for one in changes))
 
     shown = "SELECT name, _millrace_reconstructed FROM early_changelog ORDER BY name"
     assert stand_in.run(shown) == [("c", None), ("later", True), ("then", None)]
     assert stand_in.run("SELECT name FROM early_history ORDER BY valid_from") == [("then",), ("c",)]
 
 
-def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_something_else_by_the_views_name_is_left_alone_and_nothing_waits_for_it(stand_in: StandIn, fed: Fed) -> None:
     stand_in.run("CREATE VIEW taken_history AS SELECT 1 AS mine")
-    FedConsumer(stand_in, rest, channel).apply(a_message(a_plane(1, 1), header=a_header("taken")))
+    fed().apply(a_message(a_plane(1, 1), header=a_header("taken")))
 
     assert stand_in.run("SELECT * FROM taken_history") == [(1,)]
     assert stand_in.run("SELECT id FROM taken_changelog") == [(1,)]
@@ -222,16 +197,14 @@ REST = {
 }
 
 
-def test_every_type_in_keys_and_columns_and_arrays_that_hold_null(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_every_type_in_keys_and_columns_and_arrays_that_hold_null(stand_in: StandIn, fed: Fed) -> None:
     header = a_header("types", columns=[(name, kind) for name, (kind, _) in (KEY | REST).items()], key=list(KEY))
     texts = {
         name: json.dumps({each: value for each, (_, value) in of.items()}) for name, of in (("k", KEY), ("r", REST))
     }
     changes = [structs.replace(a_plane(1, second), key=texts["k"], row=texts["r"]) for second in (1, 2)]
     tables = BOTH + '\njson_arrays = ["as", "af", "ad"]'
-    FedConsumer(stand_in, rest, channel, tables).apply(a_message(*changes, header=header))
+    fed(tables).apply(a_message(*changes, header=header))
 
     names = ", ".join(f"`{name}`" for name in KEY | REST)
     (mirrored,) = stand_in.run(f"SELECT {names} FROM types")
@@ -243,14 +216,10 @@ def test_every_type_in_keys_and_columns_and_arrays_that_hold_null(
     ]
 
 
-def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(stand_in: StandIn, fed: Fed) -> None:
     header, soft = a_header("soft"), "[defaults]\nsoft_delete = true"
-    FedConsumer(stand_in, rest, channel, "").apply(
-        a_message(a_plane(1, 1, name="a"), a_plane(2, 1, name="b"), a_plane(3, 1, name="c"), header=header)
-    )
-    consumer = FedConsumer(stand_in, rest, channel, soft)
+    fed("").apply(a_message(a_plane(1, 1, name="a"), a_plane(2, 1, name="b"), a_plane(3, 1, name="c"), header=header))
+    consumer = fed(soft)
     gone = structs.replace(a_plane(1, 3, delete=True), old=json.dumps({"name": "last", "seats": "7"}))
     consumer.apply(a_message(gone, a_plane(2, 3, delete=True), header=header))
     consumer.apply(a_message(a_plane(1, 2, name="late"), a_plane(2, 4, name="again"), header=header))
@@ -262,9 +231,7 @@ def test_soft_delete_keeps_the_row_and_old_changes_lose_against_it(
     ]
 
 
-def test_a_history_of_a_table_whose_key_bigquery_cannot_have_tells_its_rows_apart(
-    stand_in: StandIn, rest: str, channel: grpc.Channel
-) -> None:
+def test_a_history_of_a_table_whose_key_bigquery_cannot_have_tells_its_rows_apart(stand_in: StandIn, fed: Fed) -> None:
     """With more than 16 columns in the key, one of them of a type that is not known."""
     key = [("id", "TIME"), *((f"k{number}", "INT64") for number in range(16))]
     header = a_header("keyless", columns=[*key, ("name", "STRING")], key=[name for name, _kind in key])
@@ -274,7 +241,7 @@ def test_a_history_of_a_table_whose_key_bigquery_cannot_have_tells_its_rows_apar
         return structs.replace(change, key=json.dumps({"id": identity, **rest_of_key}))
 
     changes = [of_key(a_plane(1, second, name=f"{second}"), identity) for identity in "ab" for second in (1, 2)]
-    consumer = FedConsumer(stand_in, rest, channel, '[defaults]\nunfit_key = "history"')
+    consumer = fed('[defaults]\nunfit_key = "history"')
     consumer.apply(a_message(*changes, of_key(a_plane(1, 3, delete=True), "b"), header=header))
 
     found = stand_in.run("SELECT id, name, is_current FROM keyless_history ORDER BY id, valid_from")

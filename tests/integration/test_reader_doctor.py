@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase, Write
@@ -19,13 +18,10 @@ from services.spanner_reader.__main__ import main
 from services.spanner_reader.adapters.doctor.inspection import inspect_stream
 from services.spanner_reader.adapters.schema.catalog import StreamDefinition
 from services.spanner_reader.wiring.doctor import doctor
-from shared.pubsub.names import short_name
-from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
 from tests.integration.monitoring_server import monitoring_server
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.doctor_checks import unexplained
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
@@ -41,27 +37,18 @@ GOOD = StreamDefinition(
 
 @dataclass
 class Patient:
-    """A watched database, a topic, and the environment of a reader between them."""
+    """A pipeline, and the environment of a reader in it."""
 
-    database: SpannerDatabase
-    partitions: SpannerDatabase
-    pubsub: str
-    topology: PubsubTopology
+    pipeline: SpannerPipeline
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
+    def database(self) -> SpannerDatabase:
+        return self.pipeline.database
+
+    @property
     def environment(self) -> Mapping[str, str]:
-        return {
-            "GOOGLE_CLOUD_PROJECT": self.database.instance.project,
-            "SPANNER_INSTANCE": self.database.instance.instance,
-            "SPANNER_DATABASE": self.database.name,
-            "PARTITION_DATABASE": self.partitions.name,
-            "CHANGE_STREAM": "Everything",
-            "TOPIC": short_name(self.topology.topic),
-            "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
-            "SPANNER_EMULATOR_HOST": self.database.instance.address,
-            "PUBSUB_EMULATOR_HOST": self.pubsub,
-        } | self.variables
+        return self.pipeline.environment() | self.variables
 
     def examine(self) -> tuple[int, list[dict[str, str]]]:
         """Return the exit code and the findings."""
@@ -78,9 +65,9 @@ class Patient:
 
 
 @pytest.fixture
-def patient(database: Callable[..., SpannerDatabase], pubsub_emulator: str, channel: grpc.Channel) -> Patient:
+def patient(database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]) -> Patient:
     """Return a setting in which nothing is wrong, but the retention, which nobody has set."""
-    return Patient(database(*DDL), database(), pubsub_emulator, a_topology(channel))
+    return Patient(spanner_pipeline(database(*DDL), database()))
 
 
 def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Patient) -> None:
@@ -94,7 +81,7 @@ def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Pati
         "stream Everything: exclusions", "stream Everything: partition mode", "stream Everything: retention",
         "stream Everything: query", "partition table", "progress", "clock", "backlogs",
         f"topic {patient.environment['TOPIC']}", f"database {patient.database.name}",
-        f"rights on {patient.partitions.name}",
+        f"rights on {patient.pipeline.partitions.name}",
     } <= looked_at  # fmt: skip
     assert unexplained(looked_at) == []
 
@@ -219,15 +206,11 @@ def test_what_the_emulator_cannot_have_is_named_too(definition: StreamDefinition
 
 
 @pytest.fixture
-def pipeline(
-    patient: Patient, channel: grpc.Channel, new_processes: Any, monkeypatch: pytest.MonkeyPatch
-) -> SpannerPipeline:
+def pipeline(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> SpannerPipeline:
     """Return a pipeline in the healthy setting, whose environment is this process's, too."""
     for name, value in patient.environment.items():
         monkeypatch.setenv(name, value)
-    return SpannerPipeline(
-        patient.database, patient.partitions, patient.pubsub, channel, patient.topology, new_processes
-    )
+    return patient.pipeline
 
 
 def _status(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:

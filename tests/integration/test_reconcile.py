@@ -28,17 +28,9 @@ from tests.integration.stand_in import PROJECT
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
 from tests.worlds.command_lines import parsed
 from tests.worlds.spanner_rows import environment
-from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
+from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["target"]  # a fixture
-
-
-@pytest.fixture
-def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
-    with open_target(bigquery_stand_in) as target:
-        yield target
 
 
 @dataclass

@@ -55,15 +55,10 @@ class Updated:
         return found
 
 
-@pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
-def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
-    return maker_of(request.param, database)
-
-
 def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_record_by_record(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    updated = Updated(make(captured="OLD_AND_NEW_VALUES"))
+    updated = Updated(watching(captured="OLD_AND_NEW_VALUES"))
     watched = updated.watched
 
     def alter(captured: str) -> None:
@@ -94,9 +89,9 @@ def test_a_capture_type_that_is_altered_while_updates_are_read_is_followed_recor
 
 
 def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_updates_are_read(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    updated = Updated(make(captured="OLD_AND_NEW_VALUES"))
+    updated = Updated(watching(captured="OLD_AND_NEW_VALUES"))
     watched = updated.watched
 
     def types() -> list[str]:
@@ -125,9 +120,9 @@ def test_a_column_that_is_dropped_and_added_with_another_type_is_followed_while_
 
 @pytest.mark.parametrize("reading", [False, True], ids=["before they are read", "while they are read"])
 def test_updates_of_a_table_that_is_dropped_meanwhile_are_published_as_they_were(
-    make: Callable[..., Watched], reading: bool
+    watching: Callable[..., Watched], reading: bool
 ) -> None:
-    updated = Updated(make("ALL", captured="OLD_AND_NEW_VALUES"))
+    updated = Updated(watching("ALL", captured="OLD_AND_NEW_VALUES"))
     watched = updated.watched
 
     async def scenario() -> None:

@@ -3,13 +3,10 @@
 import json
 from collections.abc import Callable
 
-import grpc
 import pytest
 
-from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase, Write
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.spanner_pipeline import SpannerPipeline
 from tests.worlds.spanner_snapshotting import DDL, Topic
 
@@ -18,14 +15,10 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it."""
-    topology = a_topology(channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
+    return spanner_pipeline(database(*DDL), database())
 
 
 def plane(key: int, name: str | None) -> Write:

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-import grpc
 import pytest
 
 from deploy.local.platform import emulators
@@ -27,13 +26,10 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerPipeline:
-    """Return a pipeline on the session's emulators, whose partitions stay as they are."""
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, a_topology(channel), new_processes)
+    """Return a pipeline on the module's emulator, whose partitions stay as they are."""
+    return spanner_pipeline(database(*DDL), database())
 
 
 def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_gives_the_leases_back(
@@ -84,9 +80,7 @@ def test_a_reader_publishes_heartbeats_that_pass_what_was_committed_and_end_with
 @pytest.mark.parametrize("partitions_in_postgresql", [True, False])
 def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_partition_table_is(
     database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
+    spanner_pipeline: Callable[..., SpannerPipeline],
     partitions_in_postgresql: bool,
 ) -> None:
     watched = database(
@@ -94,9 +88,7 @@ def test_a_database_of_the_postgresql_dialect_is_read_and_resumed_wherever_the_p
         """CREATE CHANGE STREAM "Everything" FOR "Planes" WITH (value_capture_type = 'OLD_AND_NEW_VALUES')""",
         postgresql=True,
     )
-    partitions = database(postgresql=partitions_in_postgresql)
-    topology = a_topology(channel)
-    pipeline = SpannerPipeline(watched, partitions, pubsub_emulator, channel, topology, new_processes)
+    pipeline = spanner_pipeline(watched, database(postgresql=partitions_in_postgresql))
 
     reader = pipeline.start()
     pipeline.write(rows=20)
@@ -149,13 +141,12 @@ def test_a_second_reader_takes_over_and_the_first_publishes_nothing_more(pipelin
 
 
 @pytest.fixture
-def churning(new_processes: Processes, pubsub_emulator: str, channel: grpc.Channel) -> Iterator[SpannerPipeline]:
+def churning(new_processes: Processes, spanner_pipeline: Callable[..., SpannerPipeline]) -> Iterator[SpannerPipeline]:
     """Return a pipeline on an emulator of its own, whose partitions live for a second."""
     flags = {"override_change_stream_partition_token_alive_seconds": "1"}
     with emulators.spanner_emulator(new_processes, **flags) as address:
         instance = SpannerInstance.create(address, "millrace-test", "churning")
-        made = instance.create_database(DDL), instance.create_database([])
-        yield SpannerPipeline(*made, pubsub_emulator, channel, a_topology(channel), new_processes)
+        yield spanner_pipeline(instance.create_database(DDL), instance.create_database([]))
         new_processes.end_all()
 
 

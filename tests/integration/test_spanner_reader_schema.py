@@ -13,20 +13,15 @@ from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import parse_timestamp
-from tests.worlds.watched_schema import Watched, maker_of
+from tests.worlds.watched_schema import Watched
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
-def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
-    return maker_of(request.param, database)
-
-
 def test_a_table_made_under_a_stream_of_everything_is_announced_and_mirrored_and_whole(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    watched = make("ALL")
+    watched = watching("ALL")
 
     async def scenario() -> None:
         async with watched.reading():
@@ -44,8 +39,8 @@ def test_a_table_made_under_a_stream_of_everything_is_announced_and_mirrored_and
     asyncio.run(scenario())
 
 
-def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_marked(make: Callable[..., Watched]) -> None:
-    watched = make()
+def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_marked(watching: Callable[..., Watched]) -> None:
+    watched = watching()
 
     async def scenario() -> None:
         watched.alter(
@@ -70,8 +65,10 @@ def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_marked(make: 
     asyncio.run(scenario())
 
 
-def test_columns_that_change_data_without_records_are_found_though_no_reader_ran(make: Callable[..., Watched]) -> None:
-    watched = make()
+def test_columns_that_change_data_without_records_are_found_though_no_reader_ran(
+    watching: Callable[..., Watched],
+) -> None:
+    watched = watching()
 
     async def scenario() -> None:
         async with watched.reading():
@@ -94,9 +91,9 @@ def test_columns_that_change_data_without_records_are_found_though_no_reader_ran
 
 
 def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    watched = make()
+    watched = watching()
 
     async def scenario() -> None:
         async with watched.reading():
@@ -129,9 +126,9 @@ def test_the_printed_fix_brings_every_row_with_the_default_of_the_new_column(
 
 
 def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_added_for_it(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    watched = make("ALL")
+    watched = watching("ALL")
 
     async def scenario() -> None:
         watched.alter(
@@ -157,9 +154,9 @@ def test_the_rows_of_a_table_of_keys_alone_come_again_with_a_column_that_is_adde
 
 
 def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_resync(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    watched = make()
+    watched = watching()
 
     async def scenario() -> None:
         async with watched.reading(look=timedelta(minutes=1)):  # the new column list is reason enough to look
@@ -178,8 +175,8 @@ def test_a_retyped_column_arrives_with_its_new_type_and_the_table_is_pending_res
     asyncio.run(scenario())
 
 
-def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(make: Callable[..., Watched]) -> None:
-    watched = make("ALL")
+def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(watching: Callable[..., Watched]) -> None:
+    watched = watching("ALL")
 
     async def scenario() -> None:
         async with watched.reading():
@@ -198,8 +195,8 @@ def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(make: 
     asyncio.run(scenario())
 
 
-def test_a_table_taken_out_and_put_back_is_marked(make: Callable[..., Watched]) -> None:
-    watched = make()
+def test_a_table_taken_out_and_put_back_is_marked(watching: Callable[..., Watched]) -> None:
+    watched = watching()
 
     async def scenario() -> None:
         watched.alter(

@@ -14,20 +14,17 @@ from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.spanner_schema import FakeShapeStore
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
-from tests.worlds.watched_schema import Watched, maker_of
+from tests.worlds.watched_schema import Watched
 
 pytestmark = pytest.mark.integration
 
 LONG = timedelta(minutes=1)
 
 
-@pytest.fixture(params=["GoogleSQL", "PostgreSQL"])
-def make(request: pytest.FixtureRequest, database: Callable[..., SpannerDatabase]) -> Callable[..., Watched]:
-    return maker_of(request.param, database)
-
-
-def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(make: Callable[..., Watched]) -> None:
-    watched = make()
+def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(
+    watching: Callable[..., Watched],
+) -> None:
+    watched = watching()
 
     async def scenario() -> None:
         watched.write("t", id=1, a="x", b=1)
@@ -47,9 +44,9 @@ def test_a_recreated_table_is_found_from_the_old_schema_where_spanner_keeps_it(m
 
 
 def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_schema(
-    make: Callable[..., Watched],
+    watching: Callable[..., Watched],
 ) -> None:
-    watched = make()
+    watched = watching()
 
     async def scenario() -> None:
         watched.write("t", id=1, a="x", b=1)
@@ -68,8 +65,8 @@ def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_
     asyncio.run(scenario())
 
 
-def test_a_start_after_which_nothing_was_altered_marks_nothing(make: Callable[..., Watched]) -> None:
-    watched = make()
+def test_a_start_after_which_nothing_was_altered_marks_nothing(watching: Callable[..., Watched]) -> None:
+    watched = watching()
 
     async def scenario() -> None:
         watched.alter("ALTER TABLE t ADD COLUMN c INT64 DEFAULT (7)", "ALTER TABLE t ADD COLUMN c bigint DEFAULT 7")

@@ -10,7 +10,6 @@ import pytest
 from google.pubsub_v1 import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
@@ -110,14 +109,10 @@ def test_the_topic_changes_only_while_no_reader_runs(kept: Callable[[Scenario], 
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerPipeline:
     """Return a pipeline with a database and a topic of its own."""
-    topology = a_topology(channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
+    return spanner_pipeline(database(*DDL), database())
 
 
 def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(

@@ -1,6 +1,6 @@
 """What the Spanner reader's command ``rows`` answers of the emulator's rows, of every type and in both dialects."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 
 import grpc
@@ -16,19 +16,11 @@ from shared.contracts.timestamps import format_timestamp
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
 from tests.worlds.spanner_rows import environment
-from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target, open_target
+from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["target"]  # a fixture
-
 COMMAND = "python -m services.spanner_reader rows"
-
-
-@pytest.fixture
-def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
-    with open_target(bigquery_stand_in) as target:
-        yield target
 
 
 def read(source: SourceProcess, table: str, at: str | None = None) -> list[bytes]:

@@ -6,14 +6,12 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import grpc
 import pytest
 
-from deploy.local.platform.processes import Process, Processes
+from deploy.local.platform.processes import Process
 from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
 from tests.integration.readers import STARTS
 from tests.worlds.spanner_pipeline import SpannerPipeline
 from tests.worlds.spanner_snapshotting import DDL, Topic, fill
@@ -25,14 +23,10 @@ CLAIMED = "snapshot_range_claimed"
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerPipeline:
     """Return a pipeline of a table, and of one interleaved in it of which one column is watched."""
-    topology = a_topology(channel)
-    return SpannerPipeline(database(*DDL), database(), pubsub_emulator, channel, topology, new_processes)
+    return spanner_pipeline(database(*DDL), database())
 
 
 def finished(reader: Process, table: str = "Planes") -> bool:
@@ -165,11 +159,7 @@ POSTGRESQL_TYPES: Mapping[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("postgresql", [False, True])
 def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
-    database: Callable[..., SpannerDatabase],
-    pubsub_emulator: str,
-    channel: grpc.Channel,
-    new_processes: Processes,
-    postgresql: bool,
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline], postgresql: bool
 ) -> None:
     types = POSTGRESQL_TYPES if postgresql else GOOGLESQL_TYPES
     if postgresql:
@@ -181,8 +171,7 @@ def test_a_value_of_every_type_is_written_as_the_stream_writes_it(
         ddl = f"CREATE TABLE Planes (Id INT64, Touched INT64{columns}) PRIMARY KEY (Id)"
         stream = "CREATE CHANGE STREAM Everything FOR Planes OPTIONS (value_capture_type = 'NEW_ROW')"
     watched = database(ddl, stream, postgresql=postgresql)
-    topology = a_topology(channel)
-    pipeline = SpannerPipeline(watched, database(), pubsub_emulator, channel, topology, new_processes)
+    pipeline = spanner_pipeline(watched, database())
     values = {name: value for name, (_kind, value) in types.items()}
     watched.commit([Write("insert", "Planes", {"Id": 1, "Touched": 0, **values})])
     reader = pipeline.start()

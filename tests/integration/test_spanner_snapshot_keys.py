@@ -1,15 +1,11 @@
 """Some keys of a table again, from the emulator: whole keys and prefixes, descending parts and NULL."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import grpc
 import pytest
 
-from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase, Write
-from shared.pubsub.channels import open_channel
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.spanner_pipeline import SpannerPipeline
 from tests.worlds.spanner_snapshotting import DDL, Topic, fill
 
@@ -20,17 +16,10 @@ SEATS = [("C", 1), ("C", 2), ("Y", 1), (None, 7)]
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
-) -> Iterator[SpannerPipeline]:
-    """Return a pipeline of a table, and of one interleaved in it whose second key part descends."""
-    with open_channel(pubsub_emulator) as channel:
-        yield of(channel, database, pubsub_emulator, new_processes)
-
-
-def of(
-    channel: grpc.Channel, database: Callable[..., SpannerDatabase], pubsub: str, processes: Processes
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerPipeline:
-    return SpannerPipeline(database(*DDL), database(), pubsub, channel, a_topology(channel), processes)
+    """Return a pipeline of a table, and of one interleaved in it whose second key part descends."""
+    return spanner_pipeline(database(*DDL), database())
 
 
 def test_only_the_keys_that_were_asked_for_come_and_the_table_counts_as_no_more_complete(

@@ -7,19 +7,18 @@ emulator reads each table as one range, so there are four of them, two under way
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 
-from deploy.local.platform.processes import Process, ProcessDiedError, Processes
+from deploy.local.platform.processes import Process, ProcessDiedError
 from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
-from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import AcknowledgeRequest, acknowledge_stub
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import pull
 from tests.worlds.spanner_pipeline import SpannerPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -101,8 +100,8 @@ class Mirror:
 
 @pytest.fixture
 def pipeline(
-    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
-) -> Iterator[SpannerPipeline]:
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
+) -> SpannerPipeline:
     """Return a pipeline of four tables that are filled before they have a change stream."""
     watched = database(*(f"CREATE TABLE {one} (Id INT64, Name STRING(MAX)) PRIMARY KEY (Id)" for one in TABLES))
     for table in TABLES:
@@ -110,8 +109,7 @@ def pipeline(
             keys = range(start, start + _ROWS_A_COMMIT)
             watched.commit([Write("insert", table, {"Id": key, "Name": f"é{key}"}) for key in keys])
     watched.alter("CREATE CHANGE STREAM Everything FOR ALL OPTIONS (value_capture_type = 'NEW_ROW')")
-    with open_channel(pubsub_emulator) as channel:
-        yield SpannerPipeline(watched, database(), pubsub_emulator, channel, a_topology(channel), new_processes)
+    return spanner_pipeline(watched, database())
 
 
 def test_killed_five_times_it_ends_equal_and_reads_nothing_up_to_a_saved_place_again(pipeline: SpannerPipeline) -> None:

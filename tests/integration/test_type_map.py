@@ -4,7 +4,7 @@ Once with anything that a source could write, as change batches; once with what 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -37,17 +37,10 @@ from tests.worlds.type_map import (
     PROTO_TYPED,
     SCHEMA,
     Target,
-    open_target,
     protos,
 )
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def target(bigquery_stand_in: tuple[str, str]) -> Iterator[Target]:
-    with open_target(bigquery_stand_in) as target:
-        yield target
 
 
 def queried(googlesql: str, value: Any) -> Any:

@@ -17,11 +17,11 @@ from deploy.local.platform.processes import Process, Processes
 from deploy.local.platform.source import SpannerDatabase, Write
 from services.bigtable_reader.core.changes.images import Trigger
 from shared.contracts.change_batch import decode_batch, encode_batch
-from shared.pubsub.names import short_name
 from shared.pubsub.stubs import PublishRequest, Subscription, publish_stub
 from shared.pubsub.topology import PubsubTopology
 from tests.integration.pubsub_topics import pull
 from tests.unit.bigtable_reader.readings import a_record, outputs
+from tests.worlds.spanner_pipeline import SpannerPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -56,28 +56,12 @@ def defined(name: str) -> Any:
 
 @pytest.fixture
 def orders(
-    database: Callable[..., SpannerDatabase], pubsub_emulator: str, topology: PubsubTopology, new_processes: Processes
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
 ) -> SpannerDatabase:
     """Return a database that a reader publishes the changes of."""
-    watched = database(*DDL)
-    instance = watched.instance
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "GOOGLE_CLOUD_PROJECT": instance.project,
-        "SPANNER_INSTANCE": instance.instance,
-        "SPANNER_DATABASE": watched.name,
-        "PARTITION_DATABASE": database().name,
-        "CHANGE_STREAM": "Everything",
-        "TOPIC": short_name(topology.topic),
-        "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
-        "SPANNER_EMULATOR_HOST": instance.address,
-        "PUBSUB_EMULATOR_HOST": pubsub_emulator,
-        "PORT": "0",
-        "LOG_LEVEL": "DEBUG",
-    }
-    reader = new_processes.start("reader", [sys.executable, "-m", "services.spanner_reader"], environment)
-    new_processes.wait_until(lambda: "partition_claimed" in reader.output() or None, "the reader", TIMEOUT)
-    return watched
+    pipeline = spanner_pipeline(database(*DDL), database())
+    pipeline.start()
+    return pipeline.database
 
 
 def published(processes: Processes, channel: grpc.Channel, topology: PubsubTopology, changes: int) -> Sequence[Any]:

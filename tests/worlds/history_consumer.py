@@ -1,7 +1,7 @@
 """A consumer on the BigQuery emulator that is given its messages by hand, and changes of planes at given seconds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 import grpc
@@ -44,6 +44,9 @@ class FedConsumer:
         counts = apply(messages_table(*messages), self._ports, self._memory, self._stop, self._clock)
         assert counts.acked == len(messages)
         assert self.dead_letters.kept == {}
+
+
+Fed = Callable[..., FedConsumer]
 
 
 def a_plane(
