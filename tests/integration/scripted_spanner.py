@@ -360,17 +360,13 @@ class ScriptedSpanner:
             return
         self._be_silent("ExecuteStreamingSql", context)
         context.add_callback(self.stream.wake)
-        resumed_after = int(request.resume_token or 0)
         try:
             if context.time_remaining() < _FOR_EVER:  # it is infinite where no deadline was sent
                 self.with_deadline += 1
             query = _query(request, self._name)
             answer = self.stream.answer(query, lambda: context.is_active() and not self._over.is_set())
             for number, record in enumerate(answer, start=1):
-                if number <= resumed_after:
-                    continue
-                first = number == resumed_after + 1
-                for response in responses(record, self.stream.form, first=first, resume_token=b"%d" % number):
+                for response in responses(record, self.stream.form, first=number == 1, resume_token=b"%d" % number):
                     yield response.SerializeToString()
         except RefusalError as refusal:
             context.abort(refusal.code, refusal.message)

@@ -5,59 +5,71 @@ from datetime import timedelta
 
 import pytest
 
-from deploy.local.platform.processes import Processes
 from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.core.stream.records import ROOT, PartitionToken
+from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.readers import STARTS
-from tests.worlds.scripted_reader import Scripted, scripted_reader
+from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
+from tests.unit.spanner_reader.scripts import children
+from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
 def scripted(
-    database: Callable[..., SpannerDatabase], pubsub_emulator: str, new_processes: Processes
-) -> Iterator[Scripted]:
-    """Return a pipeline whose change stream is scripted, with four partitions."""
-    with scripted_reader(database, pubsub_emulator, new_processes) as scripted:
-        yield scripted
+    database: Callable[..., SpannerDatabase], spanner_pipeline: Callable[..., SpannerPipeline]
+) -> Iterator[tuple[SpannerPipeline, ScriptedSpanner]]:
+    """Return a pipeline, and a server of its change stream whose options are scripted."""
+    pipeline = spanner_pipeline(database(*DDL), database())
+    begun = pipeline.database.now()
+    stream = ScriptedStream(Nanoseconds(begun - 3_600_000_000_000))
+    stream.add(ROOT, children(begun, PartitionToken("token_1")))
+    server = ScriptedSpanner("Everything", stream, pipeline.database.instance.address)
+    yield pipeline, server
+    pipeline.processes.end_all()
+    server.stop()
 
 
 def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_watches_them_again(
-    scripted: Scripted,
+    scripted: tuple[SpannerPipeline, ScriptedSpanner],
 ) -> None:
+    pipeline, server = scripted
+    settings = {"SPANNER_EMULATOR_HOST": server.address, "LEASE_DURATION": "3s"}
+
     def refused() -> str:
-        reader = scripted.pipeline.launch(SPANNER_EMULATOR_HOST=scripted.server.address)
+        reader = pipeline.launch(**settings)
         assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
         said = reader.output()
         reader.end()
         return said
 
     def marks() -> int:
-        (row,) = scripted.pipeline.partitions.query(
+        (row,) = pipeline.partitions.query(
             "SELECT COUNT(*) AS marked FROM millrace_partitions_tables WHERE needs_resync LIKE '%by_the_stream%'"
         )
         return int(str(row["marked"]))
 
-    scripted.server.options = {"exclude_delete": "true"}
+    server.options = {"exclude_delete": "true"}
     assert "exclude_delete = false" in refused()
-    assert not scripted.pipeline.partitions.query(
+    assert not pipeline.partitions.query(
         "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'millrace%'"
     )  # there was nothing before: nothing is remembered
 
-    scripted.server.options = {}
-    reader = scripted.start(SNAPSHOT="never")
+    server.options = {}
+    reader = pipeline.start(SNAPSHOT="never", **settings)
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
     reader.end()
     assert marks() == 0
 
-    scripted.server.options = {"exclude_delete": "true"}
+    server.options = {"exclude_delete": "true"}
     said = refused()
     assert "exclude_delete = false" in said
     assert "table_needs_resync" in said
     assert marks() == 1
 
-    scripted.server.options = {}
-    scripted.start()
+    server.options = {}
+    pipeline.start(**settings)
     assert marks() == 1

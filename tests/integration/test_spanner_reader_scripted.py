@@ -7,16 +7,12 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from google.cloud.spanner_v1 import PartialResultSet, SpannerClient, TransactionOptions, TransactionSelector
-from google.cloud.spanner_v1.services.spanner.transports import SpannerGrpcTransport
 
-from services.spanner_reader.adapters.stream.change_stream import StreamRows, change_stream_query
 from services.spanner_reader.core.stream.partitions import PartitionState
 from services.spanner_reader.core.stream.records import (
     ROOT,
     HeartbeatRecord,
     Mod,
-    SpannerStreamQuery,
 )
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import parse_timestamp
@@ -26,7 +22,6 @@ from tests.integration.scripted_spanner_world import (
     FIRST,
     FORMS,
     MERGE,
-    START,
     T1,
     T2,
     T3,
@@ -39,8 +34,6 @@ from tests.integration.scripted_spanner_world import (
 from tests.unit.spanner_reader.scripts import a_record, at, children
 
 pytestmark = pytest.mark.integration
-
-STRONG = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 
 
 @pytest.fixture
@@ -79,27 +72,7 @@ def test_a_stream_that_breaks_again_and_again_loses_nothing_and_reorders_nothing
     starts = world.stream.asked(T1)
     assert starts == sorted(starts)  # a reading starts again at the watermark, which never moves back
     assert len(starts) == len(codes) + 3
-
-
-def test_the_server_goes_on_behind_the_resume_token_that_it_is_given(world: World) -> None:
-    world.stream.form = Form(piece=20)
-    world.stream.add(ROOT, *(HeartbeatRecord(time) for time in times("09:10:00", 3)), children(FIRST, T1))
-    query = SpannerStreamQuery(ROOT, START, None, 1_000)
-    request = change_stream_query("Everything", query).request("s", STRONG)
-
-    with grpc.insecure_channel(world.server.address) as channel:
-        client = SpannerClient(transport=SpannerGrpcTransport(channel=channel))
-        responses = list(client.execute_streaming_sql(request, retry=None))
-        given = [response.resume_token for response in responses if response.resume_token]
-        assert len(given) == 4
-        assert len(responses) > 4  # a token stands at the end of a value, never inside one
-        request.resume_token = given[1]
-        rest = StreamRows()
-        again = list(client.execute_streaming_sql(request, retry=None))
-    found = [
-        record for response in again for some in rest.records([PartialResultSet.serialize(response)]) for record in some
-    ]
-    assert found == [HeartbeatRecord(times("09:10:00", 3)[2]), children(FIRST, T1)]
+    assert {query.heartbeat_milliseconds for query in world.stream.queries} == {10_000}
 
 
 def test_a_record_cut_off_by_a_break_is_read_again_whole(world: World) -> None:

@@ -223,3 +223,19 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
     create_topology(channel, topology)
     pipeline.start()
     assert marked() == ["Planes"]
+
+
+def test_a_subscription_deleted_while_the_reader_runs_stops_it(pipeline: SpannerPipeline) -> None:
+    reader = pipeline.start(CHECK_SUBSCRIPTIONS_EVERY="1s")
+    pipeline.write()
+    pipeline.wait_for_all()
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pipeline.channel))
+    client.delete_subscription(request={"subscription": pipeline.topology.subscription}, timeout=10)
+    assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
+    output = reader.output()
+    assert '"topic_loses_messages"' in output
+    assert "may be lost" in output
+    (row,) = pipeline.partitions.query("SELECT COUNT(*) AS held FROM millrace_partitions WHERE lease_until IS NOT NULL")
+    assert row == {"held": 0}
+    (kept,) = pipeline.partitions.query("SELECT needs_resync FROM millrace_partitions_tables WHERE shape LIKE '{%'")
+    assert "table_changes_lost_by_the_topic" in str(kept["needs_resync"])
