@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pytest
@@ -39,6 +39,7 @@ NOW = 1_700_000_000_000_000
 LATER = 4_000_000_000_000_000
 TEXT = COLUMN_TYPES["STRING"]
 REASONS = ["rateLimitExceeded", "quotaExceeded"]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -56,6 +57,13 @@ def refuse(stand_in: StandIn, reason: str, method: str, table: str = "", times: 
     name = f"{PROJECT}.{stand_in.dataset}.{table}" if table else ""
     fault = {"action": "answer", "on": "rest", "status": "RESOURCE_EXHAUSTED", "reason": reason, "method": method}
     stand_in.control("POST", "faults", **fault, table=name, times=times)
+
+
+def use_up_updates(stand_in: StandIn) -> None:
+    """Update the table as often as its limit allows in an hour of the stand-in's clock."""
+    stand_in.control("POST", "limits", table_updates=3_600)
+    for number in range(5):
+        stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
 
 
 def a_table(stand_in: StandIn, name: str = "planes") -> bigquery.Table:
@@ -107,9 +115,7 @@ class TestDeadLetters:
     def test_beyond_the_limit_the_report_says_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
-        stand_in.control("POST", "limits", table_updates=3_600)
-        for number in range(5):
-            stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
+        use_up_updates(stand_in)
         for _attempt in range(2):
             with pytest.raises(TransientError, match="too many table update operations") as refused:
                 tables.note_dead_letters("planes", "", NOW)
@@ -142,9 +148,7 @@ class TestColumns:
     def test_beyond_the_limit_columns_are_added_when_there_is_room_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
-        stand_in.control("POST", "limits", table_updates=3_600)
-        for number in range(5):
-            stand_in.run(f"ALTER TABLE planes ADD COLUMN c{number} STRING")
+        use_up_updates(stand_in)
         wider = replace(PLANES, columns=(*PLANES.columns, TableColumn("more", TEXT)))
         with pytest.raises(TransientError, match="too many table update operations") as refused:
             tables.ensure(wider)
@@ -154,27 +158,28 @@ class TestColumns:
         assert "more" in {column.name for column in tables.ensure(wider).columns}
 
 
+def later(stand_in: StandIn, reason: str, method: str, call: Callable[[], T], table: str = "planes") -> T:
+    """Check that a call which is refused once for a limit is for later, and no trouble of its table; make it again."""
+    refuse(stand_in, reason, method, table)
+    with pytest.raises(TransientError) as refused:
+        call()
+    assert not isinstance(refused.value, TableTroubleError)
+    return call()
+
+
 @pytest.mark.parametrize("reason", REASONS)
 class TestTables:
     def test_the_end_of_a_snapshot_is_recorded_later(self, stand_in: StandIn, reason: str) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
-        refuse(stand_in, reason, "PATCH", "planes")
-        with pytest.raises(TransientError) as refused:
-            tables.complete(PLANES, LATER, LATER)
-        assert not isinstance(refused.value, TableTroubleError)
-        tables.complete(PLANES, LATER, LATER)
+        later(stand_in, reason, "PATCH", lambda: tables.complete(PLANES, LATER, LATER))
 
         assert labels(stand_in)[COMPLETE_SINCE] == str(LATER)
 
     def test_a_mirror_is_left_out_later(self, stand_in: StandIn, reason: str) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
-        refuse(stand_in, reason, "PATCH", "planes")
-        with pytest.raises(TransientError):
-            tables.ensure(HISTORY)
-        assert NEEDS_RESYNC not in labels(stand_in)
-        tables.ensure(HISTORY)
+        later(stand_in, reason, "PATCH", lambda: tables.ensure(HISTORY))
 
         assert labels(stand_in)[NEEDS_RESYNC] == LEFT_OUT
 
@@ -182,29 +187,19 @@ class TestTables:
         columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
         stand_in.run(f"CREATE TABLE planes ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
         tables = a_process(stand_in)
-        refuse(stand_in, reason, "PATCH", "planes")
-        with pytest.raises(TransientError):
-            tables.ensure(PLANES)
-        tables.ensure(PLANES)
+        later(stand_in, reason, "PATCH", lambda: tables.ensure(PLANES))
 
         assert MIRROR_OF in labels(stand_in)
 
     def test_staleness_is_set_later(self, stand_in: StandIn, reason: str) -> None:
         a_process(stand_in).ensure(PLANES)
         tables, stale = a_process(stand_in), replace(PLANES, max_staleness=timedelta(minutes=15))
-        refuse(stand_in, reason, "PATCH", "planes")
-        with pytest.raises(TransientError):
-            tables.ensure(stale)
-        tables.ensure(stale)
+        later(stand_in, reason, "PATCH", lambda: tables.ensure(stale))
 
         assert str(a_table(stand_in).max_staleness).endswith("0:15:0")
 
     def test_a_table_is_made_later(self, stand_in: StandIn, reason: str) -> None:
-        refuse(stand_in, reason, "POST", "planes")
-        with pytest.raises(TransientError) as refused:
-            a_process(stand_in).ensure(PLANES)
-        assert not isinstance(refused.value, TableTroubleError)
-        assert a_process(stand_in).ensure(PLANES) == PLANES
+        assert later(stand_in, reason, "POST", lambda: a_process(stand_in).ensure(PLANES)) == PLANES
 
     def test_a_recreated_table_is_reported_later_and_once(self, stand_in: StandIn, reason: str) -> None:
         one, two = a_process(stand_in), a_process(stand_in)
@@ -213,10 +208,7 @@ class TestTables:
         stand_in.client.delete_table(a_table(stand_in))
         for tables in (one, two):
             tables.forget("planes")
-        refuse(stand_in, reason, "PATCH", "planes")
-        with pytest.raises(TransientError):
-            one.ensure(PLANES)
-        one.ensure(PLANES)
+        later(stand_in, reason, "PATCH", lambda: one.ensure(PLANES))
         assert labels(stand_in)[NEEDS_RESYNC] == RECREATED
         before = alterations(stand_in)
         two.ensure(PLANES)
@@ -224,23 +216,17 @@ class TestTables:
         assert alterations(stand_in) == before
 
     def test_a_start_waits_and_suggests_no_useless_fix(self, stand_in: StandIn, reason: str) -> None:
-        refuse(stand_in, reason, "GET")
-        with pytest.raises(TransientError, match=f"dataset {PROJECT}.{stand_in.dataset}: "):
-            check_dataset(stand_in.client, PROJECT, stand_in.dataset)
-        check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+        check = partial(check_dataset, stand_in.client, PROJECT, stand_in.dataset)
+        later(stand_in, reason, "GET", check, table="")
         refuse(stand_in, "accessDenied", "GET")
         with pytest.raises(MisconfiguredError, match=r"roles/bigquery\.dataEditor"):
-            check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+            check()
 
     def test_a_query_is_asked_again(self, stand_in: StandIn, reason: str) -> None:
         a_process(stand_in).ensure(PLANES)
         path = f"{PROJECT}.{stand_in.dataset}.planes"
         asked = partial(MirrorQueries(stand_in.client).rows, path, f"SELECT 7 AS n FROM `{path}`, UNNEST([1])")
-        refuse(stand_in, reason, "POST")
-        with pytest.raises(TransientError) as refused:
-            asked()
-        assert not isinstance(refused.value, TableTroubleError)
-        assert asked() == []
+        assert later(stand_in, reason, "POST", asked, table="") == []
 
     @pytest.mark.parametrize("method", ["GET", "POST"])
     def test_doctor_asks_for_no_right_that_is_there(
@@ -272,16 +258,11 @@ class TestReplays:
     def test_what_is_applied_is_asked_again(
         self, stand_in: StandIn, ask: Callable[[], Any], reason: str, method: str
     ) -> None:
-        refuse(stand_in, reason, method)
-        with pytest.raises(TransientError):
-            ask()
-        assert list(ask().values()) == [str(four_sections(10))]
+        assert list(later(stand_in, reason, method, ask, table="").values()) == [str(four_sections(10))]
         refuse(stand_in, "accessDenied", "POST")
         with pytest.raises(MisconfiguredError, match="jobUser"):
             ask()
 
     def test_doctor_says_that_it_may_pass(self, stand_in: StandIn, reason: str) -> None:
-        refuse(stand_in, reason, "GET")
-        with pytest.raises(TransientError):
-            replayed.check_dataset(stand_in.client, PROJECT, stand_in.dataset)
-        replayed.check_dataset(stand_in.client, PROJECT, stand_in.dataset)
+        check = partial(replayed.check_dataset, stand_in.client, PROJECT, stand_in.dataset)
+        later(stand_in, reason, "GET", check, table="")

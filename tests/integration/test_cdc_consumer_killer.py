@@ -9,12 +9,15 @@ Spark does not run here; a real worker of Spark is killed in `test_cdc_consumer_
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.contracts.change_batch import Change
+from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from tests.builders import a_change, a_header, a_message
 from tests.integration.log_lines import events
@@ -54,20 +57,27 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
     world: World, deadly_python: str
 ) -> None:
     killer = a_message(a_change(99, name="killer"), a_change(98))
-    world.publish(killer)
+    failures, letter = alone_in_its_harm(world, killer, PYSPARK_PYTHON=deadly_python)
+    assert all("crashed" in failed or "exited unexpectedly" in failed for failed in failures)
+    assert "may end the process" in letter.detail
+
+
+def alone_in_its_harm(world: World, deadly: Mapping[str, Any], **settings: str) -> tuple[Sequence[str], DeadLetter]:
+    """Check that a message ends some processes and holds up no other; return how these failed, and its dead letter."""
+    world.publish(deadly)
     world.deliver(until=SUSPECT - 1)
     for table in ("planes", "pilots"):
         header = a_header(table)
         world.publish(*[a_message(a_change(n % 10, n + 1), header=header) for n in range(50)])
     newest = {n % 10: f"name {n + 1}" for n in range(50)}
 
-    settings = {"PYSPARK_PYTHON": deadly_python, "TASKS": "1", "LINGER": "3s"}  # so that all come in one micro-batch
+    settings |= {"TASKS": "1", "LINGER": "3s"}  # so that all come in one micro-batch
+    failures = []
     for _crash in range(CRASHES):  # nothing else comes back after the first: all others were acked before
         one = world.launch("first", **settings)
         one.process.expected_to_end = True
         assert one.process.wait(TIMEOUT) == 1, one.process.obituary()
-        failed = events(one.process, "service_failed")[-1]
-        assert "crashed" in failed["error"] or "exited unexpectedly" in failed["error"]
+        failures.append(str(events(one.process, "service_failed")[-1]["error"]))
         assert {table: world.names(table) for table in ("planes", "pilots")} == {"planes": newest, "pilots": newest}
         assert world.letters() == []
 
@@ -76,9 +86,9 @@ def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_lett
     world.processes.wait_until(lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", TIMEOUT)
     world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", TIMEOUT)
     (letter,) = world.letters()
-    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, killer["data"])
-    assert "may end the process" in letter.detail
+    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, deadly["data"])
     assert ends(second) == 0
+    return failures, letter
 
 
 def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_becomes_a_letter(
@@ -97,26 +107,6 @@ def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_bec
         )
         for n in range(MANY)
     ]
-    huge = a_message(*sparse, header=wide)
-    world.publish(huge)
-    world.deliver(until=SUSPECT - 1)
-    world.publish(*[a_message(a_change(n % 10, n + 1)) for n in range(50)])
-    newest = {n % 10: f"name {n + 1}" for n in range(50)}
-
-    settings = {"PYSPARK_EXECUTOR_MEMORY_MB": MEMORY, "TASKS": "1", "LINGER": "3s"}
-    for _crash in range(CRASHES):  # by MemoryError, or by a signal if a thread of a library finds no memory first
-        one = world.launch("first", **settings)
-        one.process.expected_to_end = True
-        assert one.process.wait(TIMEOUT) == 1, one.process.obituary()
-        assert len(events(one.process, "service_failed")) == 1
-        assert world.names() == newest
-        assert world.letters() == []
-
-    world.publish(a_message(a_change(1, 100)))
-    second = world.launch("first", **settings)
-    world.processes.wait_until(lambda: world.names() == newest | {1: "name 100"} or None, "what came after it", TIMEOUT)
-    world.processes.wait_until(lambda: acks(second, 2)() or None, "both to be acked", TIMEOUT)
-    (letter,) = world.letters()
-    assert (letter.reason, letter.data) == (Reason.RETRIES_EXHAUSTED, huge["data"])
+    # By MemoryError, or by a signal if a thread of a library finds no memory first.
+    alone_in_its_harm(world, a_message(*sparse, header=wide), PYSPARK_EXECUTOR_MEMORY_MB=MEMORY)
     assert world.names("wide") is None
-    assert ends(second) == 0

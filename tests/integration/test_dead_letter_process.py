@@ -31,7 +31,7 @@ from shared.runtime.service import MISCONFIGURED
 from shared.runtime.stop import Stop
 from tests.integration.generous_pubsub import generous_pubsub
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.stalling_proxy import stalling_proxy
+from tests.integration.wire import wire
 from tests.worlds.dead_letter_service import ACK_DEADLINE, STARTS, TIMEOUT, Letters, a_letter, counted
 
 pytestmark = pytest.mark.integration
@@ -172,22 +172,22 @@ def test_a_store_that_is_locked_is_waited_for_and_the_service_is_not_ready(lette
 def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues_afterwards(
     letters: Letters,
 ) -> None:
-    with stalling_proxy(letters.pubsub) as pubsub:
+    with wire(letters.pubsub) as pubsub:
         collector = letters.start(PUBSUB_EMULATOR_HOST=pubsub.address)
         letters.publish([a_letter(1)])
         letters.wait_until_stored(counted([a_letter(1)]))
-        pubsub.hang()
+        pubsub.hold()
         letters.processes.wait_until(
             lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
         assert letters.get("/healthz") == "alive\n", "a restart would fix nothing"
         letters.publish([a_letter(2)])
 
-        pubsub.heal()
+        pubsub.let_go()
         letters.processes.wait_until(lambda: letters.get("/readyz"), "the collector to be ready", TIMEOUT)
         letters.wait_until_stored(counted([a_letter(1), a_letter(2)]))
 
-        pubsub.hang()
+        pubsub.hold()
         letters.processes.wait_until(
             lambda: letters.get("/readyz") is None or None, "the collector to say that it is not ready", TIMEOUT
         )
