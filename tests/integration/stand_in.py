@@ -19,6 +19,14 @@ AppendRowsRequest: Any = types.AppendRowsRequest.pb()
 AppendRowsResponse: Any = types.AppendRowsResponse.pb()
 StorageError: Any = types.StorageError.pb()
 PROJECT = "millrace-test"
+# BigQuery, "Stream table updates with change data capture", section "Create a table with the max_staleness option".
+EMPLOYEES = """CREATE TABLE employees (
+  id INT64 PRIMARY KEY NOT ENFORCED,
+  name STRING)
+  CLUSTER BY
+    id
+  OPTIONS (
+    max_staleness = INTERVAL 10 MINUTE);"""
 _SERVICE = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
 
 

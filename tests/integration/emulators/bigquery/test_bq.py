@@ -9,21 +9,12 @@ from pathlib import Path
 import pytest
 
 from deploy.local.platform import emulators
-from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.stand_in import EMPLOYEES, PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 
 Bq = Callable[..., str]
-
-# BigQuery, "Stream table updates with change data capture", section "Create a table with the max_staleness option".
-EMPLOYEES = """CREATE TABLE employees (
-  id INT64 PRIMARY KEY NOT ENFORCED,
-  name STRING)
-  CLUSTER BY
-    id
-  OPTIONS (
-    max_staleness = INTERVAL 10 MINUTE);"""
 
 
 @pytest.fixture

@@ -127,12 +127,16 @@ class TestSequence:
         assert [error.index for error in answer.row_errors] == list(range(len(wrong)))
         assert rows_of(stand_in, "t") == []
 
-    def test_of_equal_sequences_the_latest_ingested_wins(self, stand_in: StandIn) -> None:
+    @pytest.mark.parametrize("sequence", [{"_CHANGE_SEQUENCE_NUMBER": "5"}, {}], ids=["equal", "none"])
+    def test_of_equal_sequences_or_without_any_the_latest_ingested_wins(
+        self, stand_in: StandIn, sequence: dict[str, str]
+    ) -> None:
         key_value(stand_in)
-        for value in ("a", "b"):
-            stand_in.append("t", KEY_VALUE, [change("UPSERT", "5", k=1, v=value)])
+        fields = {"k": "int64", "v": "string", "_CHANGE_TYPE": "string", **dict.fromkeys(sequence, "string")}
+        for value in ("b", "a"):
+            stand_in.append("t", fields, [{"k": 1, "v": value, "_CHANGE_TYPE": "UPSERT", **sequence}])
 
-        assert rows_of(stand_in, "t") == [(1, "b")]
+        assert rows_of(stand_in, "t") == [(1, "a")]
 
     @pytest.mark.parametrize(
         ("changes", "left"),
@@ -164,14 +168,6 @@ class TestSequence:
         assert not stand_in.append("t", KEY_VALUE, rows).HasField("error")
 
         assert rows_of(stand_in, "t") == left
-
-    def test_without_a_sequence_the_latest_ingested_wins(self, stand_in: StandIn) -> None:
-        key_value(stand_in)
-        fields = {"k": "int64", "v": "string", "_CHANGE_TYPE": "string"}
-        for value in ("b", "a"):
-            stand_in.append("t", fields, [{"k": 1, "v": value, "_CHANGE_TYPE": "UPSERT"}])
-
-        assert rows_of(stand_in, "t") == [(1, "a")]
 
 
 class TestTombstones:

@@ -90,10 +90,6 @@ class TestArrays:
         with pytest.raises(exceptions.BadRequest, match="mode"):
             stand_in.client.update_table(table, ["schema"])
 
-    def test_it_is_no_key(self, stand_in: StandIn) -> None:
-        with pytest.raises(exceptions.BadRequest, match="primary key"):
-            stand_in.run("CREATE TABLE t (k ARRAY<INT64>, PRIMARY KEY (k) NOT ENFORCED)")
-
 
 class TestPartitions:
     """BigQuery, "Introduction to the Storage Write API", section "Time-unit column partitioning"."""
@@ -113,6 +109,12 @@ class TestPartitions:
         assert not stand_in.append("t", fields, [*rows[:3], {"k": 9}]).HasField("error")
         assert stand_in.run("SELECT d FROM t ORDER BY k") == [*[(day,) for day in near], (None,)]
 
+    def test_of_a_datetime_too(self, stand_in: StandIn) -> None:
+        stand_in.run("CREATE TABLE t (k INT64, d DATETIME) PARTITION BY DATETIME_TRUNC(d, DAY)")
+        rows = [{"k": 1, "d": f"{datetime.now(UTC):%Y-%m-%d} 12:00:00"}, {"k": 2, "d": "2013-01-01"}]
+
+        assert [error.index for error in stand_in.append("t", {"k": "int64", "d": "string"}, rows).row_errors] == [1]
+
     @pytest.mark.parametrize(
         ("column_type", "clause", "unit"),
         [
@@ -120,6 +122,7 @@ class TestPartitions:
             ("TIMESTAMP", "TIMESTAMP_TRUNC(at, HOUR)", "HOUR"),
             ("DATE", "DATE_TRUNC(at, MONTH)", "MONTH"),
             ("DATE", "at", "DAY"),
+            ("DATETIME", "DATETIME_TRUNC(at, DAY)", "DAY"),
         ],
     )
     def test_ddl_and_definition_agree(self, stand_in: StandIn, column_type: str, clause: str, unit: str) -> None:

@@ -122,17 +122,6 @@ def test_a_view_has_the_types_of_its_query(stand_in: StandIn) -> None:
     assert view.schema[0].fields == table.schema[1].fields
 
 
-def test_a_table_is_partitioned_by_a_datetime_and_keeps_its_bounds(stand_in: StandIn) -> None:
-    """ "Introduction to the Storage Write API", section "Time-unit column partitioning"."""
-    stand_in.run("CREATE TABLE t (k INT64, d DATETIME) PARTITION BY DATETIME_TRUNC(d, DAY)")
-    fields = {"k": "int64", "d": "string"}
-    today = f"{datetime.now(UTC):%Y-%m-%d} 12:00:00"
-
-    answer = stand_in.append("t", fields, [{"k": 1, "d": today}, {"k": 2, "d": "2013-01-01"}])
-    assert [error.index for error in answer.row_errors] == [1]
-    assert not stand_in.append("t", fields, [{"k": 1, "d": today}]).HasField("error")
-
-
 def test_keys_of_the_new_types_find_their_rows(stand_in: StandIn) -> None:
     stand_in.run("CREATE TABLE t (b BIGNUMERIC, d DATETIME, g GEOGRAPHY, v INT64, PRIMARY KEY (b, d, g) NOT ENFORCED)")
     fields = {"b": "string", "d": "string", "g": "string", "v": "int64", **CHANGE}

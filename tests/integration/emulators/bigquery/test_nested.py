@@ -3,7 +3,7 @@
 Source: BigQuery, "Introduction to the Storage Write API", section "Data type conversions".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -155,25 +155,6 @@ class TestRecords:
         ]
 
     @pytest.mark.parametrize(
-        "fields",
-        [
-            [bigquery.SchemaField("b", "STRING")],
-            [bigquery.SchemaField("a", "STRING")],
-            [bigquery.SchemaField("a", "INTEGER"), bigquery.SchemaField("b", "STRING", mode="REQUIRED")],
-        ],
-        ids=["one gone", "another type", "a required one more"],
-    )
-    def test_any_other_change_of_fields_is_refused(
-        self, stand_in: StandIn, fields: Sequence[bigquery.SchemaField]
-    ) -> None:
-        make(stand_in, "s STRUCT<a INT64>")
-        table = stand_in.client.get_table(f"{stand_in.dataset}.t")
-        table.schema = [table.schema[0], bigquery.SchemaField("s", "RECORD", fields=fields)]
-
-        with pytest.raises(exceptions.BadRequest, match=r"s\."):
-            stand_in.client.update_table(table, ["schema"])
-
-    @pytest.mark.parametrize(
         "columns",
         ["s STRUCT<a INT64, A STRING>", "s STRUCT<_CHANGE_TYPE STRING>", "s ARRAY<ARRAY<INT64>>", "s STRUCT<INT64>"],
     )
@@ -188,11 +169,6 @@ class TestRecords:
         make(stand_in, f"s {fifteen}")
         with pytest.raises(exceptions.BadRequest, match="nested too deep"):
             stand_in.run(f"CREATE TABLE u (s STRUCT<a {fifteen}>)")
-
-    @pytest.mark.parametrize("column", ["s STRUCT<a INT64>", "s RANGE<DATE>", "s INTERVAL", "s TIME"])
-    def test_it_is_no_key(self, stand_in: StandIn, column: str) -> None:
-        with pytest.raises(exceptions.BadRequest, match="not allowed in primary key"):
-            stand_in.run(f"CREATE TABLE t ({column}, PRIMARY KEY (s) NOT ENFORCED)")
 
 
 class TestRanges:

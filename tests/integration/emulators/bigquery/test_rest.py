@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -17,20 +18,10 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.tables import table_definition
 from shared.contracts.errors import MisconfiguredError
 from tests.builders import a_header
-from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.stand_in import EMPLOYEES, PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
-
-# BigQuery, "Stream table updates with change data capture", section "Create a table with the max_staleness option".
-EMPLOYEES = """CREATE TABLE employees (
-  id INT64 PRIMARY KEY NOT ENFORCED,
-  name STRING)
-  CLUSTER BY
-    id
-  OPTIONS (
-    max_staleness = INTERVAL 10 MINUTE);"""
-
 
 KEY = bigquery.SchemaField("k", "INT64")
 
@@ -129,10 +120,20 @@ class TestDefinitions:
         ],
         ids=["a column is missing", "a column has another type", "a new column is required"],
     )
-    def test_a_schema_can_only_grow(self, stand_in: StandIn, columns: list[bigquery.SchemaField]) -> None:
-        stand_in.client.create_table(a_table(stand_in, "t", [bigquery.SchemaField("a", "INT64")]))
+    @pytest.mark.parametrize(
+        "of_table",
+        [lambda columns: columns, lambda columns: [bigquery.SchemaField("s", "RECORD", fields=columns)]],
+        ids=["of the table", "of a record"],
+    )
+    def test_a_schema_can_only_grow(
+        self,
+        stand_in: StandIn,
+        columns: list[bigquery.SchemaField],
+        of_table: Callable[[list[bigquery.SchemaField]], list[bigquery.SchemaField]],
+    ) -> None:
+        stand_in.client.create_table(a_table(stand_in, "t", of_table([bigquery.SchemaField("a", "INT64")])))
         table = definition(stand_in, "t")
-        table.schema = columns
+        table.schema = of_table(columns)
 
         with pytest.raises(exceptions.BadRequest):
             stand_in.client.update_table(table, ["schema"])
@@ -169,22 +170,22 @@ class TestDefinitions:
 class TestLimits:
     """BigQuery, "Stream table updates with change data capture", section "Limitations"; "Specifying a schema"."""
 
-    @pytest.mark.parametrize(("count", "taken"), [(16, True), (17, False)])
-    def test_a_primary_key_has_at_most_16_columns(self, stand_in: StandIn, count: int, taken: bool) -> None:
-        names = [f"c{number}" for number in range(count)]
+    @pytest.mark.parametrize(
+        ("most", "settings"),
+        [
+            (16, lambda names: {"table_constraints": primary_key(*names)}),
+            (2000, lambda _names: {}),
+            (4, lambda names: {"clustering_fields": names}),
+        ],
+        ids=["of a primary key", "of a table", "that cluster a table"],
+    )
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_columns_are_limited(
+        self, stand_in: StandIn, most: int, settings: Callable[[list[str]], dict[str, Any]], more: int
+    ) -> None:
+        names = [f"c{number}" for number in range(most + more)]
         columns = [bigquery.SchemaField(name, "INT64") for name in names]
-        self.check(stand_in, a_table(stand_in, "t", columns, table_constraints=primary_key(*names)), taken)
-
-    @pytest.mark.parametrize(("count", "taken"), [(2000, True), (2001, False)])
-    def test_a_table_has_at_most_2000_columns(self, stand_in: StandIn, count: int, taken: bool) -> None:
-        columns = [bigquery.SchemaField(f"c{number}", "INT64") for number in range(count)]
-        self.check(stand_in, a_table(stand_in, "t", columns), taken)
-
-    @pytest.mark.parametrize(("count", "taken"), [(4, True), (5, False)])
-    def test_a_table_is_clustered_by_at_most_4_columns(self, stand_in: StandIn, count: int, taken: bool) -> None:
-        names = [f"c{number}" for number in range(count)]
-        columns = [bigquery.SchemaField(name, "INT64") for name in names]
-        self.check(stand_in, a_table(stand_in, "t", columns, clustering_fields=names), taken)
+        self.check(stand_in, a_table(stand_in, "t", columns, **settings(names)), taken=not more)
 
     @pytest.mark.parametrize(
         ("name", "taken"),
@@ -213,11 +214,18 @@ class TestLimits:
         columns = [bigquery.SchemaField(name, "INT64") for name in ("Column1", "column1")]
         self.check(stand_in, a_table(stand_in, "t", columns), taken=False)
 
-    @pytest.mark.parametrize("column_type", ["FLOAT64", "BYTES", "JSON"])
+    @pytest.mark.parametrize(
+        "column_type",
+        ["FLOAT64", "BYTES", "JSON", "ARRAY<INT64>", "STRUCT<a INT64>", "RANGE<DATE>", "INTERVAL", "TIME"],
+    )
     def test_not_every_type_can_be_in_a_key(self, stand_in: StandIn, column_type: str) -> None:
-        columns = [bigquery.SchemaField("k", column_type)]
-        self.check(stand_in, a_table(stand_in, "t", columns, table_constraints=primary_key("k")), taken=False)
-        self.check(stand_in, a_table(stand_in, "t", columns, clustering_fields=["k"]), taken=False)
+        with pytest.raises(exceptions.BadRequest, match="primary key"):
+            stand_in.run(f"CREATE TABLE t (k {column_type}, PRIMARY KEY (k) NOT ENFORCED)")
+
+    @pytest.mark.parametrize("column_type", ["FLOAT64", "BYTES", "JSON"])
+    def test_nor_can_every_type_cluster_a_table(self, stand_in: StandIn, column_type: str) -> None:
+        table = a_table(stand_in, "t", [bigquery.SchemaField("k", column_type)], clustering_fields=["k"])
+        self.check(stand_in, table, taken=False)
 
     def test_an_enforced_key_is_refused(self, stand_in: StandIn) -> None:
         with pytest.raises(exceptions.BadRequest, match="NOT ENFORCED"):

@@ -12,22 +12,12 @@ from typing import Any
 import pytest
 from google.api_core import exceptions
 
-from tests.integration.stand_in import PROJECT, StandIn
-from tests.monitoring_queries import RECOMMENDED, SLOTS
+from tests.integration.stand_in import EMPLOYEES, PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 
 FIELDS = {"id": "int64", "name": "string", **CHANGE}
-
-# Section "Create a table with the max_staleness option".
-EMPLOYEES = """CREATE TABLE employees (
-  id INT64 PRIMARY KEY NOT ENFORCED,
-  name STRING)
-  CLUSTER BY
-    id
-  OPTIONS (
-    max_staleness = INTERVAL 10 MINUTE);"""
 
 # Section "Modify the max_staleness option for an existing table".
 LONGER = """ALTER TABLE employees
@@ -203,75 +193,13 @@ class TestMonitoring:
         with pytest.raises(exceptions.NotFound):
             stand_in.run(LONGER.replace("employees", "missing"))
 
-    def test_the_watermark_is_null_before_the_first_apply_and_never_goes_back(self, stand_in: StandIn) -> None:
+    def test_the_watermark_is_null_before_the_first_apply_and_moves_on_by_the_stand_ins_clock(
+        self, stand_in: StandIn
+    ) -> None:
         """Section "Monitor table upsert operation progress"."""
         stand_in.run(EMPLOYEES)
         upsert(stand_in, 1, "x")
         assert watermark(stand_in) is None
-        seen = []
-        for _ in range(3):
-            apply(stand_in)
-            seen.append(watermark(stand_in))
-        assert None not in seen
-        assert seen == sorted(seen, key=str)
-
-    def test_the_recommended_staleness_is_computed_from_the_background_jobs(self, stand_in: StandIn) -> None:
-        """Section "Query tables with the max_staleness option set": applies of under a second, so no more than 8."""
-        stand_in.run(EMPLOYEES)
-        upsert(stand_in, 1, "x")
-        for _ in range(3):
-            apply(stand_in)
-
-        rows = stand_in.run(RECOMMENDED.replace("PROJECT_ID", PROJECT))
-
-        [(project, dataset, table, seconds, minutes)] = [row for row in rows if row[1] == stand_in.dataset]
-        assert (project, dataset, table) == (PROJECT, stand_in.dataset, "employees")
-        assert 0 <= seconds < 30
-        assert 7 <= minutes <= 8
-
-    def test_the_slots_used_in_each_period_are_those_of_the_background_jobs(self, stand_in: StandIn) -> None:
-        stand_in.run(EMPLOYEES)
-        for key in range(3):
-            upsert(stand_in, key, "x")
-            apply(stand_in)
-        stand_in.control("POST", "applies/hold")
-
-        found = stand_in.run(SLOTS.replace("REGION", "`region-us`"))
-
-        periods, slots = zip(*found, strict=True)
-        assert list(periods) == sorted(set(periods), reverse=True)
-        assert {period.microsecond for period in periods} == {0}
-        [(jobs, milliseconds)] = stand_in.run(
-            "SELECT COUNT(*), SUM(total_slot_ms) FROM `region-us`.INFORMATION_SCHEMA.JOBS "
-            "WHERE job_id LIKE '%cdc_background%' AND DATE(creation_time) >= DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY)"
-        )
-        assert jobs >= 3
-        assert sum(slots) == pytest.approx(milliseconds / 60_000)
-
-    def test_applies_are_jobs_of_the_admin_bot(self, stand_in: StandIn) -> None:
-        """Section "Monitor table upsert operation progress"."""
-        stand_in.run(EMPLOYEES)
-        upsert(stand_in, 1, "x")
-        apply(stand_in)
-
-        users = stand_in.run(
-            "SELECT DISTINCT user_email, job_type FROM `region-us`.INFORMATION_SCHEMA.JOBS_BY_PROJECT "
-            f"WHERE job_id LIKE '%cdc_background%' AND destination_table.dataset_id = '{stand_in.dataset}'"
-        )
-        assert users == [("bigquery-adminbot@system.gserviceaccount.com", "QUERY")]
-        [(asked,)] = stand_in.run(
-            "SELECT COUNT(*) FROM `region-us`.INFORMATION_SCHEMA.JOBS WHERE query LIKE '%a query to look for%'"
-        )
-        assert asked == 0, "a query does not see itself, for it has not ended"
-        stand_in.run("SELECT 'a query to look for'")
-        jobs = "SELECT COUNT(*) FROM region-us.INFORMATION_SCHEMA.JOBS WHERE query = \"SELECT 'a query to look for'\""
-        assert stand_in.run(jobs) == [(1,)]
-
-
-class TestMonitoringOfTime:
-    def test_the_watermark_is_of_the_stand_ins_clock(self, stand_in: StandIn) -> None:
-        stand_in.run(EMPLOYEES)
-        upsert(stand_in, 1, "x")
         apply(stand_in)
         first = watermark(stand_in)
         minutes_pass(stand_in, 60)
@@ -281,3 +209,23 @@ class TestMonitoringOfTime:
         assert first is not None
         assert second is not None
         assert second - first >= timedelta(minutes=60)
+
+    def test_applies_are_jobs_of_the_admin_bot(self, stand_in: StandIn) -> None:
+        """Section "Monitor table upsert operation progress"."""
+        stand_in.run(EMPLOYEES)
+        upsert(stand_in, 1, "x")
+        apply(stand_in)
+
+        users = stand_in.run(
+            "SELECT DISTINCT user_email, job_type, total_slot_ms > 0 "
+            "FROM `region-us`.INFORMATION_SCHEMA.JOBS_BY_PROJECT "
+            f"WHERE job_id LIKE '%cdc_background%' AND destination_table.dataset_id = '{stand_in.dataset}'"
+        )
+        assert users == [("bigquery-adminbot@system.gserviceaccount.com", "QUERY", True)]
+        [(asked,)] = stand_in.run(
+            "SELECT COUNT(*) FROM `region-us`.INFORMATION_SCHEMA.JOBS WHERE query LIKE '%a query to look for%'"
+        )
+        assert asked == 0, "a query does not see itself, for it has not ended"
+        stand_in.run("SELECT 'a query to look for'")
+        jobs = "SELECT COUNT(*) FROM region-us.INFORMATION_SCHEMA.JOBS WHERE query = \"SELECT 'a query to look for'\""
+        assert stand_in.run(jobs) == [(1,)]
