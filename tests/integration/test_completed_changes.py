@@ -22,7 +22,6 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.builders import a_message
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
-from tests.integration.reading import read_all
 from tests.integration.scripted_spanner_world import FIRST, T1, T2, a_world, run, until
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.unit.spanner_reader.accounts import ACCOUNTS, COMMIT, OLD_UPDATES, transfer
@@ -38,6 +37,7 @@ from tests.unit.spanner_reader.capturing import (
 )
 from tests.unit.spanner_reader.scripts import children
 from tests.worlds.history_consumer import FedConsumer
+from tests.worlds.spanner_reading import read_all
 from tests.worlds.type_map import open_target
 
 pytestmark = pytest.mark.integration

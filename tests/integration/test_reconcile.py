@@ -23,10 +23,10 @@ from shared.contracts.timestamps import format_timestamp
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
 from tests.unit.cdc_consumer.wire import batch_of, delete, upsert
 from tests.worlds.command_lines import parsed
+from tests.worlds.spanner_reading import read_all
 from tests.worlds.spanner_rows import environment
 from tests.worlds.type_map import EVERYTHING, KINDS, POSTGRESQL, SCHEMA, Target
 

@@ -24,11 +24,11 @@ from shared.contracts.change_batch import Header, decode_batch
 from shared.contracts.reasons import Reason
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.reading import read_all
 from tests.integration.stand_in import PROJECT
 from tests.seeds import examples
 from tests.source_values import COLUMNS, EPOCH, VALUES, Written
 from tests.unit.cdc_consumer.wire import batch_of, header_of, upsert
+from tests.worlds.spanner_reading import read_all
 from tests.worlds.spanner_rows import environment
 from tests.worlds.type_map import (
     EVERYTHING,

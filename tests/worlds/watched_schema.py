@@ -9,27 +9,19 @@ from datetime import timedelta
 from google.cloud.spanner_v1 import TransactionOptions, TransactionSelector
 
 from deploy.local.platform.source import SpannerDatabase, Value, Write
-from services.spanner_reader.adapters.pause_table import SpannerPauseStore
-from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
-from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient, Statement
-from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.app.schema.schema_watch import remember_start
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
-from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
 from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.supervisor import Monitoring
-from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.reader_metrics import FakeMetrics
-from tests.fakes.spanner_reader import FakePublisher, Topic
-from tests.fakes.subscriptions import FakeSubscriptions
+from tests.fakes.spanner_reader import Topic
+from tests.worlds.spanner_reading import adapters
 
 LEASE = timedelta(seconds=10)
 
@@ -64,43 +56,26 @@ class Watched:
         metrics: FakeMetrics | None = None,
     ) -> AsyncIterator[None]:
         """Run a reader of the real adapters with a fake topic."""
-        channels, stop = SpannerChannels(self.database.instance.address), Stop()
-        database, partitions = (
-            SpannerDatabaseClient(self.database.path, channels),
-            SpannerDatabaseClient(self.partitions.path, channels),
-        )
-        for each in (database, partitions):
-            await each.learn_dialect()
-        store = SpannerPartitionStore(partitions, "p", change_stream="s", owner=owner, lease=LEASE)
-        await store.create_table()
-        catalog, shapes = SpannerCatalog(database, "s"), SpannerShapeStore(partitions, "p")
-        if remembering_start:
-            await remember_start(
-                catalog, shapes, lambda _table: True, TablesFile().options, self.started, await catalog.inspect()
+        stop = Stop()
+        async with adapters(self.database, "s", self.partitions, owner=owner, lease=LEASE) as made:
+            if remembering_start:
+                seen = await made.catalog.inspect()
+                await remember_start(
+                    made.catalog, made.shapes, lambda _table: True, TablesFile().options, self.started, seen
+                )
+            await made.partitions.add_root(self.started, None)
+            reader = made.reader(
+                self.topic,
+                ChangeMaker("//spanner/s", 16, {}),
+                SpannerReaderOptions(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
+                metrics or self.metrics,
             )
-        await store.add_root(self.started, None)
-        reader = SpannerReader(
-            WatchedDatabase(
-                stream=SpannerChangeStream(database, "s"),
-                catalog=catalog,
-                rows=SpannerRows(database, data_boost=False),
-            ),
-            SpannerStores(partitions=store, shapes=shapes, pauses=SpannerPauseStore(partitions, "p")),
-            SpannerOutput(
-                publisher=FakePublisher(self.topic),
-                subscriptions=FakeSubscriptions(),
-                changes=ChangeMaker("//spanner/s", 16, {}),
-            ),
-            Monitoring(metrics or self.metrics, Health()),
-            SpannerReaderOptions(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=1), inspect_every=look),
-        )
-        task = asyncio.create_task(reader.run(stop))
-        try:
-            yield
-        finally:
-            stop.request()
-            await asyncio.wait_for(task, 20)
-            await channels.close()
+            task = asyncio.create_task(reader.run(stop))
+            try:
+                yield
+            finally:
+                stop.request()
+                await asyncio.wait_for(task, 20)
 
     async def partitioned_dml(self, statement: str) -> None:
         """Run a statement as partitioned DML, as `gcloud spanner databases execute-sql --enable-partitioned-dml`."""
@@ -123,7 +98,7 @@ class Watched:
         try:
             partitions = SpannerDatabaseClient(self.partitions.path, channels)
             await partitions.learn_dialect()
-            return await SpannerShapeStore(partitions, "p").synced(table)
+            return await SpannerShapeStore(partitions, "Partitions").synced(table)
         finally:
             await channels.close()
 
