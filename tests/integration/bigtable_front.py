@@ -12,6 +12,7 @@ Messages are the raw protobuf classes, as a reader would use them.
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
@@ -83,6 +84,29 @@ class Front:
         )
         return FrontTable(self, str(made.name))
 
+    def app_profile(self, *, transactional: bool = True, **instead: Any) -> str:
+        """Make an app profile that routes to `CLUSTER`, or with ``instead`` as it says; return its ID."""
+        routed = {"cluster_id": CLUSTER, "allow_transactional_writes": transactional}
+        name, profile = f"p-{uuid.uuid4().hex[:12]}", instead or {"single_cluster_routing": routed}
+        self.instances.create_app_profile({"parent": INSTANCE, "app_profile_id": name, "app_profile": profile})
+        return name
+
+    def route(self, profile: str, **how: Any) -> None:
+        """Let an app profile route otherwise."""
+        changed = {"name": f"{INSTANCE}/appProfiles/{profile}", **how}
+        request = {"app_profile": changed, "update_mask": {"paths": list(how)}, "ignore_warnings": True}
+        self.instances.update_app_profile(request).result()  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def failing(self, *methods: str, **how: Any) -> Iterator[None]:
+        """Let calls fail meanwhile."""
+        faults = [self.control.add_fault(method=method, **how) for method in methods]
+        try:
+            yield
+        finally:
+            for fault in faults:
+                self.control.clear_faults(fault)
+
     def close(self) -> None:
         """Close the connections."""
         self.control.close()
@@ -108,6 +132,30 @@ class FrontTable:
     def since(self) -> int:
         """Return when the change stream was enabled, in microseconds: the earliest start of a stream."""
         return self.front.control.describe(self.name).since
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of a reader of it, with topics that there are not."""
+        name = self.name.rpartition("/")[2]
+        return {
+            "GOOGLE_CLOUD_PROJECT": PROJECT,
+            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
+            "BIGTABLE_TABLE": name,
+            "PARTITION_TABLE": f"partitions-{name}"[:50],
+            "TOPIC": "t",
+            "DEAD_LETTER_TOPIC": "d",
+            "BIGTABLE_EMULATOR_HOST": self.front.address,
+        }
+
+    def retain(self, retention: timedelta | None) -> None:
+        """Let its change stream keep records for so long; None is no change stream."""
+        table = admin_types.Table(name=self.name)
+        if retention is not None:
+            table.change_stream_config = admin_types.ChangeStreamConfig(retention_period=retention)
+        self.front.tables.update_table({"table": table, "update_mask": {"paths": ["change_stream_config"]}}).result()  # type: ignore[no-untyped-call]
+
+    def modify(self, *modifications: Mapping[str, Any]) -> None:
+        """Make and drop families."""
+        self.front.tables.modify_column_families({"name": self.name, "modifications": list(modifications)})
 
     def write(self, row_key: bytes, *mutations: Any) -> None:
         """Change a row with MutateRow."""

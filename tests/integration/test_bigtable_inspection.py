@@ -77,10 +77,9 @@ def test_a_short_retention_is_a_warning(front: Front) -> None:
 
 def test_a_table_without_a_stream_is_an_error_that_names_the_command(front: Front) -> None:
     table = front.table("f", retention=None)
-    found = looked_at(table)
 
     with pytest.raises(MisconfiguredError, match="gcloud bigtable instances tables update") as raised:
-        require_no_error(found)
+        require_no_error(looked_at(table))
     assert "it has none" in str(raised.value)
     assert table.name.rpartition("/")[2] in str(raised.value)
 
@@ -101,28 +100,15 @@ def test_a_missing_table_is_an_error_and_everything_else_is_still_inspected(fron
 
 def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
-    unique = table.name[-8:]
-    front.instances.create_app_profile(
-        {
-            "parent": INSTANCE,
-            "app_profile_id": f"any-{unique}",
-            "app_profile": {"multi_cluster_routing_use_any": {}},
-        }
-    )
-    front.instances.create_app_profile(
-        {
-            "parent": INSTANCE,
-            "app_profile_id": f"one-{unique}",
-            "app_profile": {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": False}},
-        }
-    )
+    any_cluster = front.app_profile(multi_cluster_routing_use_any={})
+    one_cluster = front.app_profile(transactional=False)
 
-    anywhere = wrong(looked_at(table, profile=f"any-{unique}"))
-    plain = wrong(looked_at(table, profile=f"one-{unique}", partition_profile=f"one-{unique}"))
+    anywhere = wrong(looked_at(table, profile=any_cluster))
+    plain = wrong(looked_at(table, profile=one_cluster, partition_profile=one_cluster))
     missing = wrong(looked_at(table, profile="nobody", partition_profile="nobody"))
 
     assert "may route to any cluster" in anywhere[0][1]
-    assert f"app-profiles create any-{unique}" in anywhere[0][2]
+    assert f"app-profiles create {any_cluster}" in anywhere[0][2]
     assert [(level, detail.partition(",")[0]) for level, detail, _fix in plain] == [
         (Level.ERROR, "it does not allow transactions on single rows")
     ]
@@ -136,16 +122,9 @@ def test_profiles_that_route_anywhere_or_allow_no_transactions_are_errors(front:
 
 def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_table(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
-    profile = f"boost-{table.name[-8:]}"
-    front.instances.create_app_profile(
-        {
-            "parent": INSTANCE,
-            "app_profile_id": profile,
-            "app_profile": {
-                "single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True},
-                "data_boost_isolation_read_only": {"compute_billing_owner": "HOST_PAYS"},
-            },
-        }
+    profile = front.app_profile(
+        single_cluster_routing={"cluster_id": CLUSTER, "allow_transactional_writes": True},
+        data_boost_isolation_read_only={"compute_billing_owner": "HOST_PAYS"},
     )
     found = looked_at(table, profile=profile, partition_profile=profile)
 
@@ -179,13 +158,10 @@ def test_a_log_alone_needs_no_right_to_read_rows(front: Front) -> None:
 
 def test_a_service_that_does_not_answer_is_a_finding_unless_the_inspection_is_retried(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
-    fault = front.control.add_fault(method="GetAppProfile", status="UNAVAILABLE")
-    try:
+    with front.failing("GetAppProfile", status="UNAVAILABLE"):
         found = looked_at(table)
         with pytest.raises(TransientError, match="UNAVAILABLE"):
             looked_at(table, retried=True)
-    finally:
-        front.control.clear_faults(fault)
 
     assert [(one.level, one.check) for one in found if one.level is not Level.OK] == [
         (Level.ERROR, "app profile default"),
@@ -196,11 +172,8 @@ def test_a_service_that_does_not_answer_is_a_finding_unless_the_inspection_is_re
 
 def test_an_application_profile_without_read_permission_is_a_warning(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
-    fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
-    try:
+    with front.failing("GetAppProfile", status="PERMISSION_DENIED"):
         found = wrong(looked_at(table))
-    finally:
-        front.control.clear_faults(fault)
 
     assert [level for level, _detail, _fix in found] == [Level.WARNING] * 2
     assert "roles/bigtable.viewer" in found[0][2]
@@ -209,15 +182,8 @@ def test_an_application_profile_without_read_permission_is_a_warning(front: Fron
 def test_rights_that_are_missing_name_the_role(front: Front) -> None:
     table = front.table("f", retention=timedelta(days=7))
     methods = ("GetTable", "GenerateInitialChangeStreamPartitions", "ReadRows")
-    faults = [
-        front.control.add_fault(method=method, status="PERMISSION_DENIED", containing=table.name.encode())
-        for method in methods
-    ]
-    try:
+    with front.failing(*methods, status="PERMISSION_DENIED", containing=table.name.encode()):
         found = wrong(looked_at(table))
-    finally:
-        for fault in faults:
-            front.control.clear_faults(fault)
 
     assert [level for level, _detail, _fix in found] == [Level.ERROR] * 3
     assert all("roles/bigtable.reader" in fix for _level, _detail, fix in found)
@@ -251,19 +217,12 @@ def test_the_catalog_sees_what_comes_and_goes_and_the_end_of_the_stream(front: F
 
     first = asyncio.run(seen())
     assert first == InspectedTable(frozenset({"f", "g"}), first.clusters, 2 * 86_400.0, CLUSTER)
-    front.tables.modify_column_families(
-        {"name": table.name, "modifications": [{"id": "g", "drop": True}, {"id": "h", "create": {}}]}
-    )
-    retention = {"name": table.name, "change_stream_config": {"retention_period": timedelta(days=1)}}
-    front.tables.update_table({"table": retention, "update_mask": {"paths": ["change_stream_config"]}})
-    fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
-    try:
-        with capture_logs() as said:
-            unseen = asyncio.run(seen(twice=True))
-    finally:
-        front.control.clear_faults(fault)
+    table.modify({"id": "g", "drop": True}, {"id": "h", "create": {}})
+    table.retain(timedelta(days=1))
+    with front.failing("GetAppProfile", status="PERMISSION_DENIED"), capture_logs() as said:
+        unseen = asyncio.run(seen(twice=True))
     assert unseen == replace(first, families=frozenset({"f", "h"}), retention=86_400, routed_to=None)
     assert [line["log_level"] for line in said if line["event"] == "app_profile_not_seen"] == ["warning", "debug"]
-    front.tables.update_table({"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}})
+    table.retain(None)
     with pytest.raises(MisconfiguredError, match="no longer has a change stream"):
         asyncio.run(seen())

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.cloud.bigtable_admin_v2 import types as admin_types
 
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.service import MISCONFIGURED
@@ -117,30 +116,19 @@ def test_what_a_paused_owner_publishes_when_another_has_taken_over_loses(pipelin
 def test_a_shorter_retention_is_reported_and_a_profile_that_routes_elsewhere_stops_the_reader(
     pipeline: BigtablePipeline,
 ) -> None:
-    front, profile = pipeline.table.front, f"moving-{uuid.uuid4().hex[:8]}"
+    front = pipeline.table.front
+    profile = front.app_profile()
     front.control.add_cluster(INSTANCE, "front-c2")
 
-    def routing_to(cluster: str) -> admin_types.AppProfile:
-        return admin_types.AppProfile(
-            name=f"{INSTANCE}/appProfiles/{profile}",
-            single_cluster_routing={"cluster_id": cluster, "allow_transactional_writes": True},
-        )
-
     def route_to(cluster: str) -> None:
-        request = {"app_profile": routing_to(cluster), "update_mask": {"paths": ["single_cluster_routing"]}}
-        front.instances.update_app_profile(request).result()  # type: ignore[no-untyped-call]
+        front.route(profile, single_cluster_routing={"cluster_id": cluster, "allow_transactional_writes": True})
 
-    keep = {"name": pipeline.table.name, "change_stream_config": {"retention_period": timedelta(days=7)}}
-    front.tables.update_table({"table": keep, "update_mask": {"paths": ["change_stream_config"]}})
-    front.instances.create_app_profile(
-        {"parent": INSTANCE, "app_profile_id": profile, "app_profile": routing_to(CLUSTER)}
-    )
+    pipeline.table.retain(timedelta(days=7))
     read = {"APP_PROFILE": profile, "CHECK_FAMILIES_EVERY": "1s"}
     reader = pipeline.start(**read)
     pipeline.table.write(b"row", set_cell("f", b"q", b"v"))
     pipeline.wait_until_equal("f", "g")
-    keep["change_stream_config"] = {"retention_period": timedelta(days=2)}
-    front.tables.update_table({"table": keep, "update_mask": {"paths": ["change_stream_config"]}})
+    pipeline.table.retain(timedelta(days=2))
     pipeline.wait(lambda: bool(events(reader, "retention_shortened")), "the warning")
 
     route_to("front-c2")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -20,29 +19,15 @@ from services.bigtable_reader.wiring.commands import status
 from services.bigtable_reader.wiring.stores import partition_rows, partition_store, snapshot_store, watched_table
 from shared.runtime.findings import Level
 from shared.runtime.settings import read_settings
-from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front
+from tests.integration.bigtable_front import CLUSTER, Front
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def settings(bigtable_front: str) -> Iterator[Settings]:
+def settings(front: Front) -> Settings:
     """Return the settings of a reader of a table of its own."""
-    with Front(bigtable_front) as front:
-        table = front.table("f").name.rpartition("/")[2]
-        yield read_settings(
-            Settings,
-            {
-                "GOOGLE_CLOUD_PROJECT": PROJECT,
-                "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
-                "BIGTABLE_TABLE": table,
-                "PARTITION_TABLE": f"partitions-{table}"[:50],
-                "TOPIC": "t",
-                "DEAD_LETTER_TOPIC": "d",
-                "BIGTABLE_EMULATOR_HOST": bigtable_front,
-                "LEASE_DURATION": "2s",
-            },
-        )
+    return read_settings(Settings, {**front.table("f").settings(), "LEASE_DURATION": "2s"})
 
 
 async def shown(settings: Settings) -> tuple[int, dict[str, Any]]:
@@ -97,10 +82,10 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
     asyncio.run(scenario())
 
 
-def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Settings, bigtable_front: str) -> None:
+def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Settings, front: Front) -> None:
     table = watched_table(settings)
 
-    async def scenario(front: Front) -> None:
+    async def scenario() -> None:
         channels = BigtableChannels(settings.bigtable_emulator_host)
         try:
             rows = partition_rows(settings, channels)
@@ -113,11 +98,8 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
             found = await inspect_cluster(channels, table, rows)
             assert found is not None
             assert (found.level, found.detail) == (Level.OK, f"{CLUSTER}, which the positions are of")
-            fault = front.control.add_fault(method="GetAppProfile", status="PERMISSION_DENIED")
-            try:
+            with front.failing("GetAppProfile", status="PERMISSION_DENIED"):
                 found = await inspect_cluster(channels, table, rows)
-            finally:
-                front.control.clear_faults(fault)
             assert found is not None
             assert found.level is Level.WARNING
             await store.remember(InspectedTable(frozenset({"f"}), frozenset(), routed_to="another-c1"))
@@ -129,5 +111,4 @@ def test_doctor_compares_the_cluster_that_the_positions_are_of(settings: Setting
         finally:
             await channels.close()
 
-    with Front(bigtable_front) as front:
-        asyncio.run(scenario(front))
+    asyncio.run(scenario())

@@ -29,8 +29,7 @@ class Marking(Snapshotting):
 
     def drop_g(self) -> None:
         """Drop the family."""
-        change = {"id": "g", "drop": True}
-        self.table.front.tables.modify_column_families({"name": self.table.name, "modifications": [change]})
+        self.table.modify({"id": "g", "drop": True})
 
     def needs_resync(self) -> list[Mapping[str, Any]]:
         """Return what `status` says of it."""

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from google.cloud.bigtable_admin_v2 import types as admin_types
 
 from deploy.local.platform.processes import Process
 from services.bigtable_reader.core.snapshot.snapshot import PartState, SnapshotPart
@@ -33,12 +32,8 @@ def fill(pipeline: Snapshotting) -> None:
     """Write rows, and disable and enable the stream: no record tells of them any more."""
     for number in range(ROWS):
         pipeline.table.write(b"%04d" % number, set_cell("f", b"q", b"before %d" % number))
-    tables, name = pipeline.table.front.tables, pipeline.table.name
-    for retention in (None, timedelta(days=1)):
-        table = admin_types.Table(name=name)
-        if retention is not None:
-            table.change_stream_config = admin_types.ChangeStreamConfig(retention_period=retention)
-        tables.update_table({"table": table, "update_mask": {"paths": ["change_stream_config"]}}).result()  # type: ignore[no-untyped-call]
+    pipeline.table.retain(None)
+    pipeline.table.retain(timedelta(days=1))
 
 
 def test_a_snapshot_killed_repeatedly_publishes_all_rows_and_restarts_no_finished_range(pipeline: Snapshotting) -> None:
@@ -95,26 +90,6 @@ def check_goes_on(reader: Process, before: Mapping[int, SnapshotPart]) -> None:
         assert part is None or (part.state is not PartState.DONE and one["rows"] >= part.rows), one
 
 
-def test_a_snapshot_on_demand_brings_rows_without_records_and_its_end_shows_the_deleted_ones(
-    pipeline: Snapshotting,
-) -> None:
-    pipeline.start(LEASE_DURATION="2s")
-    pipeline.wait_until_said(1)
-    for number in range(30):
-        pipeline.table.write(b"%02d" % number, set_cell("f", b"q", b"v"), set_cell("g", b"q", b"v"))
-    pipeline.table.write(b"only g", set_cell("g", b"q", b"v"))
-    pipeline.wait_until_equal("f", "g")
-    change = {"id": "g", "drop": True}
-    pipeline.table.front.tables.modify_column_families({"name": pipeline.table.name, "modifications": [change]})
-
-    assert "all rows would be read" in pipeline.command("--dry-run")[1]
-    assert pipeline.command()[0] == 0
-    pipeline.wait_until_said(2)
-    pipeline.swept()
-    assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
-    assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
-
-
 def test_a_key_range_is_read_alone_and_a_cancelled_snapshot_is_never_complete(
     pipeline: Snapshotting, tmp_path: Path
 ) -> None:
@@ -125,6 +100,7 @@ def test_a_key_range_is_read_alone_and_a_cancelled_snapshot_is_never_complete(
     assert "SNAPSHOT=never" in reader.output()
     name = pipeline.table.name.rpartition("/")[2]
     assert pipeline.command("--status") == (0, f"{name}: no snapshot was asked for\n")
+    assert "all rows would be read" in pipeline.command("--dry-run")[1]
     code, said = pipeline.command("--after", "04", "--until", "09", "--watch", "--json")
     (shown,) = json.loads(said)["snapshots"]
     assert (code, shown["state"], shown["rows"], shown["keys"]) == (0, "DONE", 5, ["[04\\x00, 09\\x00)"])

@@ -22,7 +22,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import read_tables_file
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
-from tests.integration.bigtable_front import CLUSTER, INSTANCE, PROJECT, Front, FrontTable
+from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front
 
 pytestmark = pytest.mark.integration
 
@@ -31,21 +31,8 @@ class Starting:
     """A table with a stream, a profile of its own, and a reader that begins."""
 
     def __init__(self, front: Front, retention: timedelta = timedelta(days=1)) -> None:
-        self.front, self.table = front, front.table("f", retention=retention)
-        name = self.table.name.rpartition("/")[2]
-        self.profile = f"of-{name}"
-        made = {"single_cluster_routing": {"cluster_id": CLUSTER, "allow_transactional_writes": True}}
-        front.instances.create_app_profile({"parent": INSTANCE, "app_profile_id": self.profile, "app_profile": made})
-        self.environ = {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
-            "BIGTABLE_TABLE": name,
-            "APP_PROFILE": self.profile,
-            "PARTITION_TABLE": f"partitions-{name}"[:50],
-            "TOPIC": "t",
-            "DEAD_LETTER_TOPIC": "d",
-            "BIGTABLE_EMULATOR_HOST": front.address,
-        }
+        self.table, self.profile = front.table("f", retention=retention), front.app_profile()
+        self.environ = {**self.table.settings(), "APP_PROFILE": self.profile}
         self.settings = read_settings(Settings, self.environ)
         self.channels = BigtableChannels(front.address)
 
@@ -64,32 +51,21 @@ class Starting:
         resync_request = await resync_store(self.settings, self.channels).read()
         return [] if resync_request is None else [one.kind for one in resync_request.findings]
 
-    def route(self, **how: object) -> None:
-        """Let the profile route otherwise."""
-        profile = {"name": f"{INSTANCE}/appProfiles/{self.profile}", **how}
-        request = {"app_profile": profile, "update_mask": {"paths": list(how)}, "ignore_warnings": True}
-        self.front.instances.update_app_profile(request).result()  # type: ignore[no-untyped-call]
 
-
-def disable(table: FrontTable) -> None:
-    """Let it have no change stream."""
-    request = {"table": {"name": table.name}, "update_mask": {"paths": ["change_stream_config"]}}
-    table.front.tables.update_table(request)
-
-
-def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_table(bigtable_front: str) -> None:
-    async def scenario(front: Front) -> None:
+def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_table(front: Front) -> None:
+    async def scenario() -> None:
         starting = Starting(front)
         await starting.start()
         assert await starting.kinds() == []
-        starting.route(multi_cluster_routing_use_any={})
+        front.route(starting.profile, multi_cluster_routing_use_any={})
         with pytest.raises(MisconfiguredError, match=f"--route-to={CLUSTER}"):
             await starting.start()
         assert await starting.kinds() == [], "no condition is allowed: it is noted"
-        starting.route(single_cluster_routing={"cluster_id": CLUSTER, "allow_transactional_writes": True})
+        routed = {"cluster_id": CLUSTER, "allow_transactional_writes": True}
+        front.route(starting.profile, single_cluster_routing=routed)
         await starting.start()
         assert await starting.kinds() == [BigtableResyncKind.ROUTED_ELSEWHERE]
-        disable(starting.table)
+        starting.table.retain(None)
         with pytest.raises(StreamGoneError, match="--change-stream-retention-period"):
             await starting.start()
         assert await starting.kinds() == [
@@ -98,8 +74,7 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_tab
         ]
         await starting.channels.close()
 
-    with Front(bigtable_front) as front:
-        asyncio.run(scenario(front))
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -110,9 +85,9 @@ def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_tab
     ],
 )
 def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_line_before_anything_is_made(
-    bigtable_front: str, said: str, why: str
+    front: Front, said: str, why: str
 ) -> None:
-    async def scenario(front: Front) -> None:
+    async def scenario() -> None:
         starting = Starting(front, retention=timedelta(days=7))
         with pytest.raises(MisconfiguredError, match=f"^line 3 of the tables file: {why}"):
             await starting.start(f'[defaults]\nmode = "both"\n{said}\n')
@@ -120,16 +95,15 @@ def test_a_tables_file_with_a_masked_key_or_a_short_history_is_refused_with_its_
         assert starting.settings.partition_table not in {table.name.rpartition("/")[2] for table in listed}
         await starting.channels.close()
 
-    with Front(bigtable_front) as front:
-        asyncio.run(scenario(front))
+    asyncio.run(scenario())
 
 
 def test_doctor_names_a_history_that_keeps_less_than_the_stream_retains(
-    bigtable_front: str, pubsub_emulator: str, tmp_path: Path
+    front: Front, pubsub_emulator: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
 
-    async def made(front: Front) -> Mapping[str, str]:
+    async def made() -> Mapping[str, str]:
         starting = Starting(front, retention=timedelta(days=7))
         await starting.channels.close()
         return {**starting.environ, "PUBSUB_EMULATOR_HOST": pubsub_emulator, "TABLES_FILE": str(file)}
@@ -141,7 +115,6 @@ def test_doctor_names_a_history_that_keeps_less_than_the_stream_retains(
         found = [one for one in json.loads(out.getvalue()) if one["check"] == "tables file: keep"]
         return [(one["level"], one["detail"].partition(":")[0]) for one in found]
 
-    with Front(bigtable_front) as front:
-        environ = asyncio.run(made(front))
-        assert named(environ, "6d") == [("error", "line 3 of the tables file")]
-        assert named(environ, "7d") == []
+    environ = asyncio.run(made())
+    assert named(environ, "6d") == [("error", "line 3 of the tables file")]
+    assert named(environ, "7d") == []

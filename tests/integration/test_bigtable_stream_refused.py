@@ -15,7 +15,6 @@ from services.bigtable_reader.ports import PositionLostError, StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.streams import connections
 from tests.integration.bigtable_front import (
-    INSTANCE,
     Front,
     FrontTable,
     set_cell,
@@ -75,17 +74,8 @@ async def _partitions(table: FrontTable, profile: str = "") -> Sequence[KeyRange
 
 def test_a_profile_of_many_clusters_is_refused_with_how_to_make_another(front: Front) -> None:
     table = front.table("f")
-    front.instances.create_app_profile(
-        {
-            "parent": INSTANCE,
-            "app_profile_id": f"any-{table.name[-8:]}",
-            "app_profile": {"multi_cluster_routing_use_any": {}},
-        }
-    )
-    for call in (
-        lambda: _first(table, query(at(table.since)), f"any-{table.name[-8:]}"),
-        lambda: _partitions(table, f"any-{table.name[-8:]}"),
-    ):
+    profile = front.app_profile(multi_cluster_routing_use_any={})
+    for call in (lambda: _first(table, query(at(table.since)), profile), lambda: _partitions(table, profile)):
         with pytest.raises(MisconfiguredError, match=r"app-profiles create .*--route-to=") as raised:
             run(call())
         assert not isinstance(raised.value, PositionLostError)

@@ -12,7 +12,7 @@ from deploy.local.platform.processes import Processes
 from shared.contracts.change_batch import decode_batch
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
-from tests.integration.bigtable_front import INSTANCE, PROJECT, FrontTable
+from tests.integration.bigtable_front import FrontTable
 from tests.integration.pubsub_topics import pull
 from tests.integration.readers import Readers
 
@@ -42,13 +42,10 @@ class BigtablePipeline(Readers):
     def environment(self) -> dict[str, str]:
         """Return the settings of a reader."""
         return {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "BIGTABLE_INSTANCE": INSTANCE.rpartition("/")[2],
-            "BIGTABLE_TABLE": self.table.name.rpartition("/")[2],
+            **self.table.settings(),
             "PARTITION_TABLE": self.partitions,
             "TOPIC": short_name(self.topology.topic),
             "DEAD_LETTER_TOPIC": short_name(self.topology.dead_letter_topic),
-            "BIGTABLE_EMULATOR_HOST": self.table.front.address,
             "PUBSUB_EMULATOR_HOST": self.pubsub,
             "HEARTBEAT_INTERVAL": "1s",
             "LEASE_DURATION": "5s",

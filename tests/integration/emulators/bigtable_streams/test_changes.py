@@ -111,12 +111,11 @@ def test_records_of_garbage_collection_differ_from_those_of_users(front: Front) 
 def test_a_write_has_the_commit_time_of_the_first_cluster_in_every_cluster(front: Front) -> None:
     """A19 (L33): read through a profile of the other cluster it is the same change."""
     table = front.table("f")
-    profile = {"single_cluster_routing": {"cluster_id": FAR, "allow_transactional_writes": False}}
-    front.instances.create_app_profile({"parent": INSTANCE, "app_profile_id": "far", "app_profile": profile})
+    far = front.app_profile(single_cluster_routing={"cluster_id": FAR, "allow_transactional_writes": False})
     table.write(b"a", set_cell("f", b"q", b"1"))
 
     (here,) = table.changes()
-    there = next(table.read(start=table.since, profile="far")).data_change
+    there = next(table.read(start=table.since, profile=far)).data_change
 
     assert there.commit_timestamp == here.commit_timestamp
     assert there.source_cluster_id == here.source_cluster_id == CLUSTER

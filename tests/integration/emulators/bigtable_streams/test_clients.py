@@ -93,9 +93,7 @@ def test_a_profile_that_is_not_there_is_refused_to_readers_too(front: Front, emu
 def test_rules_of_garbage_collection_are_shown_as_they_were_given(front: Front) -> None:
     made = front.table("f", "g", rules={"f": {"max_num_versions": 3}})
     change = {"id": "g", "update": {"gc_rule": {"max_age": {"seconds": 60}}}}
-    front.tables.modify_column_families(
-        {"name": made.name, "modifications": [change, {"id": "h", "create": {}}, {"id": "f", "drop": True}]}
-    )
+    made.modify(change, {"id": "h", "create": {}}, {"id": "f", "drop": True})
 
     families = front.tables.get_table(name=made.name).column_families
 

@@ -210,9 +210,8 @@ def test_a_table_without_a_stream_is_refused_and_its_old_tokens_with_it(front: F
 def test_a_profile_that_may_route_anywhere_is_refused(front: Front) -> None:
     table = front.table("f")
     instance = table.name.split("/tables/")[0]
-    profile: dict[str, Any] = {"multi_cluster_routing_use_any": {}}
-    front.instances.create_app_profile({"parent": instance, "app_profile_id": "anywhere", "app_profile": profile})
+    anywhere = front.app_profile(multi_cluster_routing_use_any={})
 
-    assert code_of(table.read(profile="anywhere")) is grpc.StatusCode.FAILED_PRECONDITION
+    assert code_of(table.read(profile=anywhere)) is grpc.StatusCode.FAILED_PRECONDITION
     assert code_of(table.read(profile="unknown")) is grpc.StatusCode.NOT_FOUND
     assert front.instances.get_app_profile(name=f"{instance}/appProfiles/default").single_cluster_routing.cluster_id

@@ -257,21 +257,18 @@ def table_messages(table: FrontTable) -> list[Any]:
 
 def test_calls_that_read_and_write_at_once_need_a_profile_that_allows_them(front: Front) -> None:
     table = front.table("f")
-    routed = {"cluster_id": "front-c1", "allow_transactional_writes": False}
-    front.instances.create_app_profile(
-        {"parent": INSTANCE, "app_profile_id": "plain", "app_profile": {"single_cluster_routing": routed}}
-    )
+    plain = front.app_profile(transactional=False)
     rule = {"family_name": "f", "column_qualifier": b"q", "increment_amount": 1}
     with pytest.raises(FailedPrecondition):
         front.data.read_modify_write_row(
-            {"table_name": table.name, "row_key": b"a", "rules": [rule], "app_profile_id": "plain"}
+            {"table_name": table.name, "row_key": b"a", "rules": [rule], "app_profile_id": plain}
         )
     with pytest.raises(FailedPrecondition):
         front.data.check_and_mutate_row(
             {
                 "table_name": table.name,
                 "row_key": b"a",
-                "app_profile_id": "plain",
+                "app_profile_id": plain,
                 "true_mutations": [{"delete_from_row": {}}],
             }
         )
