@@ -1,13 +1,16 @@
-"""A server that takes every call and answers none, and what is stopped before it."""
+"""Servers in this process, of gRPC: one that takes every call and answers none, and what is stopped before it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
+from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
 
+from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from shared.contracts.errors import TransientError
 from shared.runtime.stop import Stop
 
@@ -44,6 +47,45 @@ async def serving(*handlers: "grpc.GenericRpcHandler[Any, Any]") -> AsyncIterato
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
+
+
+class SpannerServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Makes sessions; how it answers queries, and whether it answers anything else, those who derive from it say."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Take a call."""
+        name = handler_call_details.method.rpartition("/")[2]
+        match name:
+            case "CreateSession":
+                return grpc.unary_unary_rpc_method_handler(
+                    self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
+                )
+            case "ExecuteStreamingSql":
+                return grpc.unary_stream_rpc_method_handler(
+                    self._execute, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
+                )
+            case _:
+                return grpc.unary_unary_rpc_method_handler(partial(self._other, name))
+
+    async def _session(self, request: Any, _context: Any) -> Any:
+        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
+
+    def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    async def _other(self, name: str, _request: Any, _context: Any) -> Any:
+        raise NotImplementedError(name)
+
+
+@asynccontextmanager
+async def serving_spanner(server: SpannerServer) -> AsyncIterator[SpannerDatabaseClient]:
+    """Serve while the block runs; yield a client of a database there."""
+    async with serving(server) as address:
+        channels = SpannerChannels(address)
+        try:
+            yield SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
+        finally:
+            await channels.close()
 
 
 def stopped_before_a_silent_server(scenario: Callable[[str, Stop], Awaitable[None]]) -> None:

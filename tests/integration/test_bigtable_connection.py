@@ -34,6 +34,7 @@ from services.bigtable_reader.core.stream.records import (
     Position,
 )
 from shared.streams.connections import STREAMS_PER_CONNECTION
+from tests.integration.silent_server import serving
 
 pytestmark = pytest.mark.integration
 
@@ -74,16 +75,12 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 def run(scenario: Callable[[Server, BigtableChannels], Awaitable[None]], handler: Server | None = None) -> None:
     async def go(handler: Server) -> None:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers([handler])
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        channels = BigtableChannels(f"127.0.0.1:{port}")
-        try:
-            await scenario(handler, channels)
-        finally:
-            await channels.close()
-            await server.stop(None)
+        async with serving(handler) as address:
+            channels = BigtableChannels(address)
+            try:
+                await scenario(handler, channels)
+            finally:
+                await channels.close()
 
     asyncio.run(go(handler or Server()))
 

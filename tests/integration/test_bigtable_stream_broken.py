@@ -30,6 +30,7 @@ from services.bigtable_reader.core.stream.records import (
 )
 from shared.contracts.errors import TransientError
 from shared.streams import connections
+from tests.integration.silent_server import serving
 
 pytestmark = pytest.mark.integration
 
@@ -63,16 +64,12 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 def run(server: Server, scenario: Callable[[BigtableChannels], Awaitable[None]]) -> None:
     async def go() -> None:
-        serving = grpc.aio.server()
-        serving.add_generic_rpc_handlers([server])
-        port = serving.add_insecure_port("127.0.0.1:0")
-        await serving.start()
-        channels = BigtableChannels(f"127.0.0.1:{port}")
-        try:
-            await scenario(channels)
-        finally:
-            await channels.close()
-            await serving.stop(None)
+        async with serving(server) as address:
+            channels = BigtableChannels(address)
+            try:
+                await scenario(channels)
+            finally:
+                await channels.close()
 
     asyncio.run(go())
 

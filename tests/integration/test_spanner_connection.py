@@ -6,45 +6,29 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-import grpc
 import pytest
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
+from google.cloud.spanner_v1 import PartialResultSet
 
-from services.spanner_reader.adapters.spanner.connection import (
-    SpannerChannels,
-    SpannerDatabaseClient,
-)
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.core.stream.records import PartitionToken, SpannerStreamQuery
 from shared.contracts.timestamps import Nanoseconds
 from shared.streams.connections import STREAMS_PER_CONNECTION
 from tests.fakes.spanner_reader import one_by_one
+from tests.integration.silent_server import SpannerServer, serving_spanner
 
 pytestmark = pytest.mark.integration
 
 STREAMS = 2 * STREAMS_PER_CONNECTION + 1
 
 
-class Server(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class Server(SpannerServer):
     """Makes sessions, and keeps streams open without a word; counts these by connection."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
         self.moved = asyncio.Event()
 
-    def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method.endswith("ExecuteStreamingSql"):
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
-        )
-
-    async def _session(self, request: Any, context: Any) -> Any:
-        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
-
-    async def _stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.open[context.peer()] += 1
         self.moved.set()
         try:
@@ -73,13 +57,7 @@ async def first_record(stream: SpannerChangeStream, number: int) -> None:
 async def scenario() -> tuple[dict[str, int], int, dict[str, int]]:
     """Read more partitions than two connections carry; give most up, and read some more."""
     handler = Server()
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers([handler])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    channels = SpannerChannels(f"127.0.0.1:{port}")
-    try:
-        database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
+    async with serving_spanner(handler) as database:
         stream = SpannerChangeStream(database, "everything")
         readers = [asyncio.create_task(first_record(stream, number)) for number in range(STREAMS)]
         await handler.has(STREAMS)
@@ -95,9 +73,6 @@ async def scenario() -> tuple[dict[str, int], int, dict[str, int]]:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         return dict(all_open), peers, dict(again)
-    finally:
-        await channels.close()
-        await server.stop(None)
 
 
 def test_no_connection_carries_more_partitions_than_it_can_and_room_is_used_again() -> None:

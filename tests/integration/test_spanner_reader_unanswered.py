@@ -4,15 +4,13 @@ what a reader does by itself.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-import grpc
 import pytest
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, Mutation, PartialResultSet, Session
+from google.cloud.spanner_v1 import Mutation, PartialResultSet
 from prometheus_client import CollectorRegistry
 
 from services.spanner_reader.adapters.snapshot import rows
@@ -34,7 +32,7 @@ from shared.streams import connections
 from tests.fakes.spanner_reader import one_by_one
 from tests.integration.scripted_spanner import ScriptedSpanner
 from tests.integration.scripted_spanner_world import DATABASE, FIRST, START, a_world, until
-from tests.integration.silent_server import serving, stopped_before_a_silent_server
+from tests.integration.silent_server import SpannerServer, serving_spanner, stopped_before_a_silent_server
 from tests.unit.spanner_reader.scripts import COLUMNS
 
 pytestmark = pytest.mark.integration
@@ -62,7 +60,7 @@ def test_what_spanner_does_not_answer_at_the_start_is_cancelled() -> None:
     stopped_before_a_silent_server(scenario)
 
 
-class Endless(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class Endless(SpannerServer):
     """Begins transactions, and never ends one: of commits and rollbacks it notes how much time they have."""
 
     def __init__(self) -> None:
@@ -74,27 +72,13 @@ class Endless(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self.moved = asyncio.Event()
 
     def service(self, handler_call_details: Any) -> Any:
-        name = handler_call_details.method.rpartition("/")[2]
-        self.calls[name] += 1
-        match name:
-            case "CreateSession":
-                return grpc.unary_unary_rpc_method_handler(
-                    self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
-                )
-            case "ExecuteStreamingSql":
-                return grpc.unary_stream_rpc_method_handler(
-                    self._begin, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
-                )
-            case _:
-                return grpc.unary_unary_rpc_method_handler(partial(self._never, name))
+        self.calls[handler_call_details.method.rpartition("/")[2]] += 1
+        return super().service(handler_call_details)
 
-    async def _session(self, request: Any, _context: Any) -> Any:
-        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
-
-    async def _begin(self, _request: Any, _context: Any) -> Any:
+    async def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
         yield PartialResultSet.pb()(metadata={"transaction": {"id": b"transaction"}})
 
-    async def _never(self, name: str, _request: Any, context: Any) -> Any:
+    async def _other(self, name: str, _request: Any, context: Any) -> Any:
         self.given[name] = context.time_remaining()
         self.moved.set()
         try:
@@ -116,9 +100,7 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
 
     async def scenario() -> None:
         endless = Endless()
-        async with serving(endless) as address:
-            channels = SpannerChannels(address)
-            database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
+        async with serving_spanner(endless) as database:
             first = asyncio.create_task(database.read_then_write(Statement("SELECT 1"), decide))
             await endless.has("Commit")
             behind = [
@@ -130,7 +112,6 @@ def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_th
             await asyncio.gather(first, *behind, return_exceptions=True)
             assert first.cancelled()
             assert all(task.cancelled() for task in behind)
-            await channels.close()
         assert endless.calls == {"CreateSession": 1, "ExecuteStreamingSql": 1, "Commit": 1, "Rollback": 1}
         assert endless.left["Commit"] > 1  # given up before its own time was over
         assert endless.given["Rollback"] < 1  # and what is left of the caller's second is for this

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grpc
 import pytest
-from google.cloud.spanner_v1 import CreateSessionRequest, ExecuteSqlRequest, PartialResultSet, Session
+from google.cloud.spanner_v1 import PartialResultSet, Session
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
@@ -14,7 +14,7 @@ from services.spanner_reader.adapters.spanner.connection import Row, SpannerChan
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
-from tests.integration.silent_server import serving
+from tests.integration.silent_server import SpannerServer, serving_spanner
 
 pytestmark = pytest.mark.integration
 
@@ -29,26 +29,13 @@ RESPONSES: Final[Sequence[dict[str, Any]]] = (
 ROWS: Final = [["1", "one"], ["2", "two"], ["3", "three"]]
 
 
-class Results(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class Results(SpannerServer):
     """Answers every query with the same rows, from the resume token on, and breaks off where it is told."""
 
     def __init__(self, *breaks: int) -> None:
         """Take how many responses come before each break."""
         self.resumed_at: list[bytes] = []
         self._breaks = list(breaks)
-
-    def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method.endswith("CreateSession"):
-            return grpc.unary_unary_rpc_method_handler(
-                self._session, CreateSessionRequest.pb().FromString, Session.pb().SerializeToString
-            )
-        assert handler_call_details.method.endswith("ExecuteStreamingSql")
-        return grpc.unary_stream_rpc_method_handler(
-            self._execute, ExecuteSqlRequest.pb().FromString, PartialResultSet.pb().SerializeToString
-        )
-
-    async def _session(self, request: Any, _context: Any) -> Any:
-        return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
 
     async def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.resumed_at.append(request.resume_token)
@@ -66,14 +53,8 @@ class Results(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 async def answer(results: Results) -> list[Row]:
-    async with serving(results) as address:
-        channels = SpannerChannels(address)
-        try:
-            return await SpannerDatabaseClient("projects/p/instances/i/databases/d", channels).query(
-                Statement("SELECT a, b FROM t")
-            )
-        finally:
-            await channels.close()
+    async with serving_spanner(results) as database:
+        return await database.query(Statement("SELECT a, b FROM t"))
 
 
 @pytest.mark.parametrize(
@@ -167,9 +148,7 @@ class DroppedSession(Results):
 def test_a_session_that_was_dropped_is_replaced_once_however_many_calls_hear_of_it() -> None:
     async def scenario() -> None:
         server = DroppedSession()
-        async with serving(server) as address:
-            channels = SpannerChannels(address)
-            database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
+        async with serving_spanner(server) as database:
             late = asyncio.create_task(database.query(Statement("SELECT a, b FROM t -- late")))
             await server.asked.wait()
             with pytest.raises(TransientError, match="Session not found"):
@@ -180,6 +159,5 @@ def test_a_session_that_was_dropped_is_replaced_once_however_many_calls_hear_of_
                 await late
             assert await database.query(Statement("SELECT a, b FROM t")) == ROWS
             assert server.made == 2
-            await channels.close()
 
     asyncio.run(scenario())

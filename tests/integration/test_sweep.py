@@ -18,7 +18,6 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
-    DEAD_LETTERS,
     NEEDS_RESYNC,
     SWEPT,
 )
@@ -254,15 +253,6 @@ def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror
     assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
     assert mirror.keys() == [*LIVING, *NEWER]
     assert mirror.table.labels[SWEPT] == str(T), "rows that live are left in it, from before"
-
-
-def test_an_automatic_sweep_without_a_source_skips_tables_with_dead_letters(mirror: Mirror) -> None:
-    mirror.label(**{DEAD_LETTERS: str(T)})
-    assert "have become dead letters since" in swept_by_itself(mirror)
-    assert mirror.keys() == [*NEWER, *GONE]
-
-    assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
-    assert mirror.keys() == [*NEWER]
 
 
 def test_nothing_is_swept_automatically_by_default(mirror: Mirror) -> None:
