@@ -3,8 +3,7 @@
 The emulator knows no rights; those are asked of a server that speaks the same protocol and has them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,18 +11,15 @@ import grpc
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
-from google.pubsub_v1.services.subscriber import client as subscriber_client
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from shared.pubsub.inspection import Inspection
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.findings import Finding, Level
+from tests.integration.iam_server import Rights, serving_rights
 from tests.integration.pubsub_topics import subscribe
 
 pytestmark = pytest.mark.integration
-
-_messages: Any = subscriber_client  # the messages of IAM have no types, and come with the client
-iam_policy_pb2, policy_pb2 = _messages.iam_policy_pb2, _messages.policy_pb2
 
 WEEK = timedelta(days=7)
 DEAD = "projects/millrace-test/topics/dead"
@@ -146,53 +142,10 @@ def test_an_unavailable_pubsub_is_reported_for_each_check() -> None:
     assert all("does not answer: UNAVAILABLE" in one.detail for one in findings)
 
 
-class Rights:
-    """A server of google.iam.v1.IAMPolicy: who may do what."""
-
-    def __init__(self) -> None:
-        self.granted: set[str] = set()
-        self.roles: dict[str, list[str]] = {}
-        self.denied = False
-
-    def test(self, request: Any, context: Any) -> Any:
-        self._deny(context)
-        return iam_policy_pb2.TestIamPermissionsResponse(
-            permissions=[one for one in request.permissions if one in self.granted]
-        )
-
-    def get(self, request: Any, context: Any) -> Any:
-        self._deny(context)
-        return policy_pb2.Policy(bindings=[{"role": role, "members": who} for role, who in self.roles.items()])
-
-    def _deny(self, context: Any) -> None:
-        if self.denied:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
-
-    def handlers(self) -> Any:
-        def handler(call: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                call, request_deserializer=request.FromString, response_serializer=response.SerializeToString
-            )
-
-        methods = {
-            "TestIamPermissions": handler(
-                self.test, iam_policy_pb2.TestIamPermissionsRequest, iam_policy_pb2.TestIamPermissionsResponse
-            ),
-            "GetIamPolicy": handler(self.get, iam_policy_pb2.GetIamPolicyRequest, policy_pb2.Policy),
-        }
-        return grpc.method_handlers_generic_handler("google.iam.v1.IAMPolicy", methods)
-
-
 @pytest.fixture
 def rights() -> Iterator[tuple[Rights, Inspection]]:
-    held = Rights()
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((held.handlers(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    with serving_rights("google.iam.v1.IAMPolicy") as held, grpc.insecure_channel(held.address) as channel:
         yield held, Inspection(channel)
-    server.stop(None).wait()
 
 
 def test_rights_that_are_missing_are_named_with_the_role_that_has_them(rights: tuple[Rights, Inspection]) -> None:

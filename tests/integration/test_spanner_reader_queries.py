@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +35,18 @@ def source(database: Callable[..., SpannerDatabase]) -> Source:
     return a_source(database)
 
 
+@asynccontextmanager
+async def connected(
+    source: Source, suffix: str = ""
+) -> AsyncIterator[tuple[SpannerDatabaseClient, SpannerChangeStream]]:
+    channels = SpannerChannels(source.database.instance.address)
+    try:
+        database = SpannerDatabaseClient(source.database.path + suffix, channels)
+        yield database, SpannerChangeStream(database, "Everything")
+    finally:
+        await channels.close()  # at once: leaving a block has ended the query
+
+
 def test_start_and_end_are_inclusive(source: Source) -> None:
     times = [source.commit(("insert", "Singers", singer(n))) for n in range(4)]
     source.started = times[1]
@@ -44,49 +56,41 @@ def test_start_and_end_are_inclusive(source: Source) -> None:
 
 def test_a_start_before_the_stream_was_made_is_refused_with_the_range_and_the_choices(source: Source) -> None:
     async def scenario() -> None:
-        channels = SpannerChannels(source.database.instance.address)
-        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
-        early = Nanoseconds(source.started - 3_600 * 1_000_000_000)
-        with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
-            await check_start(stream, SpannerStreamQuery(ROOT, early, None, 1_000))
-        await channels.close()
+        early = SpannerStreamQuery(ROOT, Nanoseconds(source.started - 3_600 * 1_000_000_000), None, 1_000)
+        async with connected(source) as (_database, stream):
+            with pytest.raises(MisconfiguredError, match=r"earliest read timestamp[\s\S]*START_TIMESTAMP"):
+                await check_start(stream, early)
 
     asyncio.run(scenario())
 
 
 def test_a_partition_that_the_stream_does_not_know_is_refused_with_what_to_do(source: Source) -> None:
     async def scenario() -> None:
-        channels = SpannerChannels(source.database.instance.address)
-        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
         query = SpannerStreamQuery(PartitionToken("not-a-token"), source.started, None, 1_000)
-        with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
-            async with aclosing(one_by_one(stream.read(query))) as records:
-                await anext(records)
-        await channels.close()
+        async with connected(source) as (_database, stream):
+            with pytest.raises(MisconfiguredError, match="another PARTITION_TABLE"):
+                await anext(one_by_one(stream.read(query)))
 
     asyncio.run(scenario())
 
 
 def test_the_first_query_names_partitions_and_a_quiet_one_sends_heartbeats_until_it_is_left(source: Source) -> None:
     async def scenario() -> None:
-        channels = SpannerChannels(source.database.instance.address)
-        stream = SpannerChangeStream(SpannerDatabaseClient(source.database.path, channels), "Everything")
-        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000)))) as records:
-            found: list[StreamRecord] = [record async for record in records]
-        assert found
-        tokens: list[PartitionToken] = []
-        for record in found:
-            assert isinstance(record, ChildPartitionsRecord)
-            assert all(child.parents == frozenset() for child in record.children)
-            tokens += [child.token for child in record.children]
-        async with aclosing(
-            one_by_one(stream.read(SpannerStreamQuery(tokens[0], source.started, None, 1_000)))
-        ) as records:
-            first, second = await anext(records), await anext(records)
-        assert isinstance(first, HeartbeatRecord)
-        assert isinstance(second, HeartbeatRecord)
-        assert source.started <= first.timestamp < second.timestamp
-        await channels.close()  # at once: leaving the block has ended the query
+        first_query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
+        async with connected(source) as (_database, stream):
+            found: list[StreamRecord] = [record async for record in one_by_one(stream.read(first_query))]
+            assert found
+            tokens: list[PartitionToken] = []
+            for record in found:
+                assert isinstance(record, ChildPartitionsRecord)
+                assert all(child.parents == frozenset() for child in record.children)
+                tokens += [child.token for child in record.children]
+            quiet = SpannerStreamQuery(tokens[0], source.started, None, 1_000)
+            async with aclosing(one_by_one(stream.read(quiet))) as records:
+                first, second = await anext(records), await anext(records)
+            assert isinstance(first, HeartbeatRecord)
+            assert isinstance(second, HeartbeatRecord)
+            assert source.started <= first.timestamp < second.timestamp
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
@@ -103,34 +107,29 @@ def test_a_query_whose_server_dies_is_to_be_tried_again(mortal_emulator: str, ne
     source = Source(made, made.now())
 
     async def scenario() -> None:
-        channels = SpannerChannels(mortal_emulator)
-        stream = SpannerChangeStream(SpannerDatabaseClient(made.path, channels), "Everything")
-        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(ROOT, source.started, None, 1_000)))) as records:
-            children = [record async for record in records]
-        assert isinstance(children[0], ChildPartitionsRecord)
-        token = children[0].children[0].token
-        async with aclosing(one_by_one(stream.read(SpannerStreamQuery(token, source.started, None, 1_000)))) as records:
-            await anext(records)
-            new_processes.end_all()
-            with pytest.raises(TransientError):
-                await asyncio.wait_for(_exhaust(records), 20)
-        await channels.close()
+        async with connected(source) as (_database, stream):
+            first_query = SpannerStreamQuery(ROOT, source.started, None, 1_000)
+            children = [record async for record in one_by_one(stream.read(first_query))]
+            assert isinstance(children[0], ChildPartitionsRecord)
+            query = SpannerStreamQuery(children[0].children[0].token, source.started, None, 1_000)
+            async with aclosing(one_by_one(stream.read(query))) as records:
+                await anext(records)
+                new_processes.end_all()
+                with pytest.raises(TransientError):
+                    await asyncio.wait_for(_exhaust(records), 20)
 
     asyncio.run(scenario())
 
 
 def test_a_database_without_the_stream_is_refused_with_the_statement_that_makes_it(source: Source) -> None:
     async def scenario() -> None:
-        channels = SpannerChannels(source.database.instance.address)
-        catalog = SpannerCatalog(SpannerDatabaseClient(source.database.path, channels), "Nothing")
-        with pytest.raises(
-            MisconfiguredError, match=r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
-        ):
-            await catalog.definition()
-        elsewhere = SpannerCatalog(SpannerDatabaseClient(source.database.path + "-not", channels), "Everything")
-        with pytest.raises(MisconfiguredError, match="Database not found"):
-            await elsewhere.definition()
-        await channels.close()
+        told = r"set CHANGE_STREAM to one that it has \(Everything.*CREATE CHANGE STREAM Nothing"
+        async with connected(source) as (database, _stream):
+            with pytest.raises(MisconfiguredError, match=told):
+                await SpannerCatalog(database, "Nothing").definition()
+        async with connected(source, "-not") as (database, _stream):
+            with pytest.raises(MisconfiguredError, match="Database not found"):
+                await SpannerCatalog(database, "Everything").definition()
 
     asyncio.run(scenario())
 
