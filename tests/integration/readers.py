@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
+import grpc
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Process, Processes
+from shared.pubsub.names import short_name
+from shared.pubsub.topology import PubsubTopology, create_topology
+from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
+from tests.integration.pubsub_topics import a_topology
 from tests.worlds.commands import run_command
 
 STARTS: Final = timedelta(seconds=60)
@@ -42,6 +50,10 @@ class Readers(ABC):
         arguments = [sys.executable, "-m", self.module, *command]
         return self.processes.start(f"reader_{self.readers}", arguments, environment)
 
+    def refused(self, **variables: str) -> str:
+        """Start a reader that refuses; return its output."""
+        return refusal(self.launch(**variables))
+
     def run_command(self, *words: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the readers to its end; return its exit code and its output."""
         environment = {**self.processes.environment, "LOG_LEVEL": "DEBUG", **self.environment(), **variables}
@@ -67,6 +79,34 @@ class Readers(ABC):
             return ready()
 
         self.processes.wait_until(arrived, what, timeout)
+
+
+def refusal(reader: Process, within: timedelta = STARTS) -> str:
+    """Wait until a reader has refused to read on or to begin; return its output."""
+    assert reader.wait(within) == MISCONFIGURED, reader.obituary()
+    reader.end()
+    return reader.output()
+
+
+def refused_without_a_subscription(readers: Readers, topology: PubsubTopology, channel: grpc.Channel) -> None:
+    """Start where the topic has no subscription, and again once something was read; another topic says nothing."""
+    other, client = a_topology(channel), SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    for each in (topology, other):
+        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
+
+    def refused(topic: str) -> str:
+        return readers.refused(TOPIC=short_name(topic))
+
+    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
+    create_topology(channel, topology)
+    reader = readers.start()
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
+    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
+    assert readers.status()[1]["needs_resync"] == []
+    assert "it has no subscription" in refused(topology.topic)
 
 
 def ready(reader: Process) -> bool:

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import grpc
 import pytest
-from google.pubsub_v1 import SubscriberClient
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
@@ -16,13 +14,11 @@ from services.bigtable_reader.adapters.stream.topic_cell import keep_topic
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
-from shared.pubsub.topology import create_topology
-from shared.runtime.service import MISCONFIGURED
 from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
 from tests.integration.bigtable_front import PROJECT, Front, set_cell
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.readers import STARTS
+from tests.integration.readers import refusal, refused_without_a_subscription
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
@@ -67,11 +63,10 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(pip
     other = a_topology(pipeline.channel)
     reader = pipeline.start()
     refused = pipeline.launch(TOPIC=short_name(other.topic))
-    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+    refusal(refused)
     (told,) = events(refused, "service_misconfigured")
     for topic in (pipeline.topology.topic, other.topic):
         assert published_to(PROJECT, topic, pipeline.pubsub) in told["error"]
-    refused.end()
     pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
     pipeline.wait_until_equal("f")
     reader.ask_to_end()
@@ -85,30 +80,7 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(pip
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
     pipeline: BigtablePipeline, channel: grpc.Channel
 ) -> None:
-    topology, other = pipeline.topology, a_topology(channel)
-    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-    for each in (topology, other):
-        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
+    refused_without_a_subscription(pipeline, pipeline.topology, channel)
 
-    def refused(topic: str) -> str:
-        reader = pipeline.launch(TOPIC=short_name(topic))
-        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
-        said = reader.output()
-        reader.end()
-        return said
-
-    def marked() -> list[str]:
-        _code, status = pipeline.status()
-        return [why["kind"] for mark in status["needs_resync"] for why in mark["why"]]
-
-    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
-    create_topology(channel, topology)
-    reader = pipeline.start()
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
-    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
-    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
-    assert marked() == []
-    assert "it has no subscription" in refused(topology.topic)
-    assert marked() == [BigtableResyncKind.TOPIC_LOST]
+    (mark,) = pipeline.status()[1]["needs_resync"]
+    assert [why["kind"] for why in mark["why"]] == [BigtableResyncKind.TOPIC_LOST]

@@ -8,8 +8,6 @@ import pytest
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.service import MISCONFIGURED
-from tests.integration.readers import STARTS
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
 from tests.unit.spanner_reader.scripts import children
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
@@ -38,13 +36,6 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     pipeline, server = scripted
     settings = {"SPANNER_EMULATOR_HOST": server.address, "LEASE_DURATION": "3s"}
 
-    def refused() -> str:
-        reader = pipeline.launch(**settings)
-        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
-        said = reader.output()
-        reader.end()
-        return said
-
     def marks() -> int:
         (row,) = pipeline.partitions.query(
             "SELECT COUNT(*) AS marked FROM millrace_partitions_tables WHERE needs_resync LIKE '%by_the_stream%'"
@@ -52,7 +43,7 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
         return int(str(row["marked"]))
 
     server.options = {"exclude_delete": "true"}
-    assert "exclude_delete = false" in refused()
+    assert "exclude_delete = false" in pipeline.refused(**settings)
     assert not pipeline.partitions.query(
         "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'millrace%'"
     )  # there was nothing before: nothing is remembered
@@ -65,7 +56,7 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     assert marks() == 0
 
     server.options = {"exclude_delete": "true"}
-    said = refused()
+    said = pipeline.refused(**settings)
     assert "exclude_delete = false" in said
     assert "table_needs_resync" in said
     assert marks() == 1

@@ -25,7 +25,7 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.readers import STARTS
+from tests.integration.readers import refusal, refused_without_a_subscription
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
@@ -129,12 +129,11 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
 
     reader = pipeline.start()
     refused = pipeline.launch(**elsewhere)
-    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
+    refusal(refused)
     (told,) = events(refused, "service_misconfigured")
     project = pipeline.database.instance.project
     for topic in (topology.topic, other.topic):
         assert published_to(project, topic, pubsub_emulator) in told["error"]
-    refused.end()
     code, said = pipeline.run_command("topic", **elsewhere)
     assert code == MISCONFIGURED
     assert "stop all of them" in said
@@ -179,10 +178,7 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     asyncio.run(killed())
     other = a_topology(channel)
     meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
-    refused = pipeline.launch(**meant)
-    assert refused.wait(STARTS) == MISCONFIGURED, refused.obituary()
-    assert "run `python -m services.spanner_reader topic`" in refused.output()
-    refused.end()
+    assert "run `python -m services.spanner_reader topic`" in pipeline.refused(**meant)
 
     code, said = pipeline.run_command("topic", **meant)
     assert code == 0, said
@@ -193,34 +189,12 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
     pipeline: SpannerPipeline, channel: grpc.Channel
 ) -> None:
-    topology, other = pipeline.topology, a_topology(channel)
-    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-    for each in (topology, other):
-        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
-
-    def refused(topic: str) -> str:
-        reader = pipeline.launch(TOPIC=short_name(topic))
-        assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
-        said = reader.output()
-        reader.end()
-        return said
-
     def marked() -> list[str]:
-        _code, status = pipeline.status()
-        return [mark["table"] for mark in status["needs_resync"]]
+        return [mark["table"] for mark in pipeline.status()[1]["needs_resync"]]
 
-    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
-    create_topology(channel, topology)
-    reader = pipeline.start()
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
-    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
-    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
-    assert marked() == []
-    assert "it has no subscription" in refused(topology.topic)
+    refused_without_a_subscription(pipeline, pipeline.topology, channel)
     assert marked() == ["Planes"]
-    create_topology(channel, topology)
+    create_topology(channel, pipeline.topology)
     pipeline.start()
     assert marked() == ["Planes"]
 
@@ -231,8 +205,7 @@ def test_a_subscription_deleted_while_the_reader_runs_stops_it(pipeline: Spanner
     pipeline.wait_for_all()
     client = SubscriberClient(transport=SubscriberGrpcTransport(channel=pipeline.channel))
     client.delete_subscription(request={"subscription": pipeline.topology.subscription}, timeout=10)
-    assert reader.wait(STARTS) == MISCONFIGURED, reader.obituary()
-    output = reader.output()
+    output = refusal(reader)
     assert '"topic_loses_messages"' in output
     assert "may be lost" in output
     (row,) = pipeline.partitions.query("SELECT COUNT(*) AS held FROM millrace_partitions WHERE lease_until IS NOT NULL")
