@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from tests.integration.pubsub_topics import a_topology
 from tests.integration.stand_in import StandIn
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 from tests.worlds.consumer import World, a_world
+from tests.worlds.dead_letter_commands import Place
 from tests.worlds.history_consumer import BOTH, Fed, FedConsumer
 from tests.worlds.spanner_pipeline import SpannerPipeline
 from tests.worlds.type_map import Target, open_target
@@ -83,6 +85,12 @@ def bigtable_pipeline(
 ) -> Callable[..., Any]:
     """Return a function that gives a watched table a topic, and readers; what they are between is of a kind."""
     return lambda table, kind=BigtablePipeline: kind(table, pubsub_emulator, channel, topology, new_processes)
+
+
+@pytest.fixture
+def place(tmp_path: Path, pubsub_emulator: str, channel: grpc.Channel, topology: PubsubTopology) -> Place:
+    """Return a store of dead letters, and topics for what is replayed."""
+    return Place(tmp_path / "letters.sqlite3", pubsub_emulator, channel, topology)
 
 
 @pytest.fixture(params=["GoogleSQL", "PostgreSQL"])

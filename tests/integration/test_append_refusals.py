@@ -66,13 +66,14 @@ def test_a_request_of_nothing_but_bad_rows_is_not_sent_again(server: AppendServe
     assert len(server.requests) == 1
 
 
-def test_a_request_refused_without_a_row_named_is_halved_down_to_the_row_that_provokes_it(
-    server: AppendServer, streams: AppendStreams
+@pytest.mark.parametrize("bad", [17, 39], ids=["in the middle", "the last"])
+def test_a_request_refused_without_a_row_named_is_halved_down_to_the_row_while_the_table_takes_another(
+    server: AppendServer, streams: AppendStreams, bad: int
 ) -> None:
     taken: list[int] = []
 
     def script(request: Any) -> Any:
-        if 17 in ids_of(request):
+        if bad in ids_of(request):
             return refused(grpc.StatusCode.INVALID_ARGUMENT, message="something is wrong")
         taken.extend(ids_of(request))
         return accepted()
@@ -80,8 +81,9 @@ def test_a_request_refused_without_a_row_named_is_halved_down_to_the_row_that_pr
     server.script = script
     errors = streams.append(PLANES, rows_of(*range(40))).refused()
 
-    assert errors == [RowError(17, Reason.REFUSED_BY_BIGQUERY, "something is wrong")]
-    assert sorted(taken) == [n for n in range(40) if n != 17]
+    assert errors == [RowError(bad, Reason.REFUSED_BY_BIGQUERY, "something is wrong")]
+    assert set(taken) == set(range(40)) - {bad}
+    assert ids_of(server.requests[-1]) != [bad]
 
 
 @pytest.mark.parametrize("index", [-1, 40])
@@ -201,19 +203,6 @@ def test_trouble_that_begins_in_mid_append_blames_no_row(server: AppendServer, s
     server.script = lambda _request: accepted()
     assert appending.refused() == []
     assert set(identities(server.rows)) == set(range(25))
-
-
-def test_the_last_row_is_blamed_only_when_the_table_still_takes_another(
-    server: AppendServer, streams: AppendStreams
-) -> None:
-    def script(request: Any) -> Any:
-        return refused(grpc.StatusCode.INVALID_ARGUMENT, message="bad") if 24 in ids_of(request) else accepted()
-
-    server.script = script
-    errors = streams.append(PLANES, rows_of(*range(25))).refused()
-
-    assert errors == [RowError(24, Reason.REFUSED_BY_BIGQUERY, "bad")]
-    assert ids_of(server.requests[-1]) != [24]
 
 
 def test_what_is_logged_of_a_refusal_holds_no_words_of_bigquery(server: AppendServer, streams: AppendStreams) -> None:

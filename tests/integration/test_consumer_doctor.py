@@ -32,7 +32,7 @@ from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_header
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import pull
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.row_messages import CHANGE, change
 from tests.worlds.doctor_checks import unexplained
@@ -71,10 +71,9 @@ class World:
 
 
 @pytest.fixture
-def world(pubsub_emulator: str, bigquery_stand_in: tuple[str, str]) -> Iterator[World]:
-    stand_in = StandIn(bigquery_stand_in)
-    with open_channel(pubsub_emulator) as channel:
-        topology = a_topology(channel)
+def world(
+    pubsub_emulator: str, topology: PubsubTopology, stand_in: StandIn, bigquery_stand_in: tuple[str, str]
+) -> Iterator[World]:
     environ = {
         "GOOGLE_CLOUD_PROJECT": PROJECT,
         "SUBSCRIPTION": topology.subscription,

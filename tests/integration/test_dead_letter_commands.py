@@ -3,8 +3,6 @@
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +10,11 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import destinations
 from services.dead_letter.core.dead_letters import DeadLetterId, State
 from shared.contracts.change_sequence import four_sections
-from shared.pubsub.channels import open_channel
 from tests.builders import a_header
-from tests.integration.pubsub_topics import a_topology
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def place(tmp_path: Path, pubsub_emulator: str) -> Iterator[Place]:
-    with open_channel(pubsub_emulator) as channel:
-        yield Place(tmp_path / "letters.sqlite3", pubsub_emulator, channel, a_topology(channel))
 
 
 def test_a_replay_arrives_as_the_letters_came_and_a_second_one_changes_nothing(place: Place) -> None:

@@ -13,9 +13,8 @@ from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.wiring.doctor import doctor
-from shared.pubsub.channels import open_channel
 from shared.pubsub.names import short_name
-from tests.integration.pubsub_topics import a_topology
+from shared.pubsub.topology import PubsubTopology
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.worlds.doctor_checks import unexplained
 
@@ -42,11 +41,9 @@ class Place:
 
 
 @pytest.fixture
-def place(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], tmp_path: Path) -> Place:
+def place(pubsub_emulator: str, bigquery_stand_in: tuple[str, str], topology: PubsubTopology, tmp_path: Path) -> Place:
     database = f"sqlite:///{tmp_path / 'letters.sqlite3'}"
     open_database(database).close()
-    with open_channel(pubsub_emulator) as channel:
-        topology = a_topology(channel)
     return Place(
         {
             "GOOGLE_CLOUD_PROJECT": PROJECT,

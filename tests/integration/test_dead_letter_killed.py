@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from services.dead_letter.commands.app import NOTHING
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.wiring.commands import command
-from shared.pubsub.channels import open_channel
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
@@ -74,12 +71,6 @@ class Deaths:
             store = SqlDeadLetterStore(database)
             letters = list(store.in_replay_order(Selection()))
             return [(one, list(store.trail(one.id))) for one in letters]
-
-
-@pytest.fixture
-def place(tmp_path: Path, pubsub_emulator: str) -> Iterator[Place]:
-    with open_channel(pubsub_emulator) as channel:
-        yield Place(tmp_path / "letters.sqlite3", pubsub_emulator, channel, a_topology(channel))
 
 
 def test_a_replay_killed_before_each_step_is_finished_by_the_next_run(place: Place) -> None:

@@ -205,13 +205,3 @@ def test_a_table_without_a_stream_is_refused_and_its_old_tokens_with_it(front: F
     retain(None)
     retain(timedelta(days=1))
     assert code_of(table.read(tokens=[token])) is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_a_profile_that_may_route_anywhere_is_refused(front: Front) -> None:
-    table = front.table("f")
-    instance = table.name.split("/tables/")[0]
-    anywhere = front.app_profile(multi_cluster_routing_use_any={})
-
-    assert code_of(table.read(profile=anywhere)) is grpc.StatusCode.FAILED_PRECONDITION
-    assert code_of(table.read(profile="unknown")) is grpc.StatusCode.NOT_FOUND
-    assert front.instances.get_app_profile(name=f"{instance}/appProfiles/default").single_cluster_routing.cluster_id

@@ -121,24 +121,6 @@ def test_a_moved_partition_closes_and_is_served_again(front: Front) -> None:
     assert keys_of(islice(table.read(tokens=closed.continuation_tokens), 1)) == [b"a"]
 
 
-def test_a_stream_that_breaks_within_a_change_continues_before_that_change(front: Front) -> None:
-    front.control.serve_streams(value_bytes=10, message_bytes=10, held=True)
-    table = front.table("f")
-    stream = table.open(table.request(start=table.since, heartbeat=SOON))
-    token = until(stream, "heartbeat").heartbeat.continuation_token
-    table.write(b"a", set_cell("f", b"q", b"0123456789" * 5, 1_000))
-    front.control.cut_streams(table.name, after_messages=3)
-    front.control.serve_streams(held=False)
-
-    with pytest.raises(grpc.RpcError) as raised:
-        list(stream)
-    whole = [message.data_change for message in islice(table.read(tokens=[token]), 5)]
-
-    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert put_together(whole).entries[0].set_cell.value == b"0123456789" * 5
-    assert [message.done for message in whole] == [False] * 4 + [True]
-
-
 def test_many_entries_are_split_over_messages_and_several_chunks_may_share_a_message(front: Front) -> None:
     front.control.serve_streams(value_bytes=10, message_bytes=25, message_chunks=3)
     table = front.table("f")
