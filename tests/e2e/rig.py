@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +13,8 @@ from deploy.local.platform.source import SpannerInstance, Write
 from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.comparison import compare_tables
 from shared.contracts.dead_letter import DeadLetter
-from shared.pubsub.stubs import PublishRequest, publish_stub
 from tests.e2e.standing import Standing
+from tests.integration.pubsub_topics import publish_each
 from tests.integration.stand_in import StandIn
 
 SOON = timedelta(seconds=60)
@@ -132,10 +132,7 @@ class Rig:
 
     def publish(self, messages: Sequence[Message]) -> None:
         """Publish messages in this order, each in a request of its own."""
-        publish = publish_stub(self.standing.channel)
-        for one in messages:
-            body = {"data": one.data, "attributes": dict(one.attributes), "ordering_key": one.ordering_key}
-            publish(PublishRequest(topic=self.pipeline.topology.topic, messages=[body]), timeout=30)
+        publish_each(self.standing.channel, self.pipeline.topology.topic, *(asdict(one) for one in messages))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return a table's rows in BigQuery, Millrace's columns included; in no order."""

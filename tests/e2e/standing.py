@@ -11,7 +11,8 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any, Final
 
-import grpc
+from google.pubsub_v1 import SubscriberClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from deploy.local.platform.processes import GRACE, Process, Processes
 from deploy.local.platform.services import CONSUMER, BigtablePipeline, Flow, Pipeline, Service, start_consumer
@@ -20,11 +21,11 @@ from deploy.local.platform.target import BigQueryDataset
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.channels import open_channel
 from shared.pubsub.names import subscription_path
-from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, Subscription, acknowledge_stub, pull_stub
 from shared.pubsub.topology import create_topology
 from tests.conftest import PROJECT
 from tests.integration.bigtable_front import INSTANCE, FrontTable
 from tests.integration.log_lines import events
+from tests.integration.pubsub_topics import take
 from tests.integration.wire import wire
 
 ACK_DEADLINE: Final = timedelta(seconds=10)
@@ -76,7 +77,9 @@ class Standing:
         )
         create_topology(self.channel, replace(self.flow.topology, ack_deadline=ACK_DEADLINE))
         self._recorder = subscription_path(PROJECT, f"{self.flow.name}-recorder")
-        create_subscription(self.channel, self._recorder, self.flow.topology.topic)
+        SubscriberClient(transport=SubscriberGrpcTransport(channel=self.channel)).create_subscription(
+            name=self._recorder, topic=self.flow.topology.topic, timeout=30
+        )
         self.target = BigQueryDataset(self.bigquery[0], PROJECT, self.flow.dataset)
         self.target.create()
         self._open.callback(self.target.close)
@@ -126,11 +129,11 @@ class Standing:
 
     def published(self) -> list[Any]:
         """Return the messages that have been published since the last call."""
-        return drained(self.channel, self._recorder)
+        return take(self.channel, self._recorder)
 
     def letters(self) -> list[DeadLetter]:
         """Return the dead letters that have come since the last call."""
-        found = drained(self.channel, self.flow.topology.dead_letter_subscription)
+        found = take(self.channel, self.flow.topology.dead_letter_subscription)
         return [from_message(one.data, dict(one.attributes)) for one in found]
 
     def close(self) -> None:
@@ -138,27 +141,3 @@ class Standing:
         with self._open:
             self.stop()
             self.channel.close()
-
-
-def drained(channel: grpc.Channel, subscription: str) -> list[Any]:
-    """Pull and acknowledge all messages that a subscription has."""
-    pull, acknowledge = pull_stub(channel), acknowledge_stub(channel)
-    found: list[Any] = []
-    while True:
-        request = PullRequest(subscription=subscription, max_messages=1000, return_immediately=True)
-        received = pull(request, timeout=30).received_messages
-        if not received:
-            return found
-        ack_ids = [one.ack_id for one in received]
-        acknowledge(AcknowledgeRequest(subscription=subscription, ack_ids=ack_ids), timeout=30)
-        found += [one.message for one in received]
-
-
-def create_subscription(channel: grpc.Channel, name: str, topic: str) -> None:
-    """Create a subscription that takes part in nothing."""
-    create = channel.unary_unary(
-        "/google.pubsub.v1.Subscriber/CreateSubscription",
-        request_serializer=Subscription.SerializeToString,
-        response_deserializer=Subscription.FromString,
-    )
-    create(Subscription(name=name, topic=topic, ack_deadline_seconds=10), timeout=30)

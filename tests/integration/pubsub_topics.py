@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +57,26 @@ def pull(channel: grpc.Channel, subscription: str) -> list[Any]:
     while messages := stub(request, timeout=10).received_messages:
         received += messages
     return received
+
+
+def take(channel: grpc.Channel, subscription: str) -> list[Any]:
+    """Lease and acknowledge everything that can be leased now; return the messages."""
+    pull_once, acknowledge = pull_stub(channel), acknowledge_stub(channel)
+    found: list[Any] = []
+    request = PullRequest(subscription=subscription, max_messages=1_000, return_immediately=True)
+    while received := pull_once(request, timeout=30).received_messages:
+        ack_ids = [one.ack_id for one in received]
+        acknowledge(AcknowledgeRequest(subscription=subscription, ack_ids=ack_ids), timeout=30)
+        found += [one.message for one in received]
+    return found
+
+
+def publish_each(channel: grpc.Channel, topic: str, *messages: Mapping[str, Any]) -> None:
+    """Publish messages in this order, each in a request of its own."""
+    stub = publish_stub(channel)
+    for one in messages:
+        message = {"data": one["data"], "attributes": dict(one["attributes"]), "ordering_key": one["ordering_key"]}
+        stub(PublishRequest(topic=topic, messages=[message]), timeout=30)
 
 
 def pull_until(channel: grpc.Channel, subscription: str, count: int, timeout: timedelta) -> Sequence[str]:

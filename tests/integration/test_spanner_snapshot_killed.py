@@ -16,9 +16,8 @@ import pytest
 from deploy.local.platform.processes import Process, ProcessDiedError
 from deploy.local.platform.source import SpannerDatabase, Write
 from shared.contracts.change_batch import ChangeBatch, decode_batch
-from shared.pubsub.stubs import AcknowledgeRequest, acknowledge_stub
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import pull
+from tests.integration.pubsub_topics import take
 from tests.worlds.spanner_pipeline import SpannerPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -62,17 +61,11 @@ class Mirror:
 
     def pull(self) -> None:
         """Take what is on the subscription now; what Pub/Sub delivers again is not published again."""
-        received = pull(self.pipeline.channel, self.pipeline.topology.subscription)
-        for one in received:
-            if one.message.message_id not in self._messages:
-                self._messages.add(one.message.message_id)
-                late = one.message.publish_time.ToNanoseconds() > self.killed_at
-                self._apply(decode_batch(one.message.data), late)
-        if received:
-            subscription, ack_ids = self.pipeline.topology.subscription, [one.ack_id for one in received]
-            acknowledge_stub(self.pipeline.channel)(
-                AcknowledgeRequest(subscription=subscription, ack_ids=ack_ids), timeout=10
-            )
+        for message in take(self.pipeline.channel, self.pipeline.topology.subscription):
+            if message.message_id not in self._messages:
+                self._messages.add(message.message_id)
+                late = message.publish_time.ToNanoseconds() > self.killed_at
+                self._apply(decode_batch(message.data), late)
 
     def _apply(self, batch: ChangeBatch, after_the_kill: bool) -> None:
         table, rows = batch.header.table, self.rows[batch.header.table]

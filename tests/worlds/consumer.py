@@ -20,17 +20,13 @@ from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import (
-    AcknowledgeRequest,
     ModifyAckDeadlineRequest,
-    PublishRequest,
-    PubsubMessage,
     PullRequest,
-    acknowledge_stub,
     modify_ack_deadline_stub,
-    publish_stub,
     pull_stub,
 )
 from shared.pubsub.topology import create_topology
+from tests.integration.pubsub_topics import publish_each, take
 from tests.integration.stand_in import PROJECT, StandIn
 
 ACK_DEADLINE = timedelta(seconds=15)
@@ -64,12 +60,7 @@ class World:
         return consumer
 
     def publish(self, *messages: Mapping[str, Any]) -> None:
-        for one in messages:
-            message = PubsubMessage(
-                data=one["data"], attributes=dict(one["attributes"]), ordering_key=one["ordering_key"]
-            )
-            request = PublishRequest(topic=self.topology.topic, messages=[message])
-            publish_stub(self.channel)(request, timeout=10)
+        publish_each(self.channel, self.topology.topic, *messages)
 
     def wait_for_rows(self, expected: Mapping[int, str], table: str = "planes") -> None:
         def equal() -> bool:
@@ -82,16 +73,8 @@ class World:
         return None if rows is None else {row["id"]: row["name"] for row in rows}
 
     def letters(self) -> Sequence[DeadLetter]:
-        request = PullRequest(
-            subscription=self.topology.dead_letter_subscription, max_messages=100, return_immediately=True
-        )
-        received = pull_stub(self.channel)(request, timeout=10).received_messages
-        if received:
-            acknowledgement = AcknowledgeRequest(
-                subscription=self.topology.dead_letter_subscription, ack_ids=[one.ack_id for one in received]
-            )
-            acknowledge_stub(self.channel)(acknowledgement, timeout=10)
-        return [from_message(one.message.data, one.message.attributes) for one in received]
+        found = take(self.channel, self.topology.dead_letter_subscription)
+        return [from_message(one.data, one.attributes) for one in found]
 
     def deliver(self, until: int) -> None:
         """Lease the one message there is and give it back, again and again, until it has been delivered so often."""

@@ -20,9 +20,9 @@ from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.names import short_name
-from shared.pubsub.stubs import AcknowledgeRequest, PullRequest, acknowledge_stub, pull_stub
 from shared.pubsub.topology import PubsubTopology
 from tests.builders import a_change
+from tests.integration.pubsub_topics import take
 from tests.integration.stand_in import PROJECT
 from tests.unit.dead_letter.letters import a_letter, at
 from tests.worlds.commands import run_command
@@ -92,15 +92,7 @@ class Place:
 
     def published(self) -> list[Any]:
         """Take every message from the topic's subscription."""
-        pull, ack = pull_stub(self.channel), acknowledge_stub(self.channel)
-        found: list[Any] = []
-        name = self.topology.subscription
-        while received := pull(
-            PullRequest(subscription=name, max_messages=1_000, return_immediately=True), timeout=10
-        ).received_messages:
-            found += [one.message for one in received]
-            ack(AcknowledgeRequest(subscription=name, ack_ids=[one.ack_id for one in received]), timeout=10)
-        return found
+        return take(self.channel, self.topology.subscription)
 
 
 def fresh(count: int, keys: int = 8) -> list[DeadLetter]:

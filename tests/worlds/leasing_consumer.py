@@ -22,10 +22,9 @@ from shared.bigquery.client import open_client
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.leases import PubsubLeases
-from shared.pubsub.stubs import PublishRequest, publish_stub
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
-from tests.integration.pubsub_topics import a_topology, pull
+from tests.integration.pubsub_topics import a_topology, publish_each, pull
 from tests.integration.stand_in import PROJECT, StandIn
 
 TIMEOUT = timedelta(seconds=90)
@@ -71,10 +70,7 @@ class LeasingConsumer:
         self.memory = Memory(self.limits)
 
     def publish(self, *messages: Mapping[str, Any]) -> None:
-        stub = publish_stub(self.channel)
-        for one in messages:
-            message = {"data": one["data"], "attributes": dict(one["attributes"]), "ordering_key": one["ordering_key"]}
-            stub(PublishRequest(topic=self.topology.topic, messages=[message]), timeout=10)
+        publish_each(self.channel, self.topology.topic, *messages)
 
     def apply(self, enough: int = 1_000) -> Counts:
         """Lease what there is, up to so many messages, and apply it as one task."""
