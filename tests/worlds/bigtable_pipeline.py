@@ -3,13 +3,14 @@
 import base64
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import grpc
 
 from deploy.local.platform.processes import Processes
-from shared.contracts.change_batch import decode_batch
+from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
 from tests.integration.bigtable_front import FrontTable
@@ -24,6 +25,8 @@ class BigtablePipeline(Readers):
     """A watched table, a topic, and readers between them."""
 
     module = "services.bigtable_reader"
+    noted: ClassVar[Collection[str]] = ("stream", "snapshot")
+    """Of which origin the changes in `arrived` are."""
 
     table: FrontTable
     pubsub: str
@@ -59,17 +62,21 @@ class BigtablePipeline(Readers):
             if one.message.message_id in self.messages:
                 continue
             self.messages.add(one.message.message_id)
-            batch = decode_batch(one.message.data)
-            self.changes += len(batch)
-            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
-                if batch.header.content == "entries":
-                    self.lines.add(json.loads(bytes(key))["id"])
-                    continue
-                row_key = json.loads(bytes(key))["row_key"].encode()
-                text = bytes(row).decode()
+            self.apply(decode_batch(one.message.data))
+
+    def apply(self, batch: ChangeBatch) -> None:
+        """Note what has arrived."""
+        self.changes += len(batch)
+        for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
+            if batch.header.content == "entries":
+                self.lines.add(json.loads(bytes(key))["id"])
+                continue
+            row_key = json.loads(bytes(key))["row_key"].encode()
+            text = bytes(row).decode()
+            if batch.header.origin in self.noted:
                 self.arrived.append((row_key, sequence, text))
-                if row_key not in self.newest or sequence > self.newest[row_key][0]:
-                    self.newest[row_key] = sequence, None if text == "null" else text
+            if row_key not in self.newest or sequence > self.newest[row_key][0]:
+                self.newest[row_key] = sequence, None if text == "null" else text
 
     def mirror(self) -> Mirror:
         """Return the rows that a consumer would have."""

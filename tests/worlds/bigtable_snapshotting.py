@@ -1,15 +1,13 @@
 """A Bigtable table with rows of before, and the snapshot command beside its readers."""
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
 
 from services.bigtable_reader.core.snapshot.snapshot import SnapshotPart
-from shared.contracts.change_batch import decode_batch
+from shared.contracts.change_batch import ChangeBatch
 from tests.integration.bigtable_front import INSTANCE, FrontTable
-from tests.integration.pubsub_topics import pull
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 TIMEOUT = timedelta(seconds=120)
@@ -18,18 +16,13 @@ TIMEOUT = timedelta(seconds=120)
 class Snapshotting(BigtablePipeline):
     """A pipeline that notes which snapshot rows came how often, and which snapshots were announced as complete."""
 
-    def pull(self) -> None:
-        """Take what is on the subscription now."""
-        for one in pull(self.channel, self.topology.subscription):
-            batch = decode_batch(one.message.data)
-            if isinstance(batch.header.complete_since, str):
-                self.lines.add(batch.header.complete_since)
-            for key, sequence, row in zip(batch.keys, batch.sequence, batch.rows, strict=True):
-                row_key, text = json.loads(bytes(key))["row_key"].encode(), bytes(row).decode()
-                if batch.header.origin == "snapshot":
-                    self.arrived.append((row_key, sequence, text))
-                if row_key not in self.newest or sequence > self.newest[row_key][0]:
-                    self.newest[row_key] = sequence, None if text == "null" else text
+    noted = ("snapshot",)
+
+    def apply(self, batch: ChangeBatch) -> None:
+        """Note what has arrived, and which snapshots are complete."""
+        if isinstance(batch.header.complete_since, str):
+            self.lines.add(batch.header.complete_since)
+        super().apply(batch)
 
     def command(self, *arguments: str, **variables: str) -> tuple[int | None, str]:
         """Run a command beside the reader to its end."""
