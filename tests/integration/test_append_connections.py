@@ -176,7 +176,7 @@ def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_
 
     assert first.refused() == []
     streams.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("append ")]
+    assert open_now() == 0
     assert streams.connections_opened == 2
 
 
@@ -195,6 +195,5 @@ def test_an_abandoned_append_does_not_keep_its_stream(
     other = a_header("airports")
     assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
 
-    open_now = [thread.name for thread in threading.enumerate() if thread.name.startswith("append ")]
-    assert len(open_now) == 1
+    assert open_now() == 1
     streams.close()

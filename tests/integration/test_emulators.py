@@ -1,39 +1,20 @@
 """The emulators answer, and what is missing on a machine is named."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from google.api_core.exceptions import GoogleAPICallError
-from google.cloud.pubsub_v1 import PublisherClient
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
 from deploy.local.platform import emulators
 from deploy.local.platform.processes import Processes
-from deploy.local.platform.source import SpannerDatabase, SpannerInstance, Write
+from deploy.local.platform.source import SpannerInstance, Write
 from deploy.local.platform.target import BigQueryDataset
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.channels import open_channel
 
 pytestmark = pytest.mark.integration
 
 TABLE = "CREATE TABLE words (id INT64 NOT NULL, word STRING(MAX)) PRIMARY KEY (id)"
-
-
-def test_a_fresh_database_takes_a_transaction_and_gives_it_back(database: Callable[..., SpannerDatabase]) -> None:
-    words = database(TABLE)
-
-    committed = words.commit([Write("insert", "words", {"id": 1, "word": "one"})])
-
-    assert committed > 0
-    assert words.query("SELECT * FROM words") == [{"id": 1, "word": "one"}]
-
-
-def test_the_pubsub_emulator_makes_topics(pubsub_emulator: str) -> None:
-    with open_channel(pubsub_emulator) as channel:
-        publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
-        assert publisher.create_topic(name="projects/p/topics/first").name == "projects/p/topics/first"
 
 
 def test_an_emulator_that_is_gone_is_an_error_within_its_deadline(new_processes: Processes) -> None:

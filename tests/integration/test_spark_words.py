@@ -34,16 +34,19 @@ echo 'java.lang.OutOfMemoryError: Java heap space' >&2
 """
 
 
-def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not() -> None:
-    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, SAID, "auto"],
-        env=environment,
+def logged(said: str, log_format: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, said, log_format],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
+
+
+def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not() -> None:
+    ran = logged(SAID, "auto")
 
     first, second = sorted((json.loads(line) for line in ran.stderr.splitlines()), key=lambda one: str(one["severity"]))
     assert first == {"severity": "ERROR", "message": "of log4j"}
@@ -53,16 +56,7 @@ def test_json_goes_through_other_text_is_an_event_and_what_is_always_said_is_not
 
 
 def test_where_we_log_text_nothing_that_spark_writes_is_json() -> None:
-    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "LOG_FORMAT": "text"}
-    said = f"{SAID}\n{shlex.join([sys.executable, '-c', WORKER])}"
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, said, "text"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    ran = logged(f"{SAID}\n{shlex.join([sys.executable, '-c', WORKER])}", "text", LOG_FORMAT="text")
 
     assert [re.sub(r"^\d\d:\d\d:\d\d", "", line).strip() for line in ran.stderr.splitlines()] == [
         "ERROR   of log4j",
