@@ -1,10 +1,15 @@
 """A client of the BigQuery stand-in for tests: the official REST client, and AppendRows with nothing in between."""
 
 import json
+import os
 import queue
+import signal
+import subprocess
+import sys
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import grpc
@@ -13,6 +18,7 @@ from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
 from google.protobuf import descriptor_pb2
 
+from deploy.local.platform.emulators import ROOT
 from tests.row_messages import row_message, serialized
 
 AppendRowsRequest: Any = types.AppendRowsRequest.pb()
@@ -28,6 +34,23 @@ EMPLOYEES = """CREATE TABLE employees (
   OPTIONS (
     max_staleness = INTERVAL 10 MINUTE);"""
 _SERVICE = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
+
+
+@contextmanager
+def a_process(
+    end: signal.Signals, *options: str, dataset: str | None = None
+) -> "Iterator[tuple[StandIn, subprocess.Popen[str]]]":
+    """Run a stand-in of its own for the block, and end it by a signal."""
+    command = [sys.executable, "-m", "emulators.bigquery", "--rest-port=0", "--grpc-port=0", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            ports = json.loads(process.stdout.readline())
+            yield StandIn((f"127.0.0.1:{ports['rest_port']}", f"127.0.0.1:{ports['grpc_port']}"), dataset), process
+        finally:
+            process.send_signal(end)
+            process.wait(20)
 
 
 class StandIn:

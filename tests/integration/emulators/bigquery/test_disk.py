@@ -1,10 +1,6 @@
 """Data kept on disk: what was accepted is there after the process was killed, once, and so is every definition."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,28 +8,19 @@ from pathlib import Path
 import pytest
 from google.api_core import exceptions
 
-from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.stand_in import PROJECT, StandIn, a_process
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[4]
 KEY_VALUE = {"k": "int64", "v": "string", **CHANGE}
 
 
 @contextmanager
 def running(directory: Path, end: signal.Signals, dataset: str | None = None) -> Iterator[StandIn]:
     """Run a stand-in on a directory, and end it by a signal."""
-    command = [sys.executable, "-m", "emulators.bigquery", "--rest-port=0", "--grpc-port=0", f"--directory={directory}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            ports = json.loads(process.stdout.readline())
-            yield StandIn((f"127.0.0.1:{ports['rest_port']}", f"127.0.0.1:{ports['grpc_port']}"), dataset)
-        finally:
-            process.send_signal(end)
-            process.wait(20)
+    with a_process(end, f"--directory={directory}", dataset=dataset) as (stand_in, _process):
+        yield stand_in
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

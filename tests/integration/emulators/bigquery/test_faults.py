@@ -1,10 +1,7 @@
 """Faults on demand, what is counted, and how the stand-in itself lives and ends."""
 
-import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.integration.stand_in import PROJECT, StandIn
+from tests.integration.stand_in import PROJECT, StandIn, a_process
 from tests.row_messages import CHANGE, change
 
 pytestmark = pytest.mark.integration
@@ -160,19 +157,9 @@ def test_a_broken_client_breaks_nothing(stand_in: StandIn) -> None:
 
 
 def test_it_ends_by_itself_on_sigterm_with_connections_open() -> None:
-    command = [sys.executable, "-m", "emulators.bigquery", "--rest-port=0", "--grpc-port=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        ports = json.loads(process.stdout.readline())
-        stand_in = StandIn((f"127.0.0.1:{ports['rest_port']}", f"127.0.0.1:{ports['grpc_port']}"))
+    with a_process(signal.SIGKILL) as (stand_in, process):
         stand_in.run("CREATE TABLE t (k INT64, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
         with stand_in.writing("t", KEY_VALUE) as writing:
             writing.append([a_row(1)])
             process.send_signal(signal.SIGTERM)
             assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
