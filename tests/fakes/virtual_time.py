@@ -2,8 +2,7 @@
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -45,13 +44,3 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
-
-
-def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test of an `async` function, which runs to its end in virtual time."""
-
-    @wraps(test)
-    def run(*arguments: P.args, **named: P.kwargs) -> None:
-        run_in_virtual_time(test(*arguments, **named))
-
-    return run

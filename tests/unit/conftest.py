@@ -11,7 +11,7 @@ import structlog
 
 from tests.fakes.virtual_time import run_in_virtual_time
 
-LONGEST: Final = 36_000
+LONGEST: Final = 360_000
 """Virtual seconds after which a test fails that still waits for something."""
 
 

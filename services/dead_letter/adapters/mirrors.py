@@ -25,8 +25,8 @@ from shared.contracts.timestamps import microseconds, parse_timestamp
 _TIMEOUT: Final = 60.0  # seconds for a call
 _NO_RETRY: Final[Any] = None  # retries are not nested: the replay has the one policy
 _KEYS: Final = 500
-_PLACE: Final = "_millrace_place"  # of a key among those that a query asks for: no column of a source has the name
 """Rows that one query asks for."""
+_PLACE: Final = "_millrace_place"  # of a key among those that a query asks for: no column of a source has the name
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _values: Final = msgspec.json.Decoder(list[object])
 

@@ -26,7 +26,7 @@ from shared.pubsub.publisher import BatchPublisher, PublisherHooks, PublisherOpt
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.pubsub_channel import FakeAsyncChannel, SlowChannel
-from tests.fakes.virtual_time import in_virtual_time, run_in_virtual_time
+from tests.fakes.virtual_time import run_in_virtual_time
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -67,7 +67,6 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-@in_virtual_time
 async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_before() -> None:
     world = World()
     world.channel.open.clear()
@@ -82,7 +81,6 @@ async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_befo
         assert (world.publisher.published_messages, world.publisher.published_changes) == (2, 2)
 
 
-@in_virtual_time
 async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_change_is() -> None:
     took: list[tuple[str, float]] = []
     world = World(took=lambda table, seconds: took.append((table, seconds)), clock=CommitClock())
@@ -96,7 +94,6 @@ async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_chan
     assert all(seconds >= 0 for _table, seconds in took)
 
 
-@in_virtual_time
 async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
     world = World()
     async with world.publisher:
@@ -114,7 +111,6 @@ async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
     assert message.ordering_key == "planes/0"
 
 
-@in_virtual_time
 async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits() -> None:
     world = World()
     times = [
@@ -132,7 +128,6 @@ async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits
     assert attributes["last_commit_timestamp"] == times[3]
 
 
-@in_virtual_time
 async def test_an_announcement_is_a_batch_without_changes() -> None:
     world = World()
     async with world.publisher:
@@ -143,7 +138,6 @@ async def test_an_announcement_is_a_batch_without_changes() -> None:
     assert message.attributes["change_count"] == "0"
 
 
-@in_virtual_time
 async def test_what_failed_transiently_goes_again_before_anything_later_of_its_key() -> None:
     world = World(limits=PackerLimits(changes_per_message=1, messages_per_request=1))
     world.channel.failures = [UNAVAILABLE, UNAVAILABLE]
@@ -155,7 +149,6 @@ async def test_what_failed_transiently_goes_again_before_anything_later_of_its_k
     assert world.confirmed() == [a_change(number).key for number in range(5)]
 
 
-@in_virtual_time
 async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_was_asked() -> None:
     world = World(outstanding_bytes=1)
     world.channel.open.clear()
@@ -169,7 +162,6 @@ async def test_publishing_waits_for_room_and_goes_on_in_the_order_in_which_it_wa
     assert world.confirmed() == [a_change(number).key for number in range(4)]
 
 
-@in_virtual_time
 async def test_a_key_rests_after_a_request_and_what_comes_meanwhile_is_one_message() -> None:
     world = World(rest=timedelta(hours=1))
     async with world.publisher:
@@ -183,7 +175,6 @@ async def test_a_key_rests_after_a_request_and_what_comes_meanwhile_is_one_messa
     assert [len(decode_batch(one.messages[0].data)) for one in world.channel.confirmed] == [1, 1, 2]
 
 
-@in_virtual_time
 async def test_a_key_that_has_rested_publishes_by_itself() -> None:
     world = World(rest=timedelta(milliseconds=1))
     async with world.publisher:
@@ -206,7 +197,6 @@ class Later:
 @pytest.mark.parametrize(
     ("age", "rest"), [(-60.0, 0.05), (0.0, 0.05), (0.4, 0.05), (2.0, 0.2), (5.0, 0.5), (86_400.0, 0.5)]
 )
-@in_virtual_time
 async def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bounds(age: float, rest: float) -> None:
     world = World(clock=Later(age))
     async with world.publisher:
@@ -218,7 +208,6 @@ async def test_a_key_rests_for_a_tenth_of_the_age_of_what_it_published_within_bo
         assert resting.done()
 
 
-@in_virtual_time
 async def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for_room() -> None:
     world = World(clock=Later(86_400.0), outstanding_bytes=3 * a_change().size())
     async with world.publisher:
@@ -230,7 +219,6 @@ async def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for
         assert (waiting.done(), resting.done()) == (False, True)
 
 
-@in_virtual_time
 async def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
     world = World(monotonic=asyncio.get_running_loop().time)
     async with world.publisher:
@@ -245,7 +233,6 @@ async def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_un
         assert world.publisher.why_not_ready() == ""
 
 
-@in_virtual_time
 async def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fails() -> None:
     world = World(monotonic=asyncio.get_running_loop().time)
     async with world.publisher:
@@ -259,7 +246,6 @@ async def test_a_publisher_is_not_ready_while_the_topic_of_its_dead_letters_fail
         assert world.publisher.why_not_ready() == ""
 
 
-@in_virtual_time
 async def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgotten_is_never_sent() -> None:
     clock = Later(0.0)
     world = World(clock=clock)
@@ -281,7 +267,6 @@ async def test_what_has_waited_for_so_long_that_a_delete_after_it_may_be_forgott
 
 
 @pytest.mark.parametrize(("key", "room"), [("k", 1_000_000), ("other", 1)], ids=["behind another", "for room"])
-@in_virtual_time
 async def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(key: str, room: int) -> None:
     clock = Later(0.0)
     world = World(clock=clock, outstanding_bytes=room)
@@ -303,7 +288,6 @@ async def test_the_age_of_what_waits_here_counts_from_when_it_was_handed_over(ke
 
 
 @pytest.mark.parametrize("passes_first", [0.0, 90.0], ids=["at once", "after a while"])
-@in_virtual_time
 async def test_what_a_process_hands_over_after_it_stood_still_for_long_is_never_sent(passes_first: float) -> None:
     clock = Later(0.0)
     world = World(clock=clock)
@@ -321,7 +305,6 @@ async def test_what_a_process_hands_over_after_it_stood_still_for_long_is_never_
     assert set(world.confirmed()) == {a_change(1).key}
 
 
-@in_virtual_time
 async def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back() -> None:
     clock = Later(0.0)
     world = World(clock=clock)
@@ -333,7 +316,6 @@ async def test_what_has_waited_for_less_is_sent_as_soon_as_the_service_is_back()
         await future
 
 
-@in_virtual_time
 async def test_misconfigured_fails_everything_that_waits_and_everything_later() -> None:
     world = World(outstanding_bytes=1)
     world.channel.open.clear()
@@ -348,7 +330,6 @@ async def test_misconfigured_fails_everything_that_waits_and_everything_later() 
                 await failing
 
 
-@in_virtual_time
 async def test_a_stop_lets_what_is_under_way_be_confirmed() -> None:
     world = World()
     world.channel.open.clear()
@@ -360,7 +341,6 @@ async def test_a_stop_lets_what_is_under_way_be_confirmed() -> None:
     await future
 
 
-@in_virtual_time
 async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
     world = World()
     world.channel.failures = [UNAVAILABLE] * 1_000
@@ -374,7 +354,6 @@ async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
     assert world.channel.confirmed == []
 
 
-@in_virtual_time
 async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
     world = World()
     future = await world.publisher.publish(a_header(), [("k", a_change(number)) for number in range(1_200)])
@@ -386,7 +365,6 @@ async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
         await world.publisher.publish(a_header(), [])
 
 
-@in_virtual_time
 async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -> None:
     world = World(last_chance=timedelta(milliseconds=10))
     world.channel.open.clear()  # no answer, as from a service that is away
@@ -397,7 +375,6 @@ async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -
         await future
 
 
-@in_virtual_time
 async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_future_resolves() -> None:
     world = World()
     world.letters.open.clear()
@@ -418,7 +395,6 @@ async def test_a_change_too_large_for_any_message_is_a_dead_letter_before_its_fu
     assert letter.attributes["table"] == "planes"
 
 
-@in_virtual_time
 async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized_changes_stay_in_memory() -> None:
     world = World(outstanding_bytes=100_000)
     world.letters.open.clear()
@@ -443,7 +419,6 @@ async def test_while_the_dead_letter_topic_is_unavailable_no_values_of_oversized
     assert [len(request.messages) for request in world.letters.confirmed] == [20]  # all that waits, at once
 
 
-@in_virtual_time
 async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from_others() -> None:
     world = World(outstanding_bytes=1)
     world.letters.open.clear()
@@ -456,7 +431,6 @@ async def test_oversized_changes_that_wait_for_their_dead_letters_take_room_from
         await (await waiting)
 
 
-@in_virtual_time
 async def test_a_dead_letter_that_is_refused_fails_the_future() -> None:
     world = World()
     world.letters.failures = [grpc.StatusCode.NOT_FOUND]
@@ -518,7 +492,6 @@ def test_no_more_requests_are_under_way_than_the_limits_say() -> None:
     assert channel.most_under_way == 7
 
 
-@in_virtual_time
 async def test_messages_without_ordering_keys_say_which_are_of_the_same_rows() -> None:
     world = World(ordered=False)
     async with world.publisher:
@@ -532,7 +505,6 @@ async def test_messages_without_ordering_keys_say_which_are_of_the_same_rows() -
     assert [len(decode_batch(message.data).keys) for message in request.messages] == [2, 2, 2]
 
 
-@in_virtual_time
 async def test_without_ordering_keys_as_many_timers_are_set_however_long_it_publishes_and_none_when_idle() -> None:
     loop, timers = asyncio.get_running_loop(), [0]
     set_timer = loop.call_at
@@ -560,7 +532,6 @@ async def test_without_ordering_keys_as_many_timers_are_set_however_long_it_publ
     assert idle == 0
 
 
-@in_virtual_time
 async def test_a_key_whose_requests_are_not_answered_takes_half_of_the_room_and_blocks_no_other() -> None:
     world = World(SlowChannel(stuck="planes/0"), outstanding_bytes=100_000, last_chance=timedelta(seconds=1))
     async with world.publisher:

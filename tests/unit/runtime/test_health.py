@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import MOST_CONNECTIONS, Health, serving_health
 from shared.runtime.stop import Stop
-from tests.fakes.virtual_time import in_virtual_time
 
 
 def serving(
@@ -121,7 +120,6 @@ def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end(
         assert fetched(port, "/healthz") == (200, "alive\n")
 
 
-@in_virtual_time
 async def test_who_asks_again_for_what_is_away_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
@@ -149,7 +147,6 @@ async def test_who_asks_again_for_what_is_away_lives_and_is_not_ready(monkeypatc
     assert not health.obstacles
 
 
-@in_virtual_time
 async def test_a_call_that_is_answered_with_a_refusal_is_not_blamed_on_the_network() -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])

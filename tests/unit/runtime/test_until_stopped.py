@@ -6,7 +6,6 @@ import pytest
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop, until_stopped
-from tests.fakes.virtual_time import in_virtual_time
 
 
 async def never(cancelled: asyncio.Event) -> None:
@@ -17,7 +16,6 @@ async def never(cancelled: asyncio.Event) -> None:
         cancelled.set()
 
 
-@in_virtual_time
 async def test_a_call_that_is_never_answered_is_cancelled_soon_after_the_stop() -> None:
     stop = Stop()
     cancelled = asyncio.Event()
@@ -28,7 +26,6 @@ async def test_a_call_that_is_never_answered_is_cancelled_soon_after_the_stop() 
     assert 100 <= asyncio.get_running_loop().time() <= 102
 
 
-@in_virtual_time
 async def test_what_ends_by_itself_in_time_keeps_its_answer_or_its_error() -> None:
     stop = Stop()
 
@@ -47,7 +44,6 @@ async def test_what_ends_by_itself_in_time_keeps_its_answer_or_its_error() -> No
         await until_stopped(stop, failure())
 
 
-@in_virtual_time
 async def test_who_is_cancelled_cancels_the_call() -> None:
     cancelled = asyncio.Event()
     waiting = asyncio.create_task(until_stopped(Stop(), never(cancelled)))

@@ -1,6 +1,6 @@
 """What a `doctor` says of a change stream and of the rights in a database, each with its fix.
 
-The start checks (`schema.py`) refuse what is an error here, and stop at the first.
+The start checks (`catalog.py`) refuse what is an error here, and stop at the first.
 """
 
 from collections.abc import Iterator
