@@ -313,7 +313,7 @@ def check_start(settings: Settings, datasets: Iterable[str], health: Health, sto
 @contextmanager
 def java(settings: Settings, stop: Stop) -> Iterator[Java | SubmittedSpark]:
     """Start Spark's Java for the block, if none runs; what it writes to stderr becomes lines of the log."""
-    configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks)
+    configuration = spark_settings(settings.spark_master, settings.driver_memory, settings.tasks, os.environ)
     if is_submitted(settings.spark_master, os.environ):
         yield SubmittedSpark(configuration)
         return

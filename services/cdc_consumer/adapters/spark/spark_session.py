@@ -50,6 +50,8 @@ keep as much once more. Other systems ignore them. Spark ends a worker process t
 with it.
 """
 
+_OF_ANY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Variables of the environment that Java takes options from."""
 _OF_A_START: Final = frozenset({"lookup_data_sources", "create_data_source", "plan_data_source_read"})
 """Modules of the Python processes that Spark needs once for each query."""
 
@@ -233,13 +235,19 @@ def class_archive() -> Path:
     return Path(_find_spark_home(), "consumer.jsa")
 
 
-def spark_settings(master: str, driver_memory: str, tasks: int) -> dict[str, str]:
-    """Return the configuration of the session."""
+def spark_settings(
+    master: str, driver_memory: str, tasks: int, environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the configuration of the session; ``environ``: of the process that starts Java."""
     # The second compiler costs more than it wins: code is generated again in each micro-batch (`make bench`).
     one_compiler = "-XX:TieredStopAtLevel=1"
     # A heap that begins with a 64th of the machine's memory is filled before any of it is freed; what Java has to
     # collect is small, for messages' data goes past it.
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", one_compiler, "-XX:+UseSerialGC", "-Xms64m"]
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", one_compiler, "-Xms64m"]
+    if not any(
+        "GC" in (environ or {}).get(name, "") for name in _OF_ANY_JAVA
+    ):  # with two collectors Java does not start
+        options.append("-XX:+UseSerialGC")
     if (archive := class_archive()).is_file():  # Java ignores one that is not of this Java and this Spark
         options += [f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off"]
     settings = {
