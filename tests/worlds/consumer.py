@@ -1,5 +1,6 @@
 """A pipeline without a reader, for tests of the consumer: the test publishes, and a consumer applies."""
 
+import io
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,23 +150,12 @@ def ends(consumer: Service) -> int | None:
     return consumer.process.wait(STOP_WITHIN)
 
 
-class Screen:
-    """What is printed."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-
 def asked(consumer: Service) -> Mapping[str, Any] | None:
     """Return the status, tables by name; None while the consumer does not answer."""
-    screen: Any = Screen()
+    screen = io.StringIO()
     try:
         status(ConsumerStatusCommand(json=True, address=f"{HOST}:{consumer.port}"), {}, screen)
     except MisconfiguredError:
         return None
-    document: dict[str, Any] = json.loads(screen.text)
+    document: dict[str, Any] = json.loads(screen.getvalue())
     return document | {"tables": {one["table"]: one for one in document["tables"]}}
