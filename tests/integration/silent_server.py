@@ -1,6 +1,7 @@
 """Servers in this process, of gRPC: one that takes every call and answers none, and what is stopped before it."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -50,7 +51,7 @@ async def serving(*handlers: "grpc.GenericRpcHandler[Any, Any]") -> AsyncIterato
 
 
 class SpannerServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Makes sessions; how it answers queries, and whether it answers anything else, those who derive from it say."""
+    """Makes sessions. Its subclasses answer queries, and whatever else they need."""
 
     def service(self, handler_call_details: Any) -> Any:
         """Take a call."""
@@ -70,11 +71,13 @@ class SpannerServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _session(self, request: Any, _context: Any) -> Any:
         return Session.pb()(name=f"{request.database}/sessions/s", multiplexed=True)
 
+    @abstractmethod
     def _execute(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        raise NotImplementedError
+        """Answer a query."""
 
-    async def _other(self, name: str, _request: Any, _context: Any) -> Any:
-        raise NotImplementedError(name)
+    async def _other(self, name: str, _request: Any, context: Any) -> Any:
+        """Answer any other call, as a server that does not have it."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, name)
 
 
 @asynccontextmanager
