@@ -93,7 +93,7 @@ async def holding(rig: Rig, store: KeyRangePartitionStore) -> BigtablePartition:
 async def replace_cell(
     channels: BigtableChannels, key: str, family: str, column: bytes, value: bytes | None, at: int = 0
 ) -> None:
-    """Delete a column of a row of the partition table, or replace it, as nobody should."""
+    """Delete a column of a row of the partition table, or replace it, as no reader does."""
     request: Any = MUTATE.request(table_name=PARTITION_TABLE.name, row_key=key.encode())
     gone = request.mutations.add().delete_from_column
     gone.family_name, gone.column_qualifier = family, column

@@ -80,7 +80,7 @@ class PartitionStoreContract:
         paused = await two.survey()
         assert paused.paused_since is not None
         assert paused.paused_since <= (await one.survey()).now
-        (held,) = await take(one, "a")  # whoever does not know it yet goes on, and what it saves counts
+        (held,) = await take(one, "a")  # a reader that has not heard of it goes on, and what it saves counts
         assert await one.advance([reached(held, minutes=1)]) == frozenset()
         await one.close(reached(held, minutes=2), [child("-b"), child("b-")])
         assert (await two.survey()).paused_since == paused.paused_since
@@ -130,7 +130,7 @@ class PartitionStoreContract:
 
     async def test_what_was_not_seen_unchanged_for_a_lease_is_not_taken_over(self, stores: Stores) -> None:
         one, two, held = await stores.holding("-")
-        stores.monotonic[0] += 100 * LEASE.total_seconds()  # nobody looked: it may have been renewed just now
+        stores.monotonic[0] += 100 * LEASE.total_seconds()  # no reader looked: it may have been renewed just now
         await two.survey()
         assert await two.claim([held.stream_range]) == []
         stores.monotonic[0] += LEASE.total_seconds() * 0.9

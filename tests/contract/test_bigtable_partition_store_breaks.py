@@ -286,7 +286,7 @@ async def test_a_row_that_is_made_again_is_not_the_one_that_a_sleeper_had(rig: R
     sleeper, well = rig.well("sleeper"), rig.well("well")
     late, late_channels = rig.owner("late", kills=True)
     await begun(sleeper, "-c", "c-")
-    old = await late.survey()  # nobody has anything yet
+    old = await late.survey()  # no reader has a range yet
     (asleep,) = await take(sleeper, "a")
     await rig.stores.let_leases_end(well)
     (held,) = await take(well, "a")

@@ -73,7 +73,7 @@ def test_a_message_that_is_delivered_again_changes_nothing(store: DeadLetterStor
 
 
 def test_the_id_of_a_message_belongs_to_the_letter_that_it_brought(store: DeadLetterStore) -> None:
-    """The emulator counts messages anew when it starts anew: a letter must not be lost by that."""
+    """The emulator numbers messages from 1 after each start: no dead letter is lost by that."""
     store.keep([an_arrival(a_letter(1), "7")], NOW)
     assert store.keep([an_arrival(a_letter(2), "7")], NOW) == Kept(new=1, again=0, seen=0)
     assert store.count(Selection()) == 2

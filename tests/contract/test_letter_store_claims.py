@@ -150,7 +150,7 @@ def test_a_letter_that_fails_again_while_it_is_sent_stays_open(store: DeadLetter
 
 
 def test_one_that_failed_again_before_that_was_written_counts_as_replayed_once(store: DeadLetterStore) -> None:
-    """Else one that always fails at once would look as if nobody ever tried, and be replayed for ever."""
+    """Else one that always fails at once would look as if it had never been tried, and be replayed for ever."""
     store.claim([ONE], OURS, NOW, LEASE)
     fail_again(store, 1, "m9", seconds=3)
     store.sent([ONE], OURS, "ann", later(5))
@@ -201,7 +201,7 @@ def test_all_that_a_replay_holds_is_let_go(store: DeadLetterStore) -> None:
 def test_what_a_living_replay_holds_is_not_taken_for_a_dead_ones(store: DeadLetterStore) -> None:
     with store.living(OURS):
         store.claim([ONE], OURS, NOW, LEASE)
-        store.claim([TWO], THEIRS, NOW, LEASE)  # of which nobody can tell
+        store.claim([TWO], THEIRS, NOW, LEASE)  # it is not known whether this one lives
         assert store.release_dead() == []
     assert [the(one, store).claimed_by for one in (ONE, TWO)] == [OURS, THEIRS]
     assert store.release_dead() == []  # it has ended as it should, and could have let go

@@ -162,7 +162,7 @@ class PartitionStoreContract:
         await stores.one.finish(SpannerProgress(a, later(50)), [merged])
         assert await stores.one.forget_finished(timedelta(days=1)) == 0  # not old enough
         await stores.let_leases_end()
-        assert await stores.one.forget_finished(LEASE) == 1  # the first query's: nobody names it
+        assert await stores.one.forget_finished(LEASE) == 1  # the first query's: no partition names it as its parent
         assert await stores.one.forget_finished(LEASE) == 0  # C waits for B, and then needs A
         (again,) = await stores.two.claim([B], None)
         await stores.two.finish(SpannerProgress(again, later(55)), [merged])

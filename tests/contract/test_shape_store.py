@@ -73,7 +73,7 @@ class ShapeStoreContract:
 
     async def test_what_the_topic_lost_is_marked_of_every_table_that_is_watched(self, readers: Readers) -> None:
         ours, theirs = readers
-        assert await ours.topic_lost(at(0), at(1)) == []  # nobody has looked yet
+        assert await ours.topic_lost(at(0), at(1)) == []  # no table has been inspected yet
         others = replace(SINGERS, watched=False)
         await ours.compare(a_look(0, Singers=SINGERS, Albums=BARE, Others=others), [])
         before, _requests = await ours.read()

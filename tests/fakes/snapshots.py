@@ -290,7 +290,7 @@ class FakeRows:
         return [KeyText(json.dumps([str(key)])) for key in self._cuts]
 
     def check(self, at: Nanoseconds) -> None:
-        """Refuse a time that is not remembered any more, and what a test says."""
+        """Refuse a time that is no longer kept, and what a test names."""
         if self.refusals:
             raise self.refusals.pop()
         if self._versions.clock.now() - at > self._versions.remembers // timedelta(microseconds=1) * 1_000:

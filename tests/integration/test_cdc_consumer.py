@@ -58,7 +58,7 @@ def test_killed_while_it_adds_a_column_it_loses_nothing(world: World, when: str)
     world.publish(a_message(a_change(1, 2)), a_message(a_change(3, colour="blue"), header=wider))
     world.start("second")
     world.wait_for_rows({1: "name 2", 2: "name 1", 3: "name 1"})
-    world.fix()  # now what the dead one had asked for is done, or is not any more
+    world.fix()  # now what the killed one had asked for is done, or never will be
     world.publish(a_message(a_change(3, 2, colour="green"), header=wider))
     world.wait_for_rows({1: "name 2", 2: "name 1", 3: "name 2"})
     colours = {row["id"]: row["colour"] for row in world.dataset.rows("planes") or ()}

@@ -37,7 +37,7 @@ async def test_a_stream_whose_reading_is_refused_as_it_is_disabled_marks_the_tab
     world = await a_read_world([b"a"])
     (reader,) = world.readers
     assert not world.is_marked()
-    world.table.has_stream = False  # and it has one again before anybody looks
+    world.table.has_stream = False  # and it has one again before the next inspection
     world.table.write(b"a")
     with pytest.raises(StreamGoneError):
         await reader.task

@@ -84,7 +84,7 @@ async def test_streams_are_cancelled_only_by_a_handover_and_a_stop_which_gives_b
     assert world.table.cancelled_streams == 2
 
     assert await world.stop(first) < 10
-    await asyncio.sleep(5)  # given back: nobody waits for the end of a lease
+    await asyncio.sleep(5)  # released: no reader waits for the end of a lease
     assert owners(world) == {"reader 2": 4}
     await world.end()
     assert owners(world) == {}

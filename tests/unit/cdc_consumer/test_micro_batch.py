@@ -252,7 +252,7 @@ def test_counts_add_up() -> None:
     assert (one.plus(two).tables_in_trouble, one.plus(two).tables_well) == (("a",), ("b", "c"))
 
 
-# Changes that come again after days: what a task cannot be sure of any more.
+# Changes that come again after days: what a task can no longer be sure of.
 
 
 LONG_AGO = SAFE_AGE + timedelta(seconds=1)

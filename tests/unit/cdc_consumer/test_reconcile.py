@@ -294,7 +294,7 @@ def test_a_source_row_that_goes_on_changing_differs_from_a_mirror_row_that_stand
 
 
 def test_how_long_ago_a_row_was_applied_makes_no_difference(tmp_path: Path) -> None:
-    """Nor whether anybody knows: the values are compared."""
+    """Nor whether it is known: the values are compared."""
     world = World(dict.fromkeys(range(4), NOTE), {0: NOTE, 1: NOTE, 2: NOTE, 3: "{}"})
     world.applied = {0: world.sequence(), 1: str(four_sections(1)), 3: str(four_sections(1))}
 

@@ -436,7 +436,7 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
     assert largest < 5 * page(0).nbytes
 
 
-# How a sweep is told to whoever asked for it.
+# How a sweep is reported.
 
 
 MIRROR = MirrorTable(table_definition(a_header()), "label", soft_delete=False, complete_since=1_000_000)

@@ -46,7 +46,7 @@ def versions(world: CapturingWorld, key: int) -> list[object]:
 
 
 async def read_for_a_while(world: CapturingWorld) -> None:
-    """Let a reader read what there is, and stop; after that, nobody reads for a while."""
+    """Let a reader read what there is, and stop; after that, no reader runs for a while."""
     world.start()
     await asyncio.sleep(2)
     await world.stop(killed=False)

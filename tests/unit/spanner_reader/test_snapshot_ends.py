@@ -43,7 +43,7 @@ _MICROSECOND = 1_000
 
 
 async def a_minute_of(*readers: SpannerSnapshots) -> None:
-    """Let readers read for a minute, in which whatever can be told is told."""
+    """Let readers read for a minute, in which all that is known is announced."""
     async with reading(*readers):
         await asyncio.sleep(60)
 
