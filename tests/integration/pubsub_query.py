@@ -19,7 +19,9 @@ from pyspark.sql.types import StructType
 
 from services.cdc_consumer.adapters.spark.data_source_api import DataSourceStreamArrowWriter
 from services.cdc_consumer.adapters.spark.options import SourceOptions, encode_options
+from services.cdc_consumer.adapters.spark.partitioning import numbers_for
 from services.cdc_consumer.adapters.spark.spark_session import starting_java
+from services.cdc_consumer.adapters.stream.message_data import unpack
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubDataSource
 from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases
@@ -44,7 +46,7 @@ class AcknowledgingWriter(DataSourceStreamArrowWriter):
         self.options = {name.lower(): value for name, value in options.items()}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        rows = [row for batch in iterator for row in batch.to_pylist()]
+        rows = unpack(iterator)[0].to_pylist()
         if rows:
             self.note(event="taken", messages=[row["message_id"] for row in rows])
             threading.Event().wait(float(self.options.get("hold", "0")))
@@ -112,10 +114,11 @@ def start_query(
 ) -> StreamingQuery:
     """Start the query: source, messages of a key together, acknowledging sink; the journal is in ``directory``."""
     (directory / "journal").mkdir(exist_ok=True)
-    source = SourceOptions(subscription=subscription, emulator_host=emulator, **options)
+    numbers = numbers_for(2)
+    source = SourceOptions(subscription=subscription, emulator_host=emulator, sink_tasks=numbers, **options)
     messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     writer = (
-        messages.repartition(2, "ordering_key")
+        messages.repartition(2, "task")
         .writeStream.format("acknowledging")
         .option("subscription", subscription)
         .option("emulatorHost", emulator)

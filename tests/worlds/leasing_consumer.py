@@ -7,17 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import grpc
-import pyarrow as pa
 
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.adapters.stream.message_data import compress, with_data
-from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_record_batch
+from services.cdc_consumer.adapters.stream.message_data import unpack
+from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, to_portions
 from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
-from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA
 from shared.bigquery.client import open_client
 from shared.contracts.dead_letter import DeadLetter, from_message
 from shared.pubsub.dead_letters import DeadLetterPublisher
@@ -77,8 +75,8 @@ class LeasingConsumer:
         limits = PullLimits(
             messages=enough, bytes=1 << 26, linger=timedelta(milliseconds=300), longest=timedelta(seconds=2)
         )
-        batches = [to_record_batch(response, compress) for response in self.puller.collect(limits)]
-        messages = with_data(pa.Table.from_batches(batches, KEPT_SCHEMA), None)
+        messages, damaged = unpack(to_portions(response, (0,)) for response in self.puller.collect(limits))
+        assert not damaged
         counts = apply(messages, self.ports, self.memory, self.stop, SystemClock())
         self.total = self.total.plus(counts)
         return counts

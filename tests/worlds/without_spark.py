@@ -24,7 +24,6 @@ import re
 import sys
 import threading
 import traceback
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -38,7 +37,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.worker_util import setup_memory_limits
 
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
-from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
+from services.cdc_consumer.adapters.spark.partitioning import partition_of
+from services.cdc_consumer.core.stream.messages import PORTION_DDL, PORTION_SCHEMA
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.service import service
 from shared.runtime.service import run_as
@@ -106,7 +106,7 @@ class Frame:
         return self
 
     def repartition(self, tasks: int, column: str) -> "Frame":
-        assert column == "ordering_key"
+        assert column == "task"
         self._shuffled = tasks
         return self
 
@@ -167,8 +167,8 @@ class Query:
         self._thread.join()
 
     def _run(self) -> None:
-        assert self._source.schema() == KEPT_DDL
-        schema = from_arrow_schema(KEPT_SCHEMA)
+        assert self._source.schema() == PORTION_DDL
+        schema = from_arrow_schema(PORTION_SCHEMA)
         try:
             reader = self._source.streamReader(schema)
             try:
@@ -203,7 +203,7 @@ class Query:
         read, failure = self._tasks(_read, [(in_tasks, partition) for partition in plan])
         written: Sequence[Any] = []
         if failure is None:
-            partitions = _by_ordering_key(read, self._shuffled) if self._shuffled else read
+            partitions = _by_task(read, self._shuffled) if self._shuffled else read
             written, failure = self._tasks(_write, [(writer, batches) for batches in partitions])
         if failure is not None:
             writer.abort(written, number)
@@ -252,11 +252,11 @@ def _errors_as_text() -> Iterator[None]:
         raise TaskFailedError(traceback.format_exc()) from None
 
 
-def _by_ordering_key(read: Sequence[Sequence[pa.RecordBatch]], tasks: int) -> Sequence[Sequence[pa.RecordBatch]]:
-    """Return the rows for each task: all of an ordering key are in one."""
+def _by_task(read: Sequence[Sequence[pa.RecordBatch]], tasks: int) -> Sequence[Sequence[pa.RecordBatch]]:
+    """Return the rows for each task, as Spark partitions them."""
     partitions: list[list[pa.RecordBatch]] = [[] for _ in range(tasks)]
     for batch in (batch for batches in read for batch in batches):
-        chosen = [zlib.crc32(key.encode()) % tasks for key in batch["ordering_key"].to_pylist()]
+        chosen = [partition_of(number, tasks) for number in batch["task"].to_pylist()]
         for task, rows in enumerate(partitions):
             rows.append(batch.filter(pa.array([one == task for one in chosen])))
     return partitions

@@ -1,11 +1,11 @@
 """BigQuery change data capture as a Spark streaming sink: ``writeStream.format("bigquery_cdc")``.
 
     spark.dataSource.register(BigQueryCdcDataSource)
-    messages.repartition(2, "ordering_key").writeStream.format("bigquery_cdc")
+    messages.repartition(2, "task").writeStream.format("bigquery_cdc")
         .options(**encode_options(SinkOptions(...))).option("checkpointLocation", ...).start()
 
-Takes the rows of the ``pubsub`` source and settles each message itself, in the task, once its changes are durable. No
-more tasks than slots: no process extends the leases of a task that waits for a slot.
+Takes the portions of messages of the ``pubsub`` source and settles each message itself, in the task, once its changes
+are durable. No more tasks than slots: no process extends the leases of a task that waits for a slot.
 
 The option ``settings`` holds the JSON of `SinkOptions` (`encode_options`). `commit` and `abort` run in a process on the
 driver's machine, which has nothing but the tasks' counts. As in `pubsub_source`, what takes long to import is imported
@@ -30,7 +30,7 @@ from shared.contracts.errors import MisconfiguredError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NEEDED: Final = ("ack_id", "message_id", "ordering_key", "data", "attributes", "publish_time", "delivery_attempt")
+_NEEDED: Final = ("task", "checksum", "messages")
 
 
 @dataclass

@@ -31,7 +31,7 @@ from services.cdc_consumer.adapters.spark.spark_session import (
     spark_settings,
     starting_java,
 )
-from services.cdc_consumer.core.stream.messages import KEPT_DDL, KEPT_SCHEMA
+from services.cdc_consumer.core.stream.messages import PORTION_DDL, PORTION_SCHEMA
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.stop import Stop
 
@@ -47,7 +47,7 @@ class _Rows(DataSource):
         return "rows"
 
     def schema(self) -> str:
-        return KEPT_DDL
+        return PORTION_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         return as_spark_asks(_RowsReader())
@@ -70,9 +70,7 @@ class _RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(number) for number in range(_TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        row = {"ack_id": "a", "message_id": "m", "ordering_key": "k", "data": b"d", "attributes": [("a", "v")]}
-        rest = {"publish_time": 0, "delivery_attempt": 1, "data_at": ""}
-        yield pa.RecordBatch.from_pylist([row | rest], schema=KEPT_SCHEMA)
+        yield pa.RecordBatch.from_pylist([{"task": 0, "checksum": 0, "messages": b"m"}], schema=PORTION_SCHEMA)
 
 
 class _Nothing(DataSource):
@@ -126,7 +124,7 @@ def _run_query(session: SparkSession, directory: str) -> None:
     """Run the query that the consumer runs, as far as Java is concerned."""
     session.dataSource.register(_Rows)
     session.dataSource.register(_Nothing)
-    rows = session.readStream.format("rows").load().repartition(_TASKS, "ordering_key")
+    rows = session.readStream.format("rows").load().repartition(_TASKS, "task")
     writer = rows.writeStream.format("nothing").option("checkpointLocation", f"{directory}/checkpoint")
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(_LONGEST):

@@ -24,6 +24,7 @@ from services.cdc_consumer.adapters.schema.tables import check_dataset
 from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, owned_checkpoint
 from services.cdc_consumer.adapters.spark.data_source_api import SPARK_DRAINS
 from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions, SourceOptions, encode_options
+from services.cdc_consumer.adapters.spark.partitioning import numbers_for
 from services.cdc_consumer.adapters.spark.spark_session import (
     CheckpointDamagedError,
     Java,
@@ -368,6 +369,7 @@ def start_query(
         drained_file=str(exchange / _DRAINED) if drain and not SPARK_DRAINS else None,
         driver=driver,
         data_directory=data_directory,
+        sink_tasks=numbers_for(settings.tasks),
         log_level=settings.log_level,
     )
     suspects = choose_state_directory(settings.checkpoint_location)
@@ -390,7 +392,7 @@ def start_query(
     )
     messages = session.readStream.format("pubsub").options(**encode_options(source)).load()
     if settings.tasks > 1:  # a key's changes of the micro-batch meet in one task, and only the newest is written
-        messages = messages.repartition(settings.tasks, "ordering_key")
+        messages = messages.repartition(settings.tasks, "task")
     checkpoint = settings.checkpoint_location or str(exchange / "checkpoint")
     writer = messages.writeStream.format("bigquery_cdc").queryName("cdc_consumer")
     writer = writer.options(**encode_options(sink), checkpointLocation=checkpoint)

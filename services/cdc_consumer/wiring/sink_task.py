@@ -20,7 +20,7 @@ from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.mask_key import read_mask_key
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.spark.options import SinkOptions
-from services.cdc_consumer.adapters.stream.message_data import with_data
+from services.cdc_consumer.adapters.stream.message_data import unpack, with_data
 from services.cdc_consumer.adapters.stream.reports import (
     DriverPoisonLimit,
     check_driver_answers,
@@ -54,7 +54,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
     if not any(batch.num_rows for batch in batches):
         return Counts()
     composed = _composed(os.getpid(), options)
-    messages, leases = pa.Table.from_batches(batches), composed.leases
+    (messages, damaged), leases = unpack(batches), composed.leases
     oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
 
     before, retries = composed.writer.appends, RETRIED.made()
@@ -78,7 +78,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
     ports = replace(composed.ports, waiting=waiting)
     acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
     try:
-        whole = _with_data(options, messages, leases)
+        whole = _with_data(options, messages, damaged, leases)
         counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
     except BaseException as error:  # a task that fails has no commit message, so it reports by itself
         if isinstance(error, TransientError):  # what it was about to dead-letter comes again
@@ -98,9 +98,11 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
     return counts
 
 
-def _with_data(options: SinkOptions, messages: pa.Table, leases: PubsubLeases) -> pa.Table:
+def _with_data(options: SinkOptions, messages: pa.Table, damaged: int, leases: PubsubLeases) -> pa.Table:
     directory = options.data_directory
     try:
+        if damaged:  # the leases of what is in them run out
+            raise ValueError(f"{damaged} portions of messages are not those that were sent")
         return with_data(messages, Path(directory) if directory else None)
     except BaseException:
         leases.release(messages["ack_id"].to_pylist())

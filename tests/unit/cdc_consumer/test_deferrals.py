@@ -5,16 +5,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 
 from services.cdc_consumer.adapters.spark.options import SinkOptions
-from services.cdc_consumer.adapters.stream.message_data import compress
+from services.cdc_consumer.adapters.stream.message_data import pack
 from services.cdc_consumer.adapters.stream.state_directory import choose_state_directory
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Counts
-from services.cdc_consumer.core.stream.messages import DATA_AT
+from services.cdc_consumer.core.stream.messages import PORTION_SCHEMA
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring import sink_task
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcWriter
@@ -112,10 +113,10 @@ def defer_a_flood(options: SinkOptions) -> None:
 
 def write(options: SinkOptions, *messages: Mapping[str, object]) -> None:
     """Write messages as a task does that got them through Spark."""
-    table = messages_table(*messages)
-    data, data_at = compress(table["data"].to_pylist())
-    carried = table.set_column(table.schema.get_field_index("data"), "data", pa.array(data, pa.binary()))
-    BigQueryCdcWriter(options).write(iter(carried.append_column(DATA_AT, pa.array(data_at)).to_batches()))
+    (batch,) = messages_table(*messages).to_batches()
+    packed = pack(batch)
+    row = {"task": 0, "checksum": crc32(packed), "messages": packed}
+    BigQueryCdcWriter(options).write(iter([pa.RecordBatch.from_pylist([row], PORTION_SCHEMA)]))
 
 
 def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(

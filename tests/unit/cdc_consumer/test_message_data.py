@@ -1,6 +1,8 @@
-"""Messages' data beside Spark or compressed: what was kept is read again whole, or not at all; no file of it stays."""
+"""Messages on their way through Spark: their data, in files or compressed, comes whole or not at all; no file stays."""
 
 import os
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,25 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.cdc_consumer.adapters.spark.partitioning import numbers_for, partition_of
 from services.cdc_consumer.adapters.spark.spark_session import KEEP_MEMORY
-from services.cdc_consumer.adapters.stream.message_data import DataFile, compress, forget_data, with_data
-from services.cdc_consumer.adapters.stream.pulling import to_record_batch
-from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA
+from services.cdc_consumer.adapters.stream.message_data import DataFile, forget_data, unpack, with_data
+from services.cdc_consumer.adapters.stream.pulling import to_portions
+from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA, PORTION_SCHEMA
 from shared.pubsub.stubs import PullResponse
 
 
-def an_answer(*data: bytes) -> object:
+def an_answer(*data: bytes, keys: Sequence[str] = ()) -> object:
     return PullResponse(
         received_messages=[
-            {"ack_id": f"lease {number}", "message": {"data": each, "message_id": f"{number}"}}
-            for number, each in enumerate(data)
+            {"ack_id": f"lease {number}", "message": {"data": each, "message_id": f"{number}", "ordering_key": key}}
+            for number, (each, key) in enumerate(zip_longest(data, keys, fillvalue=""))
         ]
     )
 
 
+def whole(*portions: pa.RecordBatch) -> pa.Table:
+    messages, damaged = unpack(portions)
+    assert not damaged
+    return messages
+
+
 def kept(directory: Path, *answers: tuple[bytes, ...]) -> pa.Table:
     with DataFile(directory) as file:
-        return pa.Table.from_batches([to_record_batch(an_answer(*data), file.keep) for data in answers], KEPT_SCHEMA)
+        return whole(*(to_portions(an_answer(*data), (0,), file) for data in answers))
 
 
 def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: Path) -> None:
@@ -35,11 +44,11 @@ def test_rows_of_several_files_in_any_order_get_their_own_data_again(tmp_path: P
     rows = pa.concat_tables([other, one]).take([3, 0, 1, 2])
     assert rows["data"].null_count == 4
 
-    whole = with_data(rows, tmp_path)
+    messages = with_data(rows, tmp_path)
 
-    assert whole.schema.equals(MESSAGE_SCHEMA)
-    assert whole["data"].to_pylist() == [b"x" * 300_000, b"other", b"\x00\xff", b""]
-    assert whole["ack_id"].to_pylist() == ["lease 0", "lease 0", "lease 0", "lease 1"]
+    assert messages.schema.equals(MESSAGE_SCHEMA)
+    assert messages["data"].to_pylist() == [b"x" * 300_000, b"other", b"\x00\xff", b""]
+    assert messages["ack_id"].to_pylist() == ["lease 0", "lease 0", "lease 0", "lease 1"]
 
 
 def test_much_data_is_in_pieces_for_which_no_new_memory_is_asked(tmp_path: Path) -> None:
@@ -54,8 +63,8 @@ def test_much_data_is_in_pieces_for_which_no_new_memory_is_asked(tmp_path: Path)
 
 @pytest.mark.parametrize("in_files", [True, False])
 def test_source_and_sink_that_do_not_agree_where_data_is_are_an_error(tmp_path: Path, *, in_files: bool) -> None:
-    compressed = pa.Table.from_batches([to_record_batch(an_answer(b"here"), compress)])
-    rows, directory = (kept(tmp_path, (b"here",)), None) if in_files else (compressed, tmp_path)
+    travelling = whole(to_portions(an_answer(b"here"), (0,)))
+    rows, directory = (kept(tmp_path, (b"here",)), None) if in_files else (travelling, tmp_path)
 
     with pytest.raises(ValueError, match="do not agree whether their data is in files"):
         with_data(rows, directory)
@@ -74,28 +83,59 @@ def test_data_that_is_not_there_any_more_or_not_whole_is_an_error(tmp_path: Path
 
 
 @given(st.lists(st.binary() | st.builds(lambda part, times: part * times, st.binary(min_size=1), st.integers(1, 999))))
-def test_data_that_was_compressed_comes_as_it_was(data: list[bytes]) -> None:
-    rows = pa.Table.from_batches([to_record_batch(an_answer(*data), compress)], KEPT_SCHEMA)
-    whole = with_data(rows, None)
-    assert whole.schema.equals(MESSAGE_SCHEMA)
-    assert whole["data"].to_pylist() == data
+def test_data_that_travels_comes_as_it_was(data: list[bytes]) -> None:
+    messages = with_data(whole(to_portions(an_answer(*data), (0,))), None)
+    assert messages.schema.equals(MESSAGE_SCHEMA)
+    assert messages["data"].to_pylist() == data
 
 
-def test_large_data_is_compressed_and_short_data_is_not() -> None:
-    carried, told = compress([b"short", b"long" * 1_000])
-    assert carried[0] == b"short"
-    assert len(carried[1] or b"") < 100
-    assert [each and each.split(":")[0] for each in told] == ["5", "4000"]
+def test_data_that_travels_is_compressed() -> None:
+    assert to_portions(an_answer(*[b"long" * 10_000] * 9), (0,)).nbytes < 9 * 4_000
 
 
-@pytest.mark.parametrize("data", [b"short", bytes(range(256)) * 8])
-def test_data_that_is_damaged_on_the_way_is_an_error(data: bytes) -> None:
-    (carried,), told = compress([data])
-    assert carried is not None
-    damaged = bytes([carried[0] ^ 1, *carried[1:]])
-    rows = pa.Table.from_batches([to_record_batch(an_answer(b""), lambda _data: ([damaged], told))], KEPT_SCHEMA)
-    with pytest.raises(ValueError, match="not those which were sent"):
-        with_data(rows, None)
+@given(st.data(), st.lists(st.binary(max_size=2_000), min_size=2, max_size=9))
+def test_a_portion_that_is_damaged_on_the_way_is_counted_and_the_others_come(
+    drawn: st.DataObject, data: list[bytes]
+) -> None:
+    damaged = drawn.draw(st.integers(0, len(data) - 1))
+    portions = [to_portions(an_answer(each), (0,)) for each in data]
+    (row,) = portions[damaged].to_pylist()
+    at, bit = drawn.draw(st.integers(0, len(row["messages"]) - 1)), drawn.draw(st.integers(0, 7))
+    bytes_of = bytearray(row["messages"])
+    bytes_of[at] ^= 1 << bit
+    portions[damaged] = pa.RecordBatch.from_pylist([row | {"messages": bytes(bytes_of)}], PORTION_SCHEMA)
+
+    messages, count = unpack(portions)
+
+    assert count == 1
+    assert messages["data"].to_pylist() == data[:damaged] + data[damaged + 1 :]
+
+
+@given(st.lists(st.text(max_size=3)), st.integers(1, 5))
+def test_messages_of_a_key_are_in_one_portion_and_for_the_same_task_each_time(keys: list[str], tasks: int) -> None:
+    numbers = numbers_for(tasks)
+    portions = to_portions(an_answer(*[b""] * len(keys), keys=keys), numbers)
+    again = to_portions(an_answer(*[b""] * len(keys), keys=keys[::-1]), numbers)
+
+    task_of = _tasks_of_keys(portions)
+    assert task_of.keys() == set(keys)
+    assert task_of == _tasks_of_keys(again)
+    assert set(task_of.values()) <= set(numbers)
+    assert sum(len(whole(portions.slice(row, 1))) for row in range(len(portions))) == len(keys)
+
+
+def _tasks_of_keys(portions: pa.RecordBatch) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row, task in enumerate(portions["task"].to_pylist()):
+        for key in set(whole(portions.slice(row, 1))["ordering_key"].to_pylist()):
+            assert key not in found
+            found[key] = task
+    return found
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 8, 100])
+def test_each_task_of_the_sink_has_a_number_that_spark_sends_to_it(tasks: int) -> None:
+    assert [partition_of(number, tasks) for number in numbers_for(tasks)] == list(range(tasks))
 
 
 def test_files_are_closed_and_a_task_without_messages_makes_none(tmp_path: Path) -> None:
@@ -117,8 +157,8 @@ def test_files_of_an_earlier_micro_batch_are_written_over_and_no_others(tmp_path
     forget_data(tmp_path)
 
     second = [kept(tmp_path, (b"short", b"er")), kept(tmp_path, (b"x" * 300_000,)), kept(tmp_path, (b"third",))]
-    whole = with_data(pa.concat_tables(second), tmp_path)
+    messages = with_data(pa.concat_tables(second), tmp_path)
 
-    assert whole["data"].to_pylist() == [b"short", b"er", b"x" * 300_000, b"third"]
+    assert messages["data"].to_pylist() == [b"short", b"er", b"x" * 300_000, b"third"]
     assert inodes < {path.stat().st_ino for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 4

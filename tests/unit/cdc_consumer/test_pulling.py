@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from services.cdc_consumer.adapters.stream.message_data import compress
-from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
-from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA
+from services.cdc_consumer.adapters.stream.message_data import unpack
+from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_portions
+from services.cdc_consumer.core.stream.messages import MESSAGE_SCHEMA
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.leases import PubsubLeases
 from shared.pubsub.stubs import PullResponse
@@ -305,10 +305,10 @@ def test_a_row_is_the_message_with_its_lease() -> None:
             {"ack_id": "unordered", "message": {"attributes": {"bucket": "planes/4"}}},
         ]
     )
-    batch = to_record_batch(response, compress)
-    full, bare, unordered = batch.to_pylist()
+    messages, _damaged = unpack([to_portions(response, (0,))])
+    full, bare, unordered = messages.to_pylist()
 
-    assert batch.schema.equals(KEPT_SCHEMA)
+    assert messages.schema.equals(MESSAGE_SCHEMA)
     assert full["publish_time"].isoformat() == "2026-11-21T12:07:37.758123+00:00"
     assert (full["ack_id"], full["message_id"], full["ordering_key"]) == ("lease", "42", "planes/3")
     assert (full["data"], full["attributes"], full["delivery_attempt"]) == (b"\x00\xff", [("table", "planes")], 3)

@@ -51,6 +51,8 @@ class SourceOptions:
     """Where the leases taken are reported; None: nowhere."""
     data_directory: str | None = None
     """Where the messages' data goes past Spark, if all tasks run on one machine (`message_data`)."""
+    sink_tasks: tuple[int, ...] = (0,)
+    """What the column ``task`` says for each task of the sink (`partitioning`)."""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -92,7 +94,7 @@ class SinkOptions:
     mask_key: str = ""
     """The fingerprint of the key that the tables file names; empty: it needs none. Each machine has the key itself."""
     data_directory: str | None = None
-    """As the source's: rows say only where the messages' data is."""
+    """As the source's."""
     clock_margin: timedelta = timedelta(minutes=5)
     """How far ahead of BigQuery's clock a source's times may be."""
     log_level: str = "INFO"

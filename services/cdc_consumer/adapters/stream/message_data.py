@@ -1,7 +1,7 @@
-"""How messages' data comes from source to sink: in files beside Spark on one machine, compressed on several.
+"""How messages come from source to sink: as Arrow, with their data in files on one machine, compressed on several.
 
-Data that travels as a column goes from one Python process to another through two sockets, Java and a shuffle. That
-costs as much as all that is done with it.
+What travels goes from one Python process to another through two sockets, Java and a shuffle. Data that travels costs as
+much there as all that is done with it.
 
 On one machine a file is written once, to the page cache, and read once. Its content is needed for one micro-batch, for
 what is not acknowledged comes again from Pub/Sub. The next micro-batch writes over it, because new pages of the page
@@ -9,7 +9,7 @@ cache cost more than what is written to them. On several machines Java gets fewe
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -21,13 +21,15 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from services.cdc_consumer.core.stream.messages import DATA_AT, MESSAGE_SCHEMA, Kept
+from services.cdc_consumer.core.stream.messages import DATA_AT, MESSAGE_SCHEMA
 
 _SUFFIX: Final = ".data"
 _FREE: Final = ".free"
 """The suffix of a file that may be written over."""
-_CODEC: Final = pa.Codec("zstd", 1)  # decision 0021 has what it costs, and what Java costs without it
-_WORTH_COMPRESSING: Final = 1024  # bytes
+# Decision 0021 has what it costs, and what Java costs without it.
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
+_PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
+_READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _PIECE: Final = 16 << 20  # bytes: for what is larger than 32 MB glibc asks the system, whatever is free
 
 
@@ -48,8 +50,8 @@ class DataFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
-    def keep(self, data: Sequence[bytes]) -> Kept:
-        """Write each message's data; say where each is. OSError where there is no room for it."""
+    def keep(self, data: Sequence[bytes]) -> Sequence[str]:
+        """Write each message's data; return where each is (`DATA_AT`). OSError where there is no room for it."""
         if self._descriptor is None:
             self._descriptor = self._open()
         places = []
@@ -59,7 +61,7 @@ class DataFile:
             while left:
                 left = left[os.write(self._descriptor, left) :]
             self._size += len(each)
-        return [None] * len(data), places
+        return places
 
     def _open(self) -> int:
         for free in self._path.parent.glob(f"*{_FREE}"):
@@ -69,38 +71,42 @@ class DataFile:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
-def compress(data: Sequence[bytes]) -> Kept:
-    """Return each message's data compressed, short data as it is; and its size, with a checksum of what is carried.
+def pack(messages: pa.RecordBatch) -> bytes:
+    """Return messages as an Arrow IPC stream, compressed where their data travels with them."""
+    packed = pa.BufferOutputStream()
+    options = _PLAIN if DATA_AT in messages.schema.names else _COMPRESSED
+    with pa.ipc.new_stream(packed, messages.schema, options=options) as stream:
+        stream.write_batch(messages)
+    return bytes(packed.getvalue())
+
+
+def unpack(portions: Iterable[pa.RecordBatch]) -> tuple[pa.Table, int]:
+    """Return the messages in rows of `PORTION_SCHEMA`, and how many portions are not those that were sent.
 
     Spark finds damage only in a shuffle that it compresses itself.
     """
-    carried = [_CODEC.compress(each, asbytes=True) if len(each) >= _WORTH_COMPRESSING else each for each in data]
-    return carried, [f"{len(whole)}:{crc32(each)}" for whole, each in zip(data, carried, strict=True)]
+    tables, damaged = [], 0
+    for batch in portions:
+        for packed, checksum in zip(batch["messages"].to_pylist(), batch["checksum"].to_pylist(), strict=True):
+            if crc32(packed) == checksum:
+                tables.append(pa.ipc.open_stream(packed, options=_READ).read_all())
+            else:
+                damaged += 1
+    return pa.concat_tables(tables) if tables else MESSAGE_SCHEMA.empty_table(), damaged
 
 
 def with_data(messages: pa.Table, directory: Path | None) -> pa.Table:
-    """Return rows of `KEPT_SCHEMA` as `MESSAGE_SCHEMA`, their data read from files in the directory, or expanded.
+    """Return messages as `MESSAGE_SCHEMA`, their data read from files in the directory where it is there.
 
     OSError, or ValueError, where it is no longer there, or not whole.
     """
-    if len(messages) and (directory is None) == bool(messages["data"].null_count):
+    if len(messages) and (directory is None) == (DATA_AT in messages.schema.names):
         raise ValueError("the source and the sink of messages do not agree whether their data is in files")
-    data = _expanded(messages) if directory is None else _read_all(messages[DATA_AT].to_pylist(), directory)
+    if directory is None:
+        return messages
+    data = _read_all(messages[DATA_AT].to_pylist(), directory)
     column = MESSAGE_SCHEMA.get_field_index("data")
     return messages.drop_columns([DATA_AT]).set_column(column, MESSAGE_SCHEMA.field(column), data)
-
-
-def _expanded(messages: pa.Table) -> pa.ChunkedArray:
-    carried = messages["data"].to_pylist()
-    told = [[int(number) for number in each.split(":")] for each in messages[DATA_AT].to_pylist()]
-
-    def fill(whole: Sequence[memoryview]) -> None:
-        for each, (size, checksum), into in zip(carried, told, whole, strict=True):
-            if crc32(each) != checksum:
-                raise ValueError(f"{len(each)} bytes of a message's data that are not those which were sent")
-            into[:] = memoryview(each if size < _WORTH_COMPRESSING else _CODEC.decompress(each, size)).cast("B")
-
-    return _array([size for size, _checksum in told], fill)
 
 
 def _read_all(told: Sequence[str], directory: Path) -> pa.ChunkedArray:

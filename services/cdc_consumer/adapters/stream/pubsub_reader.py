@@ -9,8 +9,8 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
@@ -24,11 +24,10 @@ from pyspark.sql.datasource import InputPartition
 from services.cdc_consumer.adapters.spark.data_source_api import ReadAllAvailable, ReadLimit
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions
-from services.cdc_consumer.adapters.stream.message_data import DataFile, compress
-from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_record_batch
+from services.cdc_consumer.adapters.stream.message_data import DataFile
+from services.cdc_consumer.adapters.stream.pulling import Puller, PullLimits, ack_ids, to_portions
 from services.cdc_consumer.adapters.stream.reports import send_report
 from services.cdc_consumer.core.stream.counts import Counts, Report
-from services.cdc_consumer.core.stream.messages import Kept
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.pubsub.channels import open_channel
 from shared.pubsub.leases import PubsubLeases, ack_deadline_of
@@ -43,6 +42,7 @@ _PAUSE: Final = timedelta(milliseconds=200)  # Spark asks again after 10 ms when
 _EMPTY_ANSWERS: Final = 5  # one after the other, after a wait that found nothing: then the subscription is drained
 _COLD_PLANS: Final = 2  # micro-batches, one task and several, whose workers are just being started
 _COLD_DEADLINES: Final = 4
+_FIRST_BYTES: Final = 16 << 20  # of the first micro-batch: until it is over, the processes that Spark started with live
 _SERVICE_PULL: Final = timedelta(minutes=10)
 # The emulator answers a waiting pull with nothing shortly before the call's deadline, and goes on serving a cancelled
 # one: it leases messages that no task gets. So there a pull is short, and awaited at the end.
@@ -119,18 +119,23 @@ class MessagePlanner:
         return {"batch": end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Plan one task when quiet, all when behind; the first takes what the driver holds."""
+        """Plan one task when quiet and at first, all when behind; the first task takes what the driver holds."""
         if start == end:
             return []
         options, deadline = self._options, self._deadline()
         pulled = self._pulled if self._pulled is not None and self._pulled.end == end["batch"] else None
-        if pulled is None:  # the micro-batch of an earlier run, done again after a restart
-            tasks = options.tasks
-        else:
+        is_first = not self._plans
+        # None is the micro-batch of an earlier run, done again after a restart.
+        behind = pulled is None or len(pulled.response.received_messages) >= _PEEK
+        tasks = options.tasks if behind and not is_first else 1
+        if pulled is not None:
             pulled.planned = True
-            tasks = options.tasks if len(pulled.response.received_messages) >= _PEEK else 1
             self._refresh(pulled, deadline)
-        plan = [MessagesPartition(index, options, pull_limits(options, tasks), deadline) for index in range(tasks)]
+        self._plans += 1
+        limits = pull_limits(options, tasks)
+        if is_first:
+            limits = replace(limits, bytes=min(limits.bytes, _FIRST_BYTES))
+        plan = [MessagesPartition(index, options, limits, deadline) for index in range(tasks)]
         if pulled is not None:
             left = replace(plan[0].limits, messages=plan[0].limits.messages - len(pulled.response.received_messages))
             plan[0] = replace(plan[0], pulled=pulled.response.SerializeToString(), limits=left)
@@ -193,7 +198,7 @@ class MessagePlanner:
 
         At first Spark still has to start the workers, and no process extends the leases meanwhile.
         """
-        cold, self._plans = self._plans < _COLD_PLANS, self._plans + 1
+        cold = self._plans < _COLD_PLANS
         if cold or time.monotonic() - pulled.taken_at > deadline.total_seconds() / 3:
             try:
                 self._clients().leases.extend(ack_ids(pulled.response), times=_COLD_DEADLINES if cold else 1)
@@ -215,20 +220,20 @@ class MessagePlanner:
 
 
 def read_messages(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are released."""
+    """Yield portions of messages, all leases taken; if reading fails or is broken off, all are released."""
     assert isinstance(partition, MessagesPartition)
     exempt_imports()
     clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
     pulled = [PullResponse.FromString(partition.pulled)] if partition.pulled else []
     taken: list[str] = []
     given_back, unseen = clients.leases.given_back, clients.puller.given_back
-    with clients.leases.keeper() as keeper, _keeping_data(partition.options.data_directory) as keep:
+    with clients.leases.keeper() as keeper, _data_file(partition.options.data_directory) as file:
         try:
             for response in chain(pulled, clients.puller.collect(partition.limits)):
                 ids = ack_ids(response)
                 taken += ids
                 keeper.add(ids)
-                yield to_record_batch(response, keep)
+                yield to_portions(response, partition.options.sink_tasks, file)
         except BaseException:  # GeneratorExit too: Spark throws away what it has been given already
             clients.leases.release(taken)
             raise
@@ -263,13 +268,8 @@ def _clients(process: int, options: SourceOptions, ack_deadline: timedelta) -> _
     return _Clients(Puller(channel, options.subscription, leases), leases)
 
 
-@contextmanager
-def _keeping_data(directory: str | None) -> Iterator[Callable[[Sequence[bytes]], Kept]]:
-    if directory is None:
-        yield compress
-        return
-    with DataFile(Path(directory)) as file:
-        yield file.keep
+def _data_file(directory: str | None) -> AbstractContextManager[DataFile | None]:
+    return nullcontext() if directory is None else DataFile(Path(directory))
 
 
 def _pause() -> None:

@@ -3,8 +3,8 @@
     spark.dataSource.register(PubsubDataSource)
     messages = spark.readStream.format("pubsub").options(**encode_options(SourceOptions(...))).load()
 
-Rows are KEPT_SCHEMA, of which the sink makes MESSAGE_SCHEMA. Each carries its lease (``ack_id``), and the sink
-acknowledges it once it is done: Pub/Sub knows what is done and what is not, the checkpoint only counts micro-batches.
+Rows are portions of messages (PORTION_SCHEMA). Each message carries its lease (``ack_id``), and the sink acknowledges
+it once it is done: Pub/Sub knows what is done and what is not, the checkpoint only counts micro-batches.
 So delivery is at least once, and one evaluation per micro-batch is all a query may have: a second one pulls other
 messages.
 
@@ -29,7 +29,7 @@ from services.cdc_consumer.adapters.spark.data_source_api import (
 )
 from services.cdc_consumer.adapters.spark.imports import exempt_imports
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options
-from services.cdc_consumer.core.stream.messages import KEPT_DDL
+from services.cdc_consumer.core.stream.messages import PORTION_DDL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +46,8 @@ class PubsubDataSource(DataSource):
         return "pubsub"
 
     def schema(self) -> str:
-        """Return the schema of the message rows."""
-        return KEPT_DDL
+        """Return the schema of the portions of messages."""
+        return PORTION_DDL
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader; MisconfiguredError where the options are not right."""
@@ -79,11 +79,11 @@ class PubsubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.latest_offset(start, limit)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Plan one task when quiet, all when behind; the first takes what the driver holds."""
+        """Plan one task when quiet and at first, all when behind; the first task takes what the driver holds."""
         return self._planner.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yield message rows. Rows out = leases taken; if reading fails or is broken off, all are released."""
+        """Yield portions of messages, all leases taken; if reading fails or is broken off, all are released."""
         from services.cdc_consumer.adapters.stream.pubsub_reader import read_messages  # noqa: PLC0415  a task alone
 
         return read_messages(partition)

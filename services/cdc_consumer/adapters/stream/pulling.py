@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+from zlib import crc32
 
 import grpc
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, Kept
+from services.cdc_consumer.adapters.stream.message_data import DataFile, pack
+from services.cdc_consumer.core.stream.messages import KEPT_SCHEMA, MESSAGE_SCHEMA, PORTION_SCHEMA
 from shared.contracts.change_batch import BUCKET
 from shared.contracts.errors import TransientError
 from shared.pubsub.errors import pubsub_errors, status_code
@@ -194,21 +196,41 @@ def ack_ids(response: Any) -> list[str]:
     return [received.ack_id for received in response.received_messages]
 
 
-def to_record_batch(response: Any, keep: Callable[[Sequence[bytes]], Kept]) -> pa.RecordBatch:
-    """Return an answer's messages as message rows (`KEPT_SCHEMA`), of whose data ``keep`` returns what travels."""
-    received = response.received_messages
+def to_portions(response: Any, tasks: Sequence[int], file: DataFile | None = None) -> pa.RecordBatch:
+    """Return an answer's messages in rows of `PORTION_SCHEMA`, one for each of the sink's ``tasks`` that gets some.
+
+    All messages of an ordering key are for one task, and it is the same in every process. ``file``: where their data
+    goes; None: it travels with them.
+    """
+    portions: dict[int, list[Any]] = {}
+    for one in response.received_messages:
+        task = tasks[crc32(_key(one.message).encode()) % len(tasks)]
+        portions.setdefault(task, []).append(one)
+    packed = [pack(_to_messages(received, file)) for received in portions.values()]
+    columns: list[Sequence[Any]] = [list(portions), [crc32(each) for each in packed], packed]
+    return _to_batch(columns, PORTION_SCHEMA)
+
+
+def _to_messages(received: Sequence[Any], file: DataFile | None) -> pa.RecordBatch:
     messages = [one.message for one in received]
     times = [message.publish_time for message in messages]
-    data, data_at = keep([message.data for message in messages])
+    data = [message.data for message in messages]
     columns: list[Sequence[Any]] = [
         [one.ack_id for one in received],
         [message.message_id for message in messages],
-        [message.ordering_key or message.attributes.get(BUCKET, "") for message in messages],
-        data,
+        [_key(message) for message in messages],
+        data if file is None else [None] * len(data),
         [list(message.attributes.items()) for message in messages],
         [time.seconds * 1_000_000 + time.nanos // 1_000 for time in times],
         [one.delivery_attempt for one in received],
-        data_at,
     ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, KEPT_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=KEPT_SCHEMA)
+    return _to_batch(columns, MESSAGE_SCHEMA) if file is None else _to_batch([*columns, file.keep(data)], KEPT_SCHEMA)
+
+
+def _key(message: Any) -> str:
+    return str(message.ordering_key or message.attributes.get(BUCKET, ""))
+
+
+def _to_batch(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

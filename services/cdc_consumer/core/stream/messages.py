@@ -1,10 +1,11 @@
-"""The rows that travel from the source to the sink: one Pub/Sub message each, its lease (`ack_id`) beside its bytes.
+"""What travels from the source to the sink: Pub/Sub messages, each with its lease (`ack_id`) beside its bytes.
 
-One schema in two spellings: Arrow's, which the batches have, and Spark's, which the data sources declare. Spark
-compares them field by field and refuses a batch that differs, so every field is nullable in both.
+They travel in portions, as Arrow: a portion is the messages of one answer of Pub/Sub for one task of the sink. To Spark
+a portion is a row of bytes. Its schema is written in two spellings: Arrow's, which the batches have, and Spark's, which
+the data sources declare. Spark compares them field by field and refuses a batch that differs, so every field is
+nullable in both.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -23,18 +24,15 @@ MESSAGE_SCHEMA: Final = pa.schema(
 """``delivery_attempt`` counts from 1; it is 0 where the subscription has no dead-letter policy."""
 
 DATA_AT: Final = "data_at"
-"""The column that says where a message's data is, if it does not travel with its row: ``data`` is NULL then.
-
-Or how many bytes the data has, and the checksum of ``data``, which is compressed then.
-"""
-Kept = tuple[Sequence[bytes | None], Sequence[str]]
-"""The columns ``data`` and DATA_AT of some messages."""
+"""The column that says where a message's data is, if it is in a file: ``data`` is NULL then."""
 
 KEPT_SCHEMA: Final = MESSAGE_SCHEMA.append(pa.field(DATA_AT, pa.string()))
-"""The schema of rows whose data is elsewhere or compressed, as they travel through Spark."""
+"""The schema of messages whose data is in files."""
 
-KEPT_DDL: Final = (
-    "ack_id STRING, message_id STRING, ordering_key STRING, data BINARY, attributes MAP<STRING, STRING>, "
-    f"publish_time TIMESTAMP, delivery_attempt INT, {DATA_AT} STRING"
+PORTION_SCHEMA: Final = pa.schema(
+    [pa.field("task", pa.int32()), pa.field("checksum", pa.int64()), pa.field("messages", pa.binary())]
 )
-"""KEPT_SCHEMA as Spark's data definition language."""
+"""``task``: what Spark makes the task of the sink of. ``checksum``: CRC-32 of ``messages``, an Arrow IPC stream."""
+
+PORTION_DDL: Final = "task INT, checksum BIGINT, messages BINARY"
+"""PORTION_SCHEMA as Spark's data definition language."""
