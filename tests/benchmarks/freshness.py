@@ -36,9 +36,11 @@ from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.workload import TABLES
 
 NAME: Final = "steady"
-RATES: Final = (1, 100, 500)
+RATES: Final = (1, 100, 500, 2_000)
+_PROMISED_RATE: Final = 500
+"""The highest that the emulator keeps up with for sure: a run at a higher one is not repeated."""
 _TARGETS: Final = {50: 0.35, 99: 0.8}
-"""Seconds, by percentile, at the highest rate."""
+"""Seconds, by percentile, at the promised rate."""
 IDLE_TARGET: Final = 0.1
 _ROWS: Final = 25
 _PAUSE: Final = 0.05
@@ -200,11 +202,12 @@ def measure_steady(platform: Platform, sizes: Sizes, parts: Sequence[str]) -> li
 
 
 def _freshness(steady: Steady, sizes: Sizes) -> list[Measured]:
-    steady.run(RATES[-1], min(10, sizes.seconds))  # the JVM has compiled by then
+    steady.run(_PROMISED_RATE, min(10, sizes.seconds))  # the JVM has compiled by then
     runs: dict[int, list[Freshness]] = {rate: [] for rate in RATES}
     for _ in range(sizes.runs):
         for rate in RATES:
-            runs[rate].append(repeated(partial(steady.run, rate, sizes.seconds), sizes.repeats))
+            repeats = sizes.repeats if rate <= _PROMISED_RATE else 0
+            runs[rate].append(repeated(partial(steady.run, rate, sizes.seconds), repeats))
     found: list[Measured] = []
     for rate, each in runs.items():
         reached, load = min(one.reached for one in each), max(one.load for one in each)
@@ -217,7 +220,7 @@ def _freshness(steady: Steady, sizes: Sizes) -> list[Measured]:
                 name=f"freshness.p{percent}_at_{rate}",
                 unit="s",
                 runs=[percentile(one.samples, percent) for one in each],
-                below=_TARGETS.get(percent) if rate == RATES[-1] else None,
+                below=_TARGETS.get(percent) if rate == _PROMISED_RATE else None,
                 note=note if percent == 50 else "",
             )
             for percent in (50, 95, 99)
