@@ -216,7 +216,7 @@ class SnapshotEnds(Protocol[_SurveyT_contra]):
 
 async def wait_for_operator(owned: OwnedRange[Any], error: MisconfiguredError) -> None:
     """Log why a range cannot be read, and wait before it is read again. The stream continues meanwhile."""
-    structlog.get_logger().error("snapshot_stands_still", **owned.names, error=str(error))
+    structlog.get_logger().error("snapshot_stalled", **owned.names, error=str(error))
     await asyncio.sleep(_OPERATOR.total_seconds())
 
 

@@ -296,7 +296,7 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     pipeline.wait_for_all()
     assert sorted(key for key, _time in pipeline.received) == list(range(20))
     assert [one["table"] for one in events(reader, "table_announced")] == ["Planes"]
-    warned = [one["section"] for one in events(reader, "tables_file_misfit_found")]
+    warned = [one["section"] for one in events(reader, "tables_file_section_unmatched")]
     assert sorted(warned) == ['[tables."Plains"]', '[tables."Planes"]']
     file.write_text('[tables.Planes]\nignored_columns = ["id"]\n')
     assert "primary key" in pipeline.refused(TABLES_FILE=str(file))

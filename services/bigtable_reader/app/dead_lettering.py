@@ -69,7 +69,7 @@ class DeadLettering:
             dead_letters = [self._dead_letter(one) for one in some]
             for dead_letter in dead_letters:
                 structlog.get_logger().warning(
-                    "change_set_aside",
+                    "change_dead_lettered",
                     reason=dead_letter.reason.value,
                     table=dead_letter.table,
                     payload_bytes=dead_letter.payload_bytes,

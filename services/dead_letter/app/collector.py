@@ -83,7 +83,9 @@ class Collector:
                 raise
             except Exception as error:  # noqa: BLE001  raised again below, when the others are kept
                 failure = error
-                structlog.get_logger().error("letter_not_kept", message_id=one.message_id, error=type(error).__name__)
+                structlog.get_logger().error(
+                    "dead_letter_not_stored", message_id=one.message_id, error=type(error).__name__
+                )
         if failure is not None:
             raise failure
 
@@ -113,7 +115,7 @@ class Collector:
             )
             self._metrics.forgotten(forgotten)
             if forgotten:
-                structlog.get_logger().info("letters_forgotten", letters=forgotten)
+                structlog.get_logger().info("expired_dead_letters_deleted", dead_letters=forgotten)
             if forgotten < _FORGET_AT_ONCE:
                 self._forget_at = Nanoseconds(now + nanoseconds(_FORGET_EVERY))
         if now >= self._stats_at:

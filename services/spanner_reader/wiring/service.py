@@ -227,6 +227,6 @@ async def prepare(
             fix=f"{alter} makes Spanner write whole rows; records of before are completed as now",
         )
     for one in unfit:
-        log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
+        log.warning("tables_file_section_unmatched", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}
     return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)

@@ -52,7 +52,7 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another
         assert (world.complete_since is not None, world.resync_request is None) == (automatic, automatic)
         assert world.run == 1 + automatic
         assert (world.mirrored(swept=False) == world.source()) is automatic
-    assert ("snapshot_not_told" in [line["event"] for line in logs]) is not automatic
+    assert ("snapshot_end_withheld" in [line["event"] for line in logs]) is not automatic
 
 
 AT_THE_END = Microseconds(EPOCH + 120_000_000)

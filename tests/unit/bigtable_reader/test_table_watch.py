@@ -155,7 +155,7 @@ def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> Non
 def test_a_look_that_fails_is_made_again() -> None:
     said, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
 
-    assert [line["event"] for line in said] == ["table_not_looked_at", "families_added"]
+    assert [line["event"] for line in said] == ["table_inspection_failed", "families_added"]
     assert learnt == [frozenset({"h"})]
 
 

@@ -31,7 +31,7 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> None:
-    structlog.get_logger().warning("change_set_aside", reason="undecodable", count=2)
+    structlog.get_logger().warning("change_dead_lettered", reason="undecodable", count=2)
 
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
@@ -40,8 +40,8 @@ def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> N
     assert where["file"] == "tests/unit/runtime/test_logs.py"
     assert (int(where["line"]) > 0, where["function"]) == (True, _this())
     assert event == {
-        "message": SENTENCES["change_set_aside"],
-        "event": "change_set_aside",
+        "message": SENTENCES["change_dead_lettered"],
+        "event": "change_dead_lettered",
         "severity": "WARNING",
         "service": "spanner_reader",
         "reason": "undecodable",

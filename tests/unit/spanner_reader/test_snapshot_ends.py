@@ -137,7 +137,7 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another
                 await asyncio.sleep(60)
                 assert world.over
                 assert await reader.over()
-    assert "snapshot_not_told" in [line["event"] for line in logs]
+    assert "snapshot_end_withheld" in [line["event"] for line in logs]
     assert set(world.mirrored()) == set(brought)
     assert (world.shapes.requests == {}, world.told != []) == (automatic, automatic)
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}

@@ -261,7 +261,7 @@ async def test_a_range_that_takes_hours_ends_and_its_progress_is_no_standstill(b
     assert world.mirrored() == dict.fromkeys(range(40), "a")
     events = [line["event"] for line in logs]
     assert events.count("snapshot_goes_on_at_a_new_time") > 1
-    assert events.count("snapshot_stands_still") == 0
+    assert events.count("snapshot_stalled") == 0
     assert events.count("snapshot_range_read_without_data_boost") == int(boost)
 
 
@@ -301,4 +301,4 @@ async def test_what_cannot_be_read_at_a_new_time_either_is_told() -> None:
     with capture_logs() as logs:
         await until_over(world, reader)
     assert world.mirrored() == {1: "a"}
-    assert [line["event"] for line in logs].count("snapshot_stands_still") == 2
+    assert [line["event"] for line in logs].count("snapshot_stalled") == 2

@@ -125,7 +125,7 @@ class BigtableChangeStream:
                         if isinstance(closed, CloseStream):
                             await _ended_by_server(portions)
                             if closed.amiss:
-                                log.warning("stream_closed_strangely", range=str(query.range), amiss=closed.amiss)
+                                log.warning("stream_closed_inconsistently", range=str(query.range), amiss=closed.amiss)
                             _require_an_end(closed)
                             yield [closed]
                             return
@@ -134,7 +134,7 @@ class BigtableChangeStream:
             log.warning("change_stream_was_silent", range=str(query.range), seconds=timeout if opened else opening)
             raise TransientError(f"change stream of {self._table.id}: no record and no heartbeat in time") from error
         except BrokenStreamError as error:
-            log.warning("change_stream_broke_its_rules", range=str(query.range), error=str(error))
+            log.warning("change_stream_protocol_violated", range=str(query.range), error=str(error))
             raise TransientError(f"change stream of {self._table.id}: {error}") from error
         except MisconfiguredError as error:
             raise self._refused(error, query, opened=opened) from error

@@ -46,7 +46,7 @@ async def still_there(
         try:
             await _request(requests, BigtableResyncKind.ROUTED_ELSEWHERE)
         except TransientError as error:  # the next start finds it again; no more is to be read meanwhile
-            structlog.get_logger().warning("mark_not_written", error=str(error))
+            structlog.get_logger().warning("resync_request_not_stored", error=str(error))
         raise
     return found
 
@@ -76,7 +76,7 @@ async def inspect_before_the_end(
         if known is not None:
             await retried(stop, lambda: still_there(catalog, known, requests), _RETRY_BUDGET)
     except TransientError as failed:
-        log.warning("table_not_looked_at", error=str(failed))
+        log.warning("table_inspection_failed", error=str(failed))
 
 
 async def request_resync_if_resumed(
@@ -103,4 +103,4 @@ async def _request(requests: ResyncRequests | None, kind: BigtableResyncKind) ->
     try:
         await requests.request(kind)
     except MisconfiguredError as error:
-        structlog.get_logger().warning("mark_not_written", error=str(error))
+        structlog.get_logger().warning("resync_request_not_stored", error=str(error))

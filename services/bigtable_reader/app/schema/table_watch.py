@@ -65,7 +65,7 @@ class TableWatch:
             try:
                 await self.inspect_table()
             except TransientError as error:
-                self._log.warning("table_not_looked_at", error=str(error))
+                self._log.warning("table_inspection_failed", error=str(error))
 
     async def inspect_table(self) -> None:
         """Inspect the table once; also called before anything is read. TransientError.

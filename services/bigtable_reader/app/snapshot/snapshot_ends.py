@@ -105,7 +105,7 @@ class BigtableSnapshotEnds:
         """Log once of a snapshot that is complete why that is not announced."""
         if snapshot is not None and snapshot.unannounced and self._lost_run < snapshot.run <= resync_request.lost_run:
             self._lost_run = snapshot.run
-            self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
+            self._log.warning("snapshot_end_withheld", why=LOST, fix=ANOTHER)
 
     def _brings_all(self, snapshot: Snapshot) -> bool:
         return snapshot.is_of(self._rows.watching) and snapshot.covers(self._rows.keys)

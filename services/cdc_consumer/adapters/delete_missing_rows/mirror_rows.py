@@ -81,7 +81,7 @@ class BigQueryMirrorRows:
             return None
         if not is_of_key(found, wanted.primary_key):
             fix = "it belongs together by another key than its mirror's: rename it, so that it is made again"
-            structlog.get_logger().warning("history_not_swept", table=wanted.identity, fix=fix)
+            structlog.get_logger().warning("history_deletion_skipped", table=wanted.identity, fix=fix)
             return None
         return wanted
 

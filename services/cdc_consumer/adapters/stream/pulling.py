@@ -186,7 +186,7 @@ class Puller:
         if ids:
             self._leases.release(ids)
             self.given_back += len(ids)
-            structlog.get_logger().info("messages_given_back", messages=len(ids))
+            structlog.get_logger().info("messages_nacked", messages=len(ids))
 
 
 def ack_ids(response: Any) -> list[str]:

@@ -67,18 +67,26 @@ class AutomaticSweep:
             try:
                 found = self._sweep(mirror)
             except TransientError as error:
-                log.warning("sweep_failed", error=str(error))
+                log.warning("missing_rows_deletion_failed", error=str(error))
                 continue
             except MisconfiguredError as error:
                 why = str(error)
                 if mirror.table not in self._refused:
-                    say = log.warning if isinstance(error, SweepRefusedError) else log.error
-                    say("sweep_refused", error=why)
+                    if isinstance(error, SweepRefusedError):
+                        log.warning("missing_rows_deletion_refused", error=why)
+                    else:
+                        log.error("missing_rows_deletion_refused", error=why)  # noqa: TRY400
             except Exception as error:  # an unforeseen error of one table does not stop the others
                 why = f"{type(error).__name__}: the log says where"
-                log.exception("sweep_failed")
+                log.exception("missing_rows_deletion_failed")
             else:
-                log.info("swept", older=found.older, in_source=found.living, deleted=found.deleted, left=found.left)
+                log.info(
+                    "missing_rows_deletion_finished",
+                    older=found.older,
+                    in_source=found.living,
+                    deleted=found.deleted,
+                    left=found.left,
+                )
             self._checked[mirror.table, mirror.complete_since] = self._clock.now()
             self._known.sweep_refused(mirror.table, why)
             (self._refused.add if why else self._refused.discard)(mirror.table)

@@ -257,7 +257,7 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
             doomed = deletions(mirror.definition, ended, found.before, soft_delete=mirror.soft_delete)
             found.deleted += len(ended) - len(append(mirror.definition, doomed))
     structlog.get_logger().info(
-        "rows_swept",
+        "missing_rows_deleted",
         table=mirror.definition.identity,
         before=shown_time(found.before),
         deleted=found.deleted,

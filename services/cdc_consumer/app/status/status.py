@@ -304,7 +304,7 @@ class ConsumerStatus:
                     self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
                     not_labelled.append(str(error))
-                    structlog.get_logger().warning("table_not_marked", table=mirror.table, error=str(error))
+                    structlog.get_logger().warning("resync_label_not_written", table=mirror.table, error=str(error))
                     return recreated
                 mirror = recreated
             self._made_at[mirror.table] = mirror.made_at

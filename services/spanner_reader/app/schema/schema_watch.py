@@ -205,7 +205,7 @@ class SchemaWatch:
             try:
                 await self.inspect_schema()
             except TransientError as error:
-                self._log.warning("schema_not_looked_at", error=str(error))
+                self._log.warning("schema_inspection_failed", error=str(error))
                 await asyncio.sleep(1)
 
     async def _inspect(self) -> None:
@@ -276,7 +276,7 @@ class SchemaWatch:
         stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(
-                "table_not_mirrored_any_more",
+                "table_mirroring_ended",
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )

@@ -104,7 +104,7 @@ class SpannerSnapshotEnds:
             self._lost.add(place)
             if place not in before:
                 self._log.warning(
-                    "snapshot_not_told",
+                    "snapshot_end_withheld",
                     table=one.table,
                     snapshot=format_timestamp(one.since),
                     why=f"the topic lost messages until {format_timestamp(until)}, and rows of it may be among them",

@@ -128,7 +128,7 @@ class SpannerSnapshotSource:
             self._log.info("snapshot_finished", table=table, rows=rows)
         for table in left.keys() - self._unfinished:
             if not self._tables.included(table):
-                self._log.info("snapshot_left_to_others", table=table, why="the tables file here leaves the table out")
+                self._log.info("snapshot_skipped", table=table, why="the tables file here leaves the table out")
         self._unfinished = frozenset(left)
         return any(self._is_read(table) for table in left)
 
