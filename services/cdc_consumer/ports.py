@@ -117,7 +117,7 @@ class RowCount:
     rows: int
 
 
-RECREATED: Final = "table_made_anew"
+RECREATED: Final = "table_recreated"
 """Why a table needs a re-sync that was dropped and made again while it was mirrored."""
 ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
 """Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""

@@ -145,11 +145,11 @@ class TestBigQueryTables:
             place.tables.forget("planes")
             place.tables.ensure(PLANES)
 
-        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"]
+        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
         assert told == [("error", "planes")]
-        assert place.needs_resync("planes") == "table_made_anew"
+        assert place.needs_resync("planes") == "table_recreated"
         place.others.ensure(COLOUR)
-        assert place.needs_resync("planes") == "table_made_anew"
+        assert place.needs_resync("planes") == "table_recreated"
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(OF_ANOTHER_SOURCE)
 

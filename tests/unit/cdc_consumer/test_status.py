@@ -33,14 +33,14 @@ def world() -> World:
 
 def test_datasets_that_only_a_schema_names_are_looked_at_once_a_table_of_theirs_was_reported(world: World) -> None:
     world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
-    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_recreated")]
 
     assert world.states() == {"planes": "running", "mirror_air.crew": "needs re-sync"}
     assert world.asked_of == {"mirror_air"}
 
 
 def test_every_table_has_its_state_since_and_why(world: World) -> None:
-    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_made_anew")]
+    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_recreated")]
     world.take(
         Counts(
             messages=3,
@@ -160,7 +160,7 @@ def test_what_was_deferred_speaks_against_a_sweep_until_it_has_come_again_though
 
 
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     for _ in range(2):
         world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
@@ -309,7 +309,7 @@ def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: 
 
 
 def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     world.document()
     world.document()
     assert world.looks == 1
@@ -354,7 +354,7 @@ def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, a
 
 
 def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     world.take(Counts(dead_letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
     printed = list(lines(world.document()))
 
@@ -363,7 +363,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     airports, planes, more = printed[2:5]
     assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
     assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
-    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
+    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_recreated"]
     assert "dead letters since the start: bad_name 4" in printed
 
 
