@@ -78,18 +78,18 @@ class Mirror:
     """Why rows are missing in it; empty: none are known to be."""
     complete_since: int = 0
     """Each row that its source had then, in microseconds, is in it or on its way into it; 0: unknown."""
-    swept: int = 0
+    deleted_before: int = 0
     """Nothing that is older was left in it at the last check."""
 
     @property
-    def to_sweep(self) -> int:
+    def delete_before(self) -> int:
         """Return the time before which rows may be left in it that its source no longer has; 0: there are none."""
-        return self.complete_since if self.complete_since > self.swept else 0
+        return self.complete_since if self.complete_since > self.deleted_before else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
-    """A mirror to be swept."""
+    """A mirror whose missing rows are to be deleted."""
 
     definition: TableDefinition
     """Its key and our columns; with soft delete all columns that have a type of ours."""
@@ -347,7 +347,7 @@ class MirrorRows(Protocol):
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time. TransientError; BytesLimitError."""
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
         Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
@@ -370,7 +370,7 @@ class MirrorStates(Protocol):
         Lately, because between two tasks none is, whatever waits in the subscription.
         """
 
-    def sweep_refused(self, table: str, why: str) -> None:
+    def deletion_refused(self, table: str, why: str) -> None:
         """Store why missing rows of a table are not deleted; empty: they are."""
 
 

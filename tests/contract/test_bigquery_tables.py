@@ -64,7 +64,7 @@ class TestBigQueryTables:
         place.tables.complete(PLANES, later + 2, later - 5)
         assert labels() == before | {COMPLETE_SINCE: str(later + 2), READ_SINCE: str(later - 5)}
         (mirror,) = read_mirrors(stand_in.client, PROJECT, [stand_in.dataset])
-        assert (mirror.complete_since, mirror.swept, mirror.to_sweep) == (later + 2, 0, later + 2)
+        assert (mirror.complete_since, mirror.deleted_before, mirror.delete_before) == (later + 2, 0, later + 2)
 
         with pytest.raises(TableTroubleError):
             place.tables.complete(table_definition(a_header("gone")), later, later)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
+from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
 from services.cdc_consumer.ports import MirrorTable, OtherRows, Spool
 from shared.contracts.change_batch import Change, Header, encode_batch
@@ -22,7 +22,7 @@ class FakeMirrorRows:
 
     def __init__(self, writer: FakeCdcWriter) -> None:
         self._writer = writer
-        self.swept: dict[str, int] = {}
+        self.deleted_before: dict[str, int] = {}
         self.queries = 0
         self.told = 0
         """When mirrors that were made anew came to say that they are complete, in microseconds."""
@@ -53,11 +53,11 @@ class FakeMirrorRows:
         self.queries += 1
         return len(self._rows(mirror, before, older=True))
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         name = mirror.definition.identity
         if self.told > told_by:
             return False
-        self.swept[name] = max(before, self.swept.get(name, 0))
+        self.deleted_before[name] = max(before, self.deleted_before.get(name, 0))
         return True
 
     def _rows(self, mirror: MirrorTable, before: int, *, older: bool) -> pa.Table:

@@ -51,7 +51,7 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
     pipeline.fill()
     pipeline.drop_g()
     pipeline.wait_until_said(2)
-    pipeline.swept()
+    pipeline.delete_missing_rows()
 
     assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())

@@ -17,8 +17,8 @@ from shared.contracts.change_batch import Op, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.runtime.stop import Stop
 from tests.integration.answering_source import HEADER
+from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.integration.swept_mirror import SOURCE, Mirror
 from tests.worlds.command_lines import parsed
 
 pytestmark = pytest.mark.integration

@@ -94,4 +94,4 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     assert pipeline.run_command("snapshot", "Planes")[0] == 0
     topic.wait_for("all rows", lambda: keys(topic, "Planes") >= {1, 3, 4, 5})
     topic.wait_for("its mark to go", lambda: pipeline.status()[1]["needs_resync"] == [])
-    assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for the sweep
+    assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for `delete-missing-rows`

@@ -34,7 +34,11 @@ def test_a_service_gets_the_words_after_its_name(name: str) -> None:
 
 
 def test_a_command_of_the_consumer_needs_no_service_name() -> None:
-    assert launched("sweep", "--help").stdout == launched("consumer", "sweep", "--help").stdout != ""
+    assert (
+        launched("delete-missing-rows", "--help").stdout
+        == launched("consumer", "delete-missing-rows", "--help").stdout
+        != ""
+    )
 
 
 def test_to_watch_takes_the_services_that_are_named() -> None:

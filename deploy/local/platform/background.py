@@ -323,7 +323,7 @@ def _is_ours(pid: int) -> bool:
 def write_settings_files(directory: Path, services: Mapping[str, Mapping[str, str]]) -> None:
     """Write ``<service>.env`` for each; a shell that has read one has what its commands need.
 
-    A command that compares or sweeps reads two: that of the source's reader, and then the consumer's.
+    A command that compares or deletes missing rows reads two: that of the source's reader, and then the consumer's.
     """
     for name, settings in services.items():
         lines = [f"export {variable}={shlex.quote(value)}\n" for variable, value in sorted(settings.items())]

@@ -65,9 +65,9 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     if len(rows) == 1:
         yield "(no table yet)"
     for table in document["tables"]:
-        if table.get("to_sweep"):  # an older consumer may answer
-            why = f": {table['not_swept']}" if table["not_swept"] else ""
-            yield f"{table['table']}: rows older than {table['to_sweep']} may wait to be swept{why}"
+        if table.get("delete_missing_rows_before"):  # an older consumer may answer
+            why = f": {table['deletion_refused']}" if table["deletion_refused"] else ""
+            yield f"{table['table']}: rows older than {table['delete_missing_rows_before']} may wait to be deleted{why}"
     changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
     dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
     yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"

@@ -175,7 +175,10 @@ def test_the_fix_is_commands_to_copy_and_names_the_sweep() -> None:
     assert resync_request is not None
     text = fix_of(resync_request)
     assert text.startswith("`python -m services.bigtable_reader snapshot` brings all rows as they are now")
-    assert "`python -m services.cdc_consumer sweep weather --source 'python -m services.bigtable_reader rows' " in text
+    assert (
+        "`python -m services.cdc_consumer delete-missing-rows weather --source 'python -m services.bigtable_reader "
+        "rows' " in text
+    )
     assert text.endswith("`python -m services.bigtable_reader synced`")
 
 

@@ -182,4 +182,4 @@ async def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pas
     await world.wait_until_snapshots_are_over()
     await world.end()
     assert max(world.scans[0].asked) == 7
-    assert world.mirrored(swept=True) == world.source() != {}
+    assert world.mirrored(without_missing=True) == world.source() != {}

@@ -51,7 +51,7 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another
             world.readers.clear()
         assert (world.complete_since is not None, world.resync_request is None) == (automatic, automatic)
         assert world.run == 1 + automatic
-        assert (world.mirrored(swept=False) == world.source()) is automatic
+        assert (world.mirrored(without_missing=False) == world.source()) is automatic
     assert ("snapshot_end_withheld" in [line["event"] for line in logs]) is not automatic
 
 

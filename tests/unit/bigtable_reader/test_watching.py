@@ -120,7 +120,7 @@ async def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_w
     await world.request()
     await world.wait_until_snapshots_are_over()
     assert not world.is_marked()
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
     await over(world, reader)
 
 
@@ -132,7 +132,7 @@ async def test_without_being_asked_it_is_read_once() -> None:
     await world.wait_until_healed()
     await asyncio.sleep(300)
     assert world.run == 2
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
     await world.end()
 
 
@@ -175,7 +175,7 @@ async def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_
     await over(world, world.start_steady())
     assert world.run == 2
     assert world.is_announced
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
 
 
 async def test_what_was_not_read_to_its_end_is_asked_for_anew_by_a_start_with_another_file() -> None:

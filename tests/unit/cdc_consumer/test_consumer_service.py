@@ -68,7 +68,10 @@ def test_every_missing_setting_is_named_at_once() -> None:
         ({"TASKS": "3"}, "TASKS=3 is more than the 2"),
         ({"BIGQUERY_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
         ({"BIGQUERY_STORAGE_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
-        ({"SWEEP": "automatic", "SPARK_MASTER": "spark://h:1"}, "SWEEP=automatic needs SOURCE_ROWS"),
+        (
+            {"DELETE_MISSING_ROWS": "automatic", "SPARK_MASTER": "spark://h:1"},
+            "DELETE_MISSING_ROWS=automatic needs SOURCE_ROWS",
+        ),
         ({"SPARK_MASTER": "locl"}, "SPARK_MASTER='locl': names no Spark: write local"),
         ({"SPARK_MASTER": "local[two]"}, "SPARK_MASTER='local[two]': names no Spark: write local"),
         ({"SPARK_MASTER": "h:7077"}, "SPARK_MASTER='h:7077': names no Spark: write local"),
@@ -81,7 +84,9 @@ def test_settings_that_cannot_work_are_refused(more: dict[str, str], words: str)
 
 @pytest.mark.parametrize("more", [{"SOURCE_ROWS": "rows", "SPARK_MASTER": "yarn"}, {"SPARK_MASTER": "local[2]"}])
 def test_what_sweeps_by_itself_asks_the_source_or_knows_what_is_held(more: dict[str, str]) -> None:
-    assert read_settings(Settings, NEEDED | {"SWEEP": "automatic"} | more).sweep == "automatic"
+    assert (
+        read_settings(Settings, NEEDED | {"DELETE_MISSING_ROWS": "automatic"} | more).delete_missing_rows == "automatic"
+    )
 
 
 def test_set_up_needs_the_topic_and_not_the_dataset() -> None:

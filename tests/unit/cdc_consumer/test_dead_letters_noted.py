@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, dead_lettered
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_dead_letters
-from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
+from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import check_dead_letters
+from services.cdc_consumer.app.delete_missing_rows.deletion import DeletionRefusedError
 from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
 from services.cdc_consumer.core.schema.tables import table_definition
@@ -153,7 +153,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_dead_letters_messages
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
     assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
-    assert counts.tables["planes"].again_at == again_at, "no sweep before it says so"
+    assert counts.tables["planes"].again_at == again_at, "no deletion before it says so"
     assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 
     world.tables.interrupted = lambda _table: False
@@ -220,5 +220,5 @@ def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_th
     if not refused:
         check_dead_letters(mirror, RowCount(older, 100), SINCE)
         return
-    with pytest.raises(SweepRefusedError, match=r"dead letters since .*; or delete by command"):
+    with pytest.raises(DeletionRefusedError, match=r"dead letters since .*; or delete by command"):
         check_dead_letters(mirror, RowCount(older, 100), SINCE)

@@ -18,16 +18,16 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
     COMPLETE_TOLD,
     LEFT_OUT_UNTIL,
+    MISSING_ROWS_DELETED,
     NEEDS_RESYNC,
     READ_SINCE,
     RESYNC_AFTER,
-    SWEPT,
     left_out,
     recreated,
     rows_too_old,
-    swept,
     taken_up,
     too_early,
+    without_missing_rows,
 )
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.trouble import RetryLimits
@@ -187,12 +187,12 @@ def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_you
 
 def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
     assert recreated({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
-    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
+    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", MISSING_ROWS_DELETED: "1"}
     assert recreated(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
 
 
 def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:
-    whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", SWEPT: "1"}
+    whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", MISSING_ROWS_DELETED: "1"}
     assert left_out(whole, "another") is None
     out = left_out(whole, "x")
     assert out == {MIRROR_OF: "x", "a": "b", NEEDS_RESYNC: LEFT_OUT} | dict.fromkeys(list(whole)[2:])
@@ -209,7 +209,7 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_wr
     done = completed(again, beyond)
     assert done is not None
     assert [too_early(done, told_by) for told_by in (6, 7)] == [True, False]
-    healed = swept(done, beyond)
+    healed = without_missing_rows(done, beyond)
     assert healed is not None
     assert {name for name, value in healed.items() if value is None} == {NEEDS_RESYNC, LEFT_OUT_UNTIL}
     assert left_out(again, "x") == mirror | {LEFT_OUT_UNTIL: None}
@@ -220,14 +220,21 @@ def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() ->
     assert completed(anew, LATER) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
-    assert swept(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
+    assert without_missing_rows(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
         COMPLETE_SINCE: str(LATER),
-        SWEPT: str(LATER),
+        MISSING_ROWS_DELETED: str(LATER),
         NEEDS_RESYNC: None,
     }
-    assert swept(anew, LATER) == {SWEPT: str(LATER), NEEDS_RESYNC: RECREATED}, "it is not complete"
-    assert swept({NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), SWEPT: str(LATER)}, LATER) is None
-    assert swept({SWEPT: str(LATER)}, LATER - 1) is None
+    assert without_missing_rows(anew, LATER) == {MISSING_ROWS_DELETED: str(LATER), NEEDS_RESYNC: RECREATED}, (
+        "it is not complete"
+    )
+    assert (
+        without_missing_rows(
+            {NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), MISSING_ROWS_DELETED: str(LATER)}, LATER
+        )
+        is None
+    )
+    assert without_missing_rows({MISSING_ROWS_DELETED: str(LATER)}, LATER - 1) is None
 
 
 # Rows of a snapshot that are too old to be applied.
@@ -422,7 +429,7 @@ def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
     told = there(completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
     assert (told[NEEDS_RESYNC], RESYNC_AFTER in told) == (RECREATED, False)
-    assert NEEDS_RESYNC not in there(swept(told, 3 * HOUR))
+    assert NEEDS_RESYNC not in there(without_missing_rows(told, 3 * HOUR))
 
 
 def test_a_live_change_is_applied_however_old_it_is(world: World) -> None:

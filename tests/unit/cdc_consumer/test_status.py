@@ -70,19 +70,22 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
 
 def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
     world.mirrors = [
-        Mirror("waits", MICROS, complete_since=MICROS - 1_000_000, swept=MICROS - 2_000_000),
-        Mirror("swept", MICROS, complete_since=MICROS - 1_000_000, swept=MICROS - 1_000_000),
+        Mirror("waits", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 2_000_000),
+        Mirror("done", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 1_000_000),
         Mirror("never", MICROS),
     ]
-    shown = {name: (world.table(name)["complete_since"], world.table(name)["to_sweep"]) for name in world.states()}
+    shown = {
+        name: (world.table(name)["complete_since"], world.table(name)["delete_missing_rows_before"])
+        for name in world.states()
+    }
 
     assert shown == {
         "waits": ("2026-11-21T12:00:04Z", "2026-11-21T12:00:04Z"),
-        "swept": ("2026-11-21T12:00:04Z", None),
+        "done": ("2026-11-21T12:00:04Z", None),
         "never": (None, None),
     }
     assert exit_code(world.document()) == 0
-    assert "waits: rows older than 2026-11-21T12:00:04Z may wait to be swept" in list(lines(world.document()))
+    assert "waits: rows older than 2026-11-21T12:00:04Z may wait to be deleted" in list(lines(world.document()))
 
 
 def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it(world: World) -> None:

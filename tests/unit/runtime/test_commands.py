@@ -20,7 +20,7 @@ READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "
 COMMANDS: Final[Mapping[Main, Sequence[str]]] = {
     spanner_reader: (*READERS[:-1], "topic", READERS[-1]),
     bigtable_reader: READERS,
-    cdc_consumer: ("setup", "doctor", "status", "sweep", "reconcile", "advise", "tables"),
+    cdc_consumer: ("setup", "doctor", "status", "delete-missing-rows", "reconcile", "advise", "tables"),
     dead_letter: (
         *("run", "doctor", "list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay"),
         *("pipeline", "watch"),
@@ -113,7 +113,10 @@ def test_arguments_that_a_command_does_not_take_are_refused_before_settings_are_
     ("main", "command"),
     [
         *[(main, ("status",)) for main in (spanner_reader, bigtable_reader)],
-        *[(cdc_consumer, each) for each in (("status",), ("doctor",), ("sweep", "t", "--before", "x"), ("reconcile",))],
+        *[
+            (cdc_consumer, each)
+            for each in (("status",), ("doctor",), ("delete-missing-rows", "t", "--before", "x"), ("reconcile",))
+        ],
         *[(main, ("doctor",)) for main in (spanner_reader, bigtable_reader, dead_letter)],
     ],
 )

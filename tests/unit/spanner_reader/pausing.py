@@ -138,7 +138,7 @@ class PausingWorld:
         self.images = self.database.rows(SINGERS)
 
     async def end_snapshot(self) -> None:
-        """Let the rows arrive, sweep what is not among them, and heal the mark that is older."""
+        """Let the rows arrive, delete what is not among them, and heal the mark that is older."""
         if self.snapshot is None:
             return
         self.apply()

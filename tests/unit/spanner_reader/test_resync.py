@@ -47,7 +47,7 @@ def test_a_mirror_is_dropped_where_rows_may_be_gone_and_kept_where_only_columns_
 ) -> None:
     text = fix_of(SpannerResyncRequest("T", (replace(ADDED, table="T", kind=kind),)), "`")
     assert ("drop its mirror in BigQuery" in text) == kind.value.startswith("table_")
-    assert (" sweep T --before" in text) == kind.value.startswith("table_")
+    assert (" delete-missing-rows T --before" in text) == kind.value.startswith("table_")
     assert "emulator only" in text
 
 
@@ -63,5 +63,5 @@ def test_a_paused_table_is_resumed_first_and_one_that_was_needs_its_rows_and_wha
         SpannerResyncRequest("T", (replace(pause, resumed_at=at("09:30:00")).finding("T"), replace(ADDED, table="T"))),
         "`",
     )
-    assert [f" {word} T" in paused for word in ("resume", "snapshot", "sweep")] == [True, True, True]
-    assert [f" {word} T" in resumed for word in ("resume", "snapshot", "sweep")] == [False, True, True]
+    assert [f" {word} T" in paused for word in ("resume", "snapshot", "delete-missing-rows")] == [True, True, True]
+    assert [f" {word} T" in resumed for word in ("resume", "snapshot", "delete-missing-rows")] == [False, True, True]

@@ -90,7 +90,7 @@ async def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_what
         await remember_refused(store, tables.included, tables.options, await world.catalog.inspect())
     assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
     assert [line["event"] for line in logs] == ["table_needs_resync"]
-    assert " sweep Singers --before" in logs[0]["fix"]
+    assert " delete-missing-rows Singers --before" in logs[0]["fix"]
 
 
 async def test_transactions_that_may_keep_out_of_the_stream_are_warned_of_when_they_may() -> None:

@@ -127,7 +127,7 @@ class TableWatch:
                 why="no record tells that their cells are gone: a row that does not change keeps them in its image, "
                 "and one that had no others is gone without a delete. The table needs re-sync",
                 fix="`python -m services.bigtable_reader status` says what ends that; with RESYNC=automatic "
-                "nothing is to be done, but for the sweep",
+                "nothing is to be done but to delete missing rows",
             )
 
     def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:

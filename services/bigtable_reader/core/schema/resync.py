@@ -217,6 +217,7 @@ def fix_of(request: BigtableResyncRequest) -> str:
     return first + (
         f"`{command} snapshot` brings all rows as they are now, and ends this once it is complete; rows may be "
         f"gone, too, of which no record tells: then `{command} snapshot --status` says what the table is complete "
-        f"since, and `python -m services.cdc_consumer sweep {request.table} --source '{command} rows' --before` that "
-        f"time says which go, and deletes them with --execute; if all rows came again otherwise: `{command} synced`"
+        f"since, and `python -m services.cdc_consumer delete-missing-rows {request.table} --source '{command} rows' "
+        "--before` that time says which go, and deletes them with --execute; if all rows came again otherwise: "
+        f"`{command} synced`"
     )

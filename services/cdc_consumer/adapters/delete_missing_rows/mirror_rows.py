@@ -20,13 +20,13 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     READ_SINCE,
     change_labels,
     label_time,
-    swept,
     too_early,
+    without_missing_rows,
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import check_dataset, is_of_key, table_column
-from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
+from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
@@ -113,20 +113,20 @@ class BigQueryMirrorRows:
         return int(counted["f"][0]["v"])
 
     def estimate(self, mirror: MirrorTable, before: int) -> QueryEstimate:
-        """Return what BigQuery expects to read of a mirror that is swept."""
+        """Return what BigQuery expects to read of a mirror whose missing rows are deleted."""
         path = self._path(mirror)
         queries = _select(mirror, path, before), _count(mirror, path, before)
         estimate = partial(self._queries.estimate, path)
         return retrying(self._stop, _RETRY_BUDGET)(lambda: QueryEstimate(*map(estimate, queries)))
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
-        """Let the mirror say that it is swept; as `MirrorRows.mark_swept`."""
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+        """Let the mirror say so; as `MirrorRows.record_deletion`."""
         early = False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
             nonlocal early
             early = too_early(found.labels, told_by)
-            return None if early else swept(found.labels, before)
+            return None if early else without_missing_rows(found.labels, before)
 
         retrying(self._stop, _RETRY_BUDGET)(change_labels, self._queries.client, self._path(mirror), labels)
         return not early
@@ -169,7 +169,7 @@ def _older(before: int) -> str:
 
 
 def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
-    """Return what is to be known of a table; MisconfiguredError if it is no mirror that can be swept."""
+    """Return what is to be known of a table; MisconfiguredError if it is no mirror with rows to delete."""
     path, names = str(found.reference), {field.name for field in found.schema}
     constraints = found.table_constraints
     key = tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
@@ -244,7 +244,7 @@ class SpooledRows:
 def spooled() -> Iterator[SpooledRows]:
     """Make room for rows, for the block."""
     with (
-        tempfile.TemporaryDirectory(prefix="millrace-sweep-") as directory,
+        tempfile.TemporaryDirectory(prefix="millrace-missing-rows-") as directory,
         closing(SpooledRows(Path(directory))) as rows,
     ):
         yield rows

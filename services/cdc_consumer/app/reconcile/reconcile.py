@@ -221,7 +221,7 @@ class Reconciler:
         if extra and not result.matched:
             result.not_repaired.append(
                 f"the source has none of the mirror's {result.mirror_rows} rows, so none is deleted: if that is right, "
-                "sweep them"
+                "delete missing rows"
             )
             return
         _batch, now = self._waits.retried(lambda: self._source.describe(result.table))

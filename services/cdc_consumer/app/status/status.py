@@ -120,7 +120,7 @@ class ConsumerStatus:
         self._dead_letters: Counter[str] = Counter()
         self._heartbeats: Mapping[str, int] = {}
         self._labels = _Labels()
-        self._not_swept: dict[str, str] = {}
+        self._deletion_refused: dict[str, str] = {}
         self._not_pulled = ""
         self._started = clock.now()
 
@@ -165,7 +165,7 @@ class ConsumerStatus:
             tables = [
                 {
                     **_shown(name, table, mirrors.get(name), dropped.get(name), now, self._refused_after),
-                    "not_swept": self._not_swept.get(name, ""),
+                    "deletion_refused": self._deletion_refused.get(name, ""),
                 }
                 for name in sorted({*self._tables, *mirrors, *dropped})
                 for table in [self._tables.get(name) or _Table()]
@@ -227,10 +227,10 @@ class ConsumerStatus:
         """Return when the oldest message was published that is outstanding or was lately, in microseconds."""
         return self._oldest_messages.oldest_lately()
 
-    def sweep_refused(self, table: str, why: str) -> None:
-        """Take note of why a table is not swept; empty: it is."""
+    def deletion_refused(self, table: str, why: str) -> None:
+        """Store why missing rows of a table are not deleted; empty: they are."""
         with self._lock:
-            self._not_swept[table] = why
+            self._deletion_refused[table] = why
 
     def deferred(self) -> Mapping[str, str]:
         """Return the tables whose messages are deferred, and why."""
@@ -280,7 +280,10 @@ class ConsumerStatus:
         """Say of each mirror that this process has seen, and that is no longer there, that it is gone: once."""
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
-            fix = "if that was not meant: it is made again by its next change; take a snapshot then, and sweep it"
+            fix = (
+                "if that was not meant: it is made again by its next change; take a snapshot then, and delete missing "
+                "rows"
+            )
             structlog.get_logger().error("table_dropped", table=table, fix=fix)
         self._dropped = {table: self._dropped.get(table, now) for table in gone}
         self._listed.update(listed)
@@ -299,7 +302,7 @@ class ConsumerStatus:
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
                 structlog.get_logger().error(RECREATED, table=mirror.table, fix="re-sync it: it holds new changes only")
-                recreated = replace(mirror, needs_resync=RECREATED, complete_since=0, swept=0)
+                recreated = replace(mirror, needs_resync=RECREATED, complete_since=0, deleted_before=0)
                 try:
                     self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
@@ -369,7 +372,7 @@ def _shown(
         "state": troubles[0]["state"] if troubles else RUNNING,
         "troubles": troubles,
         "complete_since": _time(mirror.complete_since or None if mirror is not None else None),
-        "to_sweep": _time(mirror.to_sweep or None if mirror is not None else None),
+        "delete_missing_rows_before": _time(mirror.delete_before or None if mirror is not None else None),
         "committed": _time(table.latest.committed if table.latest is not None else None),
         "applied": _time(table.latest.applied if table.latest is not None else None),
         "unapplied_since": _time(table.unapplied_since or None if mirror is not None else None),
