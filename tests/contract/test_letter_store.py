@@ -53,7 +53,7 @@ def test_a_letter_of_ten_megabytes_is_kept(store: DeadLetterStore) -> None:
 def test_what_could_not_be_kept_of_a_letter_is_said(store: DeadLetterStore) -> None:
     letter = a_letter(data=b'{"id":"1"}', payload_bytes=12_000_000_000, reason=Reason.TOO_LARGE)
     assert kept(store, letter).without_payload
-    (line,) = store.find(Selection(), limit=9).letters
+    (line,) = store.find(Selection(), limit=9).dead_letters
     assert (line.size, line.payload_bytes, line.without_payload) == (10, 12_000_000_000, True)
 
 
@@ -204,7 +204,7 @@ def test_old_letters_are_forgotten_unless_they_are_open(store: DeadLetterStore) 
     for key, state in enumerate(State):
         one_in(state, store, a_letter(key))
     assert store.forget(before=later(1000), limit=100) == 3
-    assert [line.state for line in store.find(Selection(), limit=9).letters] == [State.OPEN]
+    assert [line.state for line in store.find(Selection(), limit=9).dead_letters] == [State.OPEN]
     assert store.forget(before=later(1000), limit=100) == 0
 
 

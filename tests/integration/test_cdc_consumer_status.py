@@ -45,7 +45,7 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     document = asked(first)
     assert document is not None
     assert document["tables"]["planes"]["troubles"][0]["why"] == "table_recreated"
-    assert document["changes"]["letters"] == {"no_primary_key": 1}
+    assert document["changes"]["dead_letters"] == {"no_primary_key": 1}
     assert document["changes"]["written"] >= 3
     assert document["processes"]["seen"] >= 1
     lag = document["lag_seconds"]

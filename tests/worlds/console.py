@@ -53,7 +53,7 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
                 )
             ],
             "labels": {"read_at": committed, "error": ""},
-            "changes": {"seen": 1200, "written": 1000, "superseded": 200, "letters": {}},
+            "changes": {"seen": 1200, "written": 1000, "superseded": 200, "dead_letters": {}},
             "lag_seconds": {"commit_to_published": 0.4, "published_to_applied": 1.9, "oldest_held": 40.0},
         },
         FLIGHTS: {

@@ -298,7 +298,7 @@ def how_to_use(stack: Stack, directory: Path) -> str:
   cat {token_file}   # the token to sign in with
 The state of the services, what could not be applied, and the end of it all:
   {_COMMAND} status
-  {_COMMAND} letters groups
+  {_COMMAND} dead-letters groups
   make down
 {"".join(examples)}any command of a service, with the settings that it has here:
   (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)

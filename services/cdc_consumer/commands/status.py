@@ -69,7 +69,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
             why = f": {table['deletion_refused']}" if table["deletion_refused"] else ""
             yield f"{table['table']}: rows older than {table['delete_missing_rows_before']} may wait to be deleted{why}"
     changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
-    dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
+    dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["dead_letters"].items())) or "none"
     yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"
     yield f"dead letters since the start: {dead_letters}"
     yield (

@@ -40,14 +40,14 @@ class Collector:
         metrics: CollectorMetrics,
         health: Health,
         clock: Clock,
-        keep_letters_for: timedelta,
+        keep_dead_letters_for: timedelta,
     ) -> None:
         self._inbox = inbox
         self._store = store
         self._metrics = metrics
         self._health = health
         self._clock = clock
-        self._keep_letters_for = keep_letters_for
+        self._keep_dead_letters_for = keep_dead_letters_for
         self._stats_at = self._forget_at = Nanoseconds(0)
         self._away: set[str] = set()
 
@@ -109,7 +109,7 @@ class Collector:
         """Forget what is to be forgotten, some at a time, and see what there is."""
         now = self._clock.now()
         if now >= self._forget_at:
-            before = Nanoseconds(now - nanoseconds(self._keep_letters_for))
+            before = Nanoseconds(now - nanoseconds(self._keep_dead_letters_for))
             forgotten = self._until_back(
                 "the store", lambda: self._store.forget(before=before, limit=_FORGET_AT_ONCE), stop
             )

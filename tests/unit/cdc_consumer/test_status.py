@@ -263,7 +263,7 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
         "seen": 6,
         "written": 4,
         "superseded": 1,
-        "letters": {"undecodable": 3, "bad_name": 1},
+        "dead_letters": {"undecodable": 3, "bad_name": 1},
     }
     assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "given_back": 0}
     assert document["processes"] == {"seen": 2, "holding": 1}

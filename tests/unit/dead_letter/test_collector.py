@@ -82,7 +82,7 @@ class World:
 
     def letters(self) -> Mapping[str, int]:
         """Return how often each letter of the store has failed."""
-        found = self.store.find(Selection(), limit=1_000).letters
+        found = self.store.find(Selection(), limit=1_000).dead_letters
         return {line.id: line.attempts for line in found}
 
 

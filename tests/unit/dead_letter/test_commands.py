@@ -58,7 +58,7 @@ def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> Non
 def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
     shell.world.keep(ONE, a_letter(a_change(3)), TWO)
     first = shell.asked("groups")["groups"][0]
-    assert (first["letters"], first["table"]) == (2, "planes")
+    assert (first["dead_letters"], first["table"]) == (2, "planes")
     assert shell.ids("--group", first["id"]) == {ONE.identity, a_letter(a_change(3)).identity}
 
 
@@ -138,7 +138,7 @@ def test_pages_of_a_list_hold_every_letter_once(shell: Shell) -> None:
     while True:
         page = shell.asked("list", "--limit", "3", *after)
         assert page["matched"] == 7
-        seen += [one["id"] for one in page["letters"]]
+        seen += [one["id"] for one in page["dead_letters"]]
         if page["after"] is None:
             break
         after = ["--after", page["after"]]
@@ -292,7 +292,7 @@ def test_a_replay_shows_what_it_would_do_until_it_is_to_be_executed(shell: Shell
         "superseded": 1,
         "no_payload": 1,
     }
-    verdicts = {one["id"]: one["verdict"] for one in document["letters"]}
+    verdicts = {one["id"]: one["verdict"] for one in document["dead_letters"]}
     assert verdicts[old.identity] == "superseded"
     assert shell.run("replay") == 0
     assert "would be sent" in shell.out

@@ -56,7 +56,7 @@ def ada(api: Api) -> Visit:
 
 
 def group_of(api: Api, letter: DeadLetter) -> str:
-    return str(api.get(f"letters/{letter.identity}").json["group"])
+    return str(api.get(f"dead-letters/{letter.identity}").json["group"])
 
 
 def state_of(api: Api, letter: DeadLetter) -> str:
@@ -448,7 +448,7 @@ def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None
 
 def test_the_api_takes_no_cookie(api: Api, ada: Visit) -> None:
     cookies = "; ".join(f"{name}={value}" for name, value in ada.cookies.items())
-    body = {"letters": {"everything": True}, "why": "x"}
+    body = {"dead_letters": {"everything": True}, "why": "x"}
     assert api.post("discard", body, token=None, headers={"cookie": cookies}).status == 401
 
 
@@ -548,7 +548,7 @@ def hostile_pages() -> Mapping[str, Answered]:
     for letter in (one, *others):
         found[f"{letter} masked"] = visit.get(f"/dead-letters/{letter}")
         found[f"{letter} shown"] = visit.submit(f"/dead-letters/{letter}/values")
-        group = str(api.get(f"letters/{letter}").json["group"])
+        group = str(api.get(f"dead-letters/{letter}").json["group"])
         found[f"{letter} group"] = visit.get(f"/dead-letters/groups/{group}")
         found[f"{letter} dry"] = visit.submit("/dead-letters/replays", letter=letter)
     found["edit"] = visit.submit(f"/dead-letters/{one}/edit")
@@ -599,7 +599,7 @@ def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
 
 def test_a_dead_letter_and_its_group_name_the_code_and_where_it_is_explained() -> None:
     api = with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
-    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).letters
+    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).dead_letters
     for path in (f"/dead-letters/{line.id}", f"/dead-letters/groups/{line.group}"):
         page = text_of(Visit(api).get(path))
         assert "Code undecodable , explained in docs/reference/dead-letters.md#undecodable" in page

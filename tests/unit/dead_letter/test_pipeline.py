@@ -49,7 +49,7 @@ def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_fix(sh
 def test_a_replay_over_http_to_another_topic_sends_nothing_too(api: Api) -> None:
     api.world.store.join(OURS)
 
-    answered = api.post("replays", {"letters": {"everything": True}, "execute": True})
+    answered = api.post("replays", {"dead_letters": {"everything": True}, "execute": True})
 
     assert answered.status == 503
     assert "projects/p/topics/ours" in answered.message

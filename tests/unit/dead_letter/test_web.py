@@ -21,9 +21,9 @@ from tests.unit.dead_letter.letters import JUNK, ONE, TWO, a_letter, at
 
 
 def ids(api: Api, **filters: Any) -> set[str]:
-    answered = api.get("letters", **filters)
+    answered = api.get("dead-letters", **filters)
     assert answered.status == 200, answered.message
-    return {one["id"] for one in answered.json["letters"]}
+    return {one["id"] for one in answered.json["dead_letters"]}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_list_comes_in_pages_that_neither_repeat_nor_leave_out(api: Api) -> No
     seen: list[str] = []
     after: dict[str, str] = {}
     for _page in range(3):
-        page = api.get("letters", limit=1, **after).json
+        page = api.get("dead-letters", limit=1, **after).json
         assert page["matched"] == 3
-        seen += [one["id"] for one in page["letters"]]
+        seen += [one["id"] for one in page["dead_letters"]]
         after = {"after": page["after"]}
 
     assert after == {"after": None}
@@ -64,12 +64,12 @@ def test_a_list_comes_in_pages_that_neither_repeat_nor_leave_out(api: Api) -> No
 
 
 def test_a_letter_is_shown_masked_and_with_values_to_who_is_named_in_the_trail(api: Api) -> None:
-    masked = api.get(f"letters/{ONE.identity[:8]}", token=None)
+    masked = api.get(f"dead-letters/{ONE.identity[:8]}", token=None)
     assert (masked.status, masked.json["masked"]) == (200, True)
     assert b"Ada" not in masked.body
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
-    shown = api.get(f"letters/{ONE.identity}", values="true")
+    shown = api.get(f"dead-letters/{ONE.identity}", values="true")
     assert b'"Ada"' in shown.body
     assert api.actions(ONE.identity)[1:] == [("values_shown", "ada")]
     assert shown.json["trail"][-1]["who"] == "ada"
@@ -78,7 +78,7 @@ def test_a_letter_is_shown_masked_and_with_values_to_who_is_named_in_the_trail(a
 @pytest.mark.parametrize("callers", [None, Callers(open_reads=True)])
 def test_values_are_shown_to_nobody_without_a_name_and_nothing_is_written_then(callers: Callers | None) -> None:
     api = with_letters(Api(callers))
-    answered = api.get(f"letters/{ONE.identity}", values="true", token=None)
+    answered = api.get(f"dead-letters/{ONE.identity}", values="true", token=None)
 
     assert (answered.status, b"Ada" in answered.body) == (403 if callers else 401, False)
     assert ("API_TOKEN" if callers else "Authorization: Bearer") in answered.message
@@ -90,12 +90,12 @@ def test_digits_come_through_as_they_are_in_the_letter_and_in_an_edit(api: Api) 
     letter = a_letter(a_change(9))
     data = letter.data.replace(bytes(decode_batch(letter.data).rows[0]), exact.encode())
     (identity,) = api.world.keep(a_letter(a_change(9), data=data))
-    assert exact.encode() in api.get(f"letters/{identity}", values="true").body.replace(b" ", b"")
+    assert exact.encode() in api.get(f"dead-letters/{identity}", values="true").body.replace(b" ", b"")
 
     body = b'{"why": "too long", "set": {"price": 1.000000000000000000009}}'
-    edited = api.post(f"letters/{identity}/edit", body)
+    edited = api.post(f"dead-letters/{identity}/edit", body)
     assert edited.status == 200, edited.message
-    shown = api.get(f"letters/{edited.json['id']}", values="true").body
+    shown = api.get(f"dead-letters/{edited.json['id']}", values="true").body
     assert b"1.000000000000000000009" in shown
     assert b"12345678901234567890123" in shown
 
@@ -106,12 +106,12 @@ def test_groups_numbers_and_trails(api: Api) -> None:
     assert len(api.get("groups", table="planes").json["groups"]) == 1
     assert ids(api, group=groups[0]["id"]) == {groups[0]["sample"]}
     assert api.get("stats").json["open_by_table"] == {"planes": 1, "pilots": 1, "": 1}
-    (arrived,) = api.get(f"letters/{ONE.identity}/trail").json["trail"]
+    (arrived,) = api.get(f"dead-letters/{ONE.identity}/trail").json["trail"]
     assert (arrived["action"], arrived["who"]) == ("arrived", "collector")
 
 
 def test_letters_are_discarded_and_restored_by_somebody_and_for_a_reason(api: Api) -> None:
-    discarded = api.post("discard", {"letters": {"table": ["planes"]}, "why": "not ours"})
+    discarded = api.post("discard", {"dead_letters": {"table": ["planes"]}, "why": "not ours"})
     assert discarded.json == {"state": "discarded", "changed": 1, "matched": 1, "more": False}
     assert api.actions(ONE.identity)[1:] == [("discarded", "ada")]
     assert ids(api) == {TWO.identity, JUNK.identity}
@@ -127,18 +127,18 @@ def test_a_request_changes_no_more_than_its_limit_and_says_that_there_is_more(ap
 
 
 def test_an_edit_takes_the_letters_place(api: Api) -> None:
-    answered = api.post(f"letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
+    answered = api.post(f"dead-letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
     copy = api.world.stored(answered.json["id"])
 
     assert copy.edit_of == ONE.identity == answered.json["edit_of"]
     assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Ada", "seats": 4}
     assert api.actions(ONE.identity)[1:] == [("edited", "ada")]
-    again = api.post(f"letters/{ONE.identity}/edit", {"why": "x", "row": {"name": "Bob"}})
+    again = api.post(f"dead-letters/{ONE.identity}/edit", {"why": "x", "row": {"name": "Bob"}})
     assert (again.status, copy.id in again.message) == (409, True)
 
 
 def test_what_cannot_be_edited_so_says_what_can_be_done(api: Api) -> None:
-    answered = api.post(f"letters/{ONE.identity}/edit", {"set": {"id": 4}, "why": "x"})
+    answered = api.post(f"dead-letters/{ONE.identity}/edit", {"set": {"id": 4}, "why": "x"})
     assert (answered.status, "primary key" in answered.message) == (409, True), answered.message
 
 
@@ -148,8 +148,8 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
     assert api.world.publisher.published == []
 
     limited = api.post("replays", EVERYTHING | {"execute": True, "limit": 1, "rate": 100}).json
-    assert (limited["sent"], limited["left_open"], len(limited["letters"])) == (1, 0, 1)
-    rest = api.post("replays", {"letters": {"id": [ONE.identity, TWO.identity]}, "execute": True}).json
+    assert (limited["sent"], limited["left_open"], len(limited["dead_letters"])) == (1, 0, 1)
+    rest = api.post("replays", {"dead_letters": {"id": [ONE.identity, TWO.identity]}, "execute": True}).json
     assert (rest["sent"], rest["mirrors_asked"], rest["stopped"]) == (2, True, False)
     assert api.world.states() == {State.REPLAYED: 3}
     assert api.actions(TWO.identity)[1:] == [("replayed", "ada")]
@@ -171,7 +171,7 @@ def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -
     assert counted() == {}
     api.post("replays", EVERYTHING | {"execute": True, "limit": 1})
     assert counted() == {"sent": 1}
-    api.post("replays", {"letters": {"everything": True, "state": ["any"]}, "execute": True})
+    api.post("replays", {"dead_letters": {"everything": True, "state": ["any"]}, "execute": True})
     assert counted() == {"sent": 3, "not_open": 1}
 
 

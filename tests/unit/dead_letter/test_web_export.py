@@ -38,7 +38,7 @@ def test_an_export_has_a_letter_a_line_in_replay_order_as_the_command_writes_it(
 
 
 def test_the_usual_letters_are_the_open_ones(api: Api) -> None:
-    api.post("discard", {"letters": {"id": [ONE.identity]}, "why": "of no use"})
+    api.post("discard", {"dead_letters": {"id": [ONE.identity]}, "why": "of no use"})
     assert {one["id"] for one in lines(api)} == {TWO.identity, JUNK.identity}
     assert [one["id"] for one in lines(api, state="discarded")] == [ONE.identity]
     assert lines(api, state="superseded") == []
@@ -108,7 +108,15 @@ def test_more_exports_than_the_service_does_at_once_are_told_to_come_again_and_e
 def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_makes_a_label() -> None:
     registry = CollectorRegistry()
     api = with_letters(Api(answered=ApiMetrics(registry).answered))
-    for path in ("letters", f"letters/{ONE.identity}", f"letters/{TWO.identity}", "letters/zzzz", "a", "b", "/else"):
+    for path in (
+        "dead-letters",
+        f"dead-letters/{ONE.identity}",
+        f"dead-letters/{TWO.identity}",
+        "dead-letters/zzzz",
+        "a",
+        "b",
+        "/else",
+    ):
         api.get(path)
     api.ask("HEAD", "stats")
     api.post("stats", {})
@@ -121,9 +129,9 @@ def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_make
         if sample.name == "millrace_dead_letter_api_requests_total"
     }
     assert found == {
-        ("/v1/letters", "200"): 1,
-        ("/v1/letters/{letter}", "200"): 2,
-        ("/v1/letters/{letter}", "422"): 1,
+        ("/v1/dead-letters", "200"): 1,
+        ("/v1/dead-letters/{dead_letter}", "200"): 2,
+        ("/v1/dead-letters/{dead_letter}", "422"): 1,
         ("/v1/stats", "200"): 1,
         ("/v1/stats", "405"): 1,
         ("/v1/stats", "401"): 1,

@@ -184,7 +184,7 @@ class ConsumerStatus:
                     "seen": self._counted["changes"],
                     "written": self._counted["rows_written"],
                     "superseded": self._counted["superseded"],
-                    "letters": dict(self._dead_letters),
+                    "dead_letters": dict(self._dead_letters),
                 },
                 "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
                 "lag_seconds": self._lag(now),
