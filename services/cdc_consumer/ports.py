@@ -74,7 +74,7 @@ class Mirror:
     table: str
     made_at: int
     """Unix time in microseconds."""
-    needs_resync: str = ""
+    pending_resync: str = ""
     """Why rows are missing in it; empty: none are known to be."""
     complete_since: int = 0
     """Each row that its source had then, in microseconds, is in it or on its way into it; 0: unknown."""
@@ -118,7 +118,7 @@ class RowCount:
 
 
 RECREATED: Final = "table_recreated"
-"""Why a table needs a re-sync that was dropped and made again while it was mirrored."""
+"""Why a table is pending resync that was dropped and made again while it was mirrored."""
 ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
 """Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""
 RESYNC: Final = (
@@ -217,7 +217,7 @@ class DestinationTables(Protocol):
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
         A history's view is brought up to date with it; a ``max_staleness`` that is given is set. A mirror in whose
-        stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`), as does one whose rows
+        stead a history alone is kept says from then on that it is pending resync (`LEFT_OUT`), as does one whose rows
         were masked or named in another way (`MASKS_CHANGED`). A history keeps its changes as long as ``keep`` says.
         Answers from memory once a definition is known to fit. Where the table has a column with another type, its
         values have another one beside it (`beside`). PoisonRecordError (SCHEMA_CONFLICT) where the table has another
@@ -241,7 +241,7 @@ class DestinationTables(Protocol):
         cannot be written now.
         """
 
-    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+    def set_pending_resync(self, definition: TableDefinition, newest: int) -> None:
         """Let a mirror say that it lacks rows of a snapshot (`ROWS_TOO_OLD`), read at ``newest`` (µs) at the latest.
 
         It says so, and is complete since no time, until a snapshot that was read in a later hour is complete. Nothing,

@@ -60,7 +60,7 @@ class PubsubLeases:
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
         self.acked = 0
-        self.given_back = 0
+        self.released = 0
         self.deferred_count = 0
         self.deferred_until = 0  # by when the last of those comes again, in microseconds
         self.extended = 0
@@ -82,7 +82,7 @@ class PubsubLeases:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is unavailable."""
         self._send_ending_leases("give back", ack_ids, timedelta(0))
         with self._lock:
-            self.given_back += len(ack_ids)
+            self.released += len(ack_ids)
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages come again after ``delay`` (600 s at most). TransientError if Pub/Sub is unavailable."""

@@ -71,7 +71,7 @@ class SnapshotOptions:
     lease: timedelta = timedelta(seconds=30)
     """How long a key range stays ours without being saved."""
     announce: timedelta = timedelta(seconds=5)
-    """How often complete snapshots and tables that need re-sync are checked, beside after each survey with news."""
+    """How often complete snapshots and tables that are pending resync are checked, and after each survey with news."""
 
 
 class OwnedRange(Generic[KeyT]):

@@ -23,8 +23,8 @@ def state_of(*, started: bool, has_readers: bool, paused: bool) -> str:
 
 
 def needs_attention(shown: Mapping[str, Any]) -> bool:
-    """Return whether no reader runs though one should, progress is late, or a table needs re-sync."""
-    return shown["state"] not in (READING, PAUSED) or is_late(shown) or bool(shown["needs_resync"])
+    """Return whether no reader runs though one should, progress is late, or a table is pending resync."""
+    return shown["state"] not in (READING, PAUSED) or is_late(shown) or bool(shown["pending_resync"])
 
 
 def is_late(shown: Mapping[str, Any]) -> bool:

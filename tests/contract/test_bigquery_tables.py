@@ -137,7 +137,7 @@ class TestBigQueryTables:
 
     def test_a_table_that_was_dropped_and_made_again_is_logged_once_and_labelled(self, place: Place) -> None:
         place.tables.ensure(PLANES)
-        assert place.needs_resync("planes") == ""
+        assert place.pending_resync("planes") == ""
         place.drop("planes")
         place.tables.forget("planes")
         with capture_logs() as logs:
@@ -147,9 +147,9 @@ class TestBigQueryTables:
 
         told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
         assert told == [("error", "planes")]
-        assert place.needs_resync("planes") == "table_recreated"
+        assert place.pending_resync("planes") == "table_recreated"
         place.others.ensure(COLOUR)
-        assert place.needs_resync("planes") == "table_recreated"
+        assert place.pending_resync("planes") == "table_recreated"
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(OF_ANOTHER_SOURCE)
 

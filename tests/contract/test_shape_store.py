@@ -1,4 +1,4 @@
-"""What is remembered of the tables, and which need re-sync: the same for the fake and for Spanner."""
+"""What is remembered of the tables, and which are pending resync: the same for the fake and for Spanner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

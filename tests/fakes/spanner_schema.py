@@ -130,12 +130,12 @@ class FakeShapeStore:
         return [self.shapes.requests[one.table] for one in found]
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
-        """Return what is remembered, and the tables that need re-sync."""
+        """Return what is remembered, and the tables that are pending resync."""
         self._life.step()
         return self.shapes.look, self.shapes.all_requests
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
-        """Return the tables that need re-sync."""
+        """Return the tables that are pending resync."""
         self._life.step()
         return self.shapes.all_requests
 

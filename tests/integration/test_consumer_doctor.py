@@ -211,14 +211,14 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert set(found) == {
         "table keyless: primary key",
         "table stranger: primary key",
-        "table anew: needs re-sync",
+        "table anew: pending resync",
         "table conflict: column conflict",
         "table strict: column conflict",
     }
     assert found["table keyless: primary key"].level is Level.ERROR
     assert found["table stranger: primary key"].level is Level.WARNING
     assert "ADD PRIMARY KEY" in found["table keyless: primary key"].fix
-    assert "--clear_label millrace_needs_resync" in found["table anew: needs re-sync"].fix
+    assert "--clear_label millrace_needs_resync" in found["table anew: pending resync"].fix
     assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].fix
     assert "DROP NOT NULL" in found["table strict: column conflict"].fix
     fine = {one.check: one.detail for one in world.findings()}["table fine"]

@@ -48,7 +48,7 @@ def test_killed_at_any_moment_and_run_again_every_letter_is_sent(place: Place, m
     process.communicate(timeout=TIMEOUT)
 
     document = place.replay()  # what the dead one held is taken at once
-    assert document["verdicts"]["held"] == 0
+    assert document["verdicts"]["claimed"] == 0
     times = Counter(message.attributes["replay_of"] for message in place.published())
     assert times.keys() == {letter.identity for letter in letters}
     assert max(times.values()) <= 2

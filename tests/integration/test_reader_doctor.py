@@ -229,7 +229,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     pipeline.write(rows=3)
     pipeline.wait_for_all()
     code, running = _status(capsys)
-    assert (code, running["state"], running["needs_resync"]) == (0, "reading", [])
+    assert (code, running["state"], running["pending_resync"]) == (0, "reading", [])
     assert sum(one["partitions"] for one in running["readers"]) >= 1
     assert running["partitions"]["FINISHED"] >= 1  # the first query
     assert 0 <= running["lag_seconds"] < 30
@@ -240,19 +240,19 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     (served,) = events(reader, "health_served")
     with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
         asked = json.loads(answer.read())
-    assert (asked["state"], [one["table"] for one in asked["needs_resync"]]) == ("reading", ["Planes"])
+    assert (asked["state"], [one["table"] for one in asked["pending_resync"]]) == ("reading", ["Planes"])
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
 
     code, after = _status(capsys)
     assert (code, after["state"]) == (1, "nobody reads")
-    (table,) = after["needs_resync"]
+    (table,) = after["pending_resync"]
     assert (table["table"], table["why"][0]["kind"], table["why"][0]["columns"]) == (
         "Planes", "column_type_changed", ["Name"],
     )  # fmt: skip
     assert "synced Planes" in table["fix"]
     assert main(["status"]) == 1
-    assert "Planes: needs re-sync since" in capsys.readouterr().out
+    assert "Planes: pending resync since" in capsys.readouterr().out
     _code, findings = patient.examine()
     assert any(one["check"] == "table Planes" and one["level"] == "warning" for one in findings)
 
@@ -262,7 +262,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
         "table Planes has no resync request: `python -m services.spanner_reader status` lists"
         in capsys.readouterr().err
     )
-    assert _status(capsys)[1]["needs_resync"] == []
+    assert _status(capsys)[1]["pending_resync"] == []
 
 
 @pytest.mark.parametrize("arguments", [("status", "--json"), ("synced", "Planes")])

@@ -75,14 +75,14 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
-        + (f"; oldest outstanding message: {_seconds(lag['oldest_held'])} old" if processes else "")
+        + (f"; oldest outstanding message: {_seconds(lag['oldest_outstanding'])} old" if processes else "")
     )
     if processes:  # an older consumer may not know
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
     if document["labels"]["error"]:
         read_at = document["labels"]["read_at"]
         told = f"as of {_moment(read_at)}" if read_at else "unknown"
-        yield f"which tables need a re-sync is {told}: {document['labels']['error']}"
+        yield f"which tables are pending resync is {told}: {document['labels']['error']}"
 
 
 def ask_consumer(address: str) -> Mapping[str, Any]:

@@ -302,7 +302,7 @@ def _of_table(
             "its changes become dead letters: fix what the message says, then replay them under Dead letters",
             launcher.command("dead-letters", "groups", "--table", name=table.table),
         ),
-        "needs re-sync": ("take another snapshot of its source table", snapshot),
+        "pending resync": ("take another snapshot of its source table", snapshot),
         "dropped": (
             "if that was not meant: its next change makes it again, and then take a snapshot of its source table",
             snapshot,
@@ -326,7 +326,7 @@ def _only(readers: Mapping[str, Sequence[str]], kind: str) -> str | None:
 
 
 def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher) -> Iterator[Attention]:
-    for table in reader.needs_resync:
+    for table in reader.pending_resync:
         yield _resync(service, table, launcher)
     if reader.state == "paused":
         yield Attention(

@@ -37,7 +37,7 @@ class Verdict(Enum):
     """Its bytes could not be kept."""
     NO_ROOM = "no_room_for_marks"
     """A foreign message with so many attributes that those of a replay have no place beside them."""
-    CLAIMED = "held"
+    CLAIMED = "claimed"
     """Another replay is sending it."""
     NOT_OPEN = "not_open"
     """It is replayed, superseded or discarded already."""

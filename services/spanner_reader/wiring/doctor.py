@@ -211,7 +211,7 @@ class _SpannerInspection:
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in request.findings}))
             since = format_timestamp(request.since)
             fix = fix_of(request, self._database.dialect.quote)
-            self._found.append(Finding.warning(f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix))
+            self._found.append(Finding.warning(f"table {request.table}", f"pending resync since {since}: {kinds}", fix))
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)

@@ -62,8 +62,8 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     table = rig.named("Tags")
     make_again(rig)
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"], "the table to be marked", TIMEOUT)
-    (mark,) = reader_status(rig)["needs_resync"]
+    rig.wait(lambda: reader_status(rig)["pending_resync"], "the table to be marked", TIMEOUT)
+    (mark,) = reader_status(rig)["pending_resync"]
     assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
     says(rig, "spanner_reader", "snapshot", table)
 
@@ -76,11 +76,11 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
         since: str | None = shown["complete_since"]
         return since
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
+    rig.wait(lambda: reader_status(rig)["pending_resync"] == [], "the mark to be taken away", TIMEOUT)
     since = complete_since()
     assert since is not None
     rig.wait(lambda: delete_before() == since, "the consumer to know which rows to delete", TIMEOUT)
-    assert says(rig, "spanner_reader", "status")["needs_resync"] == []
+    assert says(rig, "spanner_reader", "status")["pending_resync"] == []
 
     def delete_missing(*words: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = says(
@@ -106,6 +106,6 @@ def test_a_recreated_table_is_resynced_automatically(rig_without_spark: Rig) -> 
     make_again(rig)
 
     rig.wait_until_equal(timeout=TIMEOUT)
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
+    rig.wait(lambda: reader_status(rig)["pending_resync"] == [], "the mark to be taken away", TIMEOUT)
     rig.commit(*tags("after"))
     rig.wait_until_equal(timeout=TIMEOUT)

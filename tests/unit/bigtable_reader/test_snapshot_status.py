@@ -99,7 +99,7 @@ def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
 
     (one,) = shown["snapshots"]
     assert (one["state"], one["rows"], one["ranges"], one["ranges_left"]) == ("READING", 7, 2, 1)
-    assert (one["complete_since"], one["told"], one["keys"]) == (None, False, None)
+    assert (one["complete_since"], one["announced"], one["keys"]) == (None, False, None)
     first, why, fix = list(lines(shown))[-3:]
     assert first == (
         "snapshot of weather as of 2023-11-14T22:13:20.000001Z: reading, 7 rows, 1 of 2 key ranges left; asked for at "

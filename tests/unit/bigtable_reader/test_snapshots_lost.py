@@ -78,8 +78,8 @@ async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing()
     world = await half_read_and_lost(automatic=False)
     for state in ("READING", "DONE"):
         one = await shown(world)
-        assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
-        assert "the topic lost messages" in str(one["never_told"])
+        assert (one["state"], one["complete_since"], one["announced"]) == (state, None, False)
+        assert "the topic lost messages" in str(one["never_announced"])
         code, said = await Command(world)("--status")
         assert code == (state == "READING")
         assert "it is never announced as complete: the topic lost" in said
@@ -89,6 +89,6 @@ async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing()
     assert (await Command(world)("--watch"))[0] == 0  # another one
     await asyncio.sleep(60)
     one = await shown(world)
-    assert (one["told"], one["never_told"], world.resync_request) == (True, None, None)
+    assert (one["announced"], one["never_announced"], world.resync_request) == (True, None, None)
     assert one["complete_since"] is not None
     await world.end()

@@ -131,9 +131,9 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     well = document("s", survey, DAY, NOON)
     shown = document("s", replace(survey, resync_request=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
-    assert (well["needs_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
+    assert (well["pending_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
     told = list(lines(shown))
-    at = told.index("weather: needs re-sync since 2023-11-14T22:13:20Z")
+    at = told.index("weather: pending resync since 2023-11-14T22:13:20Z")
     assert told[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
     assert told[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
     assert told[at + 3] == "  tables file watches more (families), found at 2023-11-14T22:13:20Z"
@@ -146,4 +146,4 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
         name = "millrace_reader_tables_needing_resync"
         assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value
         assert registry.get_sample_value(name, {"kind": "change_stream_disabled"}) == 0
-    assert metrics.document()["needs_resync"] == []
+    assert metrics.document()["pending_resync"] == []

@@ -268,7 +268,7 @@ def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_p
         """Let a worker hold messages for some seconds of each minute; return what was due between its tasks."""
         found: set[str] = set()
         for minute in range(time // timedelta(minutes=1)):
-            status.take(Report(process="worker", oldest_held=published + minute))
+            status.take(Report(process="worker", oldest_outstanding=published + minute))
             clock.pass_time(timedelta(seconds=10))
             status.take(Report(process="worker"))
             clock.pass_time(timedelta(seconds=50))

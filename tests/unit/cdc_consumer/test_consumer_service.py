@@ -290,13 +290,13 @@ def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> 
 
 def test_reports_reach_the_driver_whatever_the_number_of_their_tables() -> None:
     tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(20_000)}
-    report = Report(counts=replace(COUNTS, tables=tables), process="p", oldest_held=5)
+    report = Report(counts=replace(COUNTS, tables=tables), process="p", oldest_outstanding=5)
     with heard() as (driver, reports):
         send_report(driver, report)
 
     found = reports.get_nowait()
     assert found.counts.plus(Counts()) == report.counts.plus(Counts())
-    assert (found.process, found.oldest_held) == ("p", 5)
+    assert (found.process, found.oldest_outstanding) == ("p", 5)
     assert reports.empty()
 
 

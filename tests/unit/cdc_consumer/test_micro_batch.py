@@ -134,7 +134,7 @@ def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_de
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(data=b"garbage"))
 
-    assert world.leases.given_back == ["a0", "a1"]
+    assert world.leases.released == ["a0", "a1"]
     assert world.leases.acked == []
     assert world.dead_letters.kept == {}
 
@@ -201,7 +201,7 @@ def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: Wo
         world.apply(a_message(data=b"garbage"), a_message(a_change(1)))
 
     assert world.leases.acked == []
-    assert world.leases.given_back == ["a0", "a1"]
+    assert world.leases.released == ["a0", "a1"]
 
 
 def test_what_was_acked_is_not_given_back_when_something_fails_later(world: World) -> None:
@@ -214,7 +214,7 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
     with pytest.raises(ValueError, match="a mistake of ours"):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.leases.given_back) == (["a1"], ["a0"])
+    assert (world.leases.acked, world.leases.released) == (["a1"], ["a0"])
 
 
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:

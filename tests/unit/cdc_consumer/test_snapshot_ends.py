@@ -1,7 +1,7 @@
 """Snapshots as the consumer takes them, before it acks their messages.
 
 At the end of one its mirror says so, if that is believed. A mirror whose snapshot rows are too old to be applied needs
-a re-sync, and nothing else is the worse.
+a resync, and nothing else is the worse.
 """
 
 from collections.abc import Mapping
@@ -262,7 +262,7 @@ def test_a_consumer_that_is_days_behind_a_snapshot_goes_on_with_every_live_chang
 
     assert (counts.dead_letters, counts.acked, counts.outdated) == ({}, 6, 3_000)
     assert [world.names(table) for table in tables] == [{7: "name 2"}] * 3
-    assert world.tables.needs_resync == dict.fromkeys(tables, ROWS_TOO_OLD)
+    assert world.tables.pending_resync == dict.fromkeys(tables, ROWS_TOO_OLD)
     assert counts.superseded == 0
 
 
@@ -275,7 +275,7 @@ def test_they_hide_no_flood_of_other_poison_and_make_none(world: World) -> None:
 
 def test_killed_anywhere_the_mirror_says_so_before_any_ack() -> None:
     for world, acked in killed_anywhere(World, rows_of("planes", old(1), a_change(2)), a_message(a_change(3))):
-        assert "planes" in world.tables.needs_resync or not acked
+        assert "planes" in world.tables.pending_resync or not acked
     assert world.names() == {2: "name 1", 3: "name 1"}, "what is young enough is applied"
 
 
@@ -291,7 +291,7 @@ def test_a_mirror_whose_labels_cannot_be_written_is_in_trouble_and_others_are_no
     world.tables.unlabelled = set()
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(*messages).acked == 2
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) -> None:
@@ -303,7 +303,7 @@ def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) ->
     world.tables.away = 0
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(rows_of("planes", old(1))).acked == 1
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
@@ -311,7 +311,7 @@ def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
     counts = world.apply(rows_of("planes", old(1)))
 
     assert (counts.dead_letters, counts.acked) == ({}, 1)
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
@@ -322,7 +322,7 @@ def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
     world.tables.away = 1
     assert world.apply(rows_of("planes", old(1)), airport).acked == 2
 
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 @pytest.mark.parametrize(("mode", "marked", "in_history"), [("history", {}, {1, 2}), ("both", {"planes"}, {2})])
@@ -332,7 +332,7 @@ def test_a_history_alone_takes_them_and_one_beside_a_mirror_does_not(
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
     assert world.apply(rows_of("planes", old(1), a_change(2))).dead_letters == {}
 
-    assert world.tables.needs_resync.keys() == set(marked)
+    assert world.tables.pending_resync.keys() == set(marked)
     assert {row["id"] for row in world.writer.appended["planes_changelog"]} == in_history
 
 
@@ -346,24 +346,24 @@ def test_a_replayed_one_is_a_dead_letter_again_for_the_store_takes_it_for_applie
     message = rows_of("planes", old(1)) | {"attributes": [("replay_of", "letter")]}
 
     assert world.apply(message).dead_letters == {"too_old_to_be_safe": 1}
-    assert world.tables.needs_resync == {}
+    assert world.tables.pending_resync == {}
 
 
 def test_a_snapshot_that_was_read_later_heals_and_one_that_is_complete_already_needs_nothing(world: World) -> None:
     world.apply(rows_of("planes", old(1)))
     world.apply(an_end(since=READ))
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}, "these rows are of that snapshot"
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}, "these rows are of that snapshot"
     world.apply(an_end(since=READ + HOUR))
-    assert (world.tables.needs_resync, world.tables.complete_since) == ({}, {"planes": READ + HOUR})
+    assert (world.tables.pending_resync, world.tables.complete_since) == ({}, {"planes": READ + HOUR})
     world.apply(rows_of("planes", old(1)))
-    assert world.tables.needs_resync == {}
+    assert world.tables.pending_resync == {}
 
 
 def test_status_names_the_table_and_the_commands_that_heal_it() -> None:
     world = StatusWorld()
     world.mirrors = [Mirror("planes", MICROS, ROWS_TOO_OLD)]
 
-    assert world.states() == {"planes": "needs re-sync"}
+    assert world.states() == {"planes": "pending resync"}
     assert exit_code(world.document()) == 1
     (line,) = [line for line in lines(world.document()) if line.startswith("planes")]
     assert "take another snapshot" in line

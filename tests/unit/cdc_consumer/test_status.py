@@ -35,7 +35,7 @@ def test_datasets_that_only_a_schema_names_are_looked_at_once_a_table_of_theirs_
     world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
     world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_recreated")]
 
-    assert world.states() == {"planes": "running", "mirror_air.crew": "needs re-sync"}
+    assert world.states() == {"planes": "running", "mirror_air.crew": "pending resync"}
     assert world.asked_of == {"mirror_air"}
 
 
@@ -54,7 +54,7 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
 
     assert world.states() == {
         "airports": "running",
-        "anew": "needs re-sync",
+        "anew": "pending resync",
         "pilots": "refused",
         "planes": "deferred",
         "quiet": "running",
@@ -168,7 +168,7 @@ def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(worl
         world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
 
-    assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "needs re-sync"]
+    assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "pending resync"]
 
 
 def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
@@ -177,7 +177,7 @@ def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) ->
 
     assert world.marked == ["planes"]
     world.look()  # dropped, and not made again yet
-    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "needs re-sync"
+    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "pending resync"
     assert world.marked == ["planes", "planes"]
 
 
@@ -197,7 +197,7 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(wo
     assert world.status.troubled() == {"planes", "air.crew"}
     assert world.asked_of == {"air"}  # though none of it is known any more but by name
     assert exit_code(world.document()) == 1
-    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "needs re-sync", "air.crew": "running"}
+    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "pending resync", "air.crew": "running"}
     assert world.status.troubled() == set()
 
 
@@ -211,7 +211,7 @@ def test_a_mirror_is_marked_that_was_made_anew_around_a_restart(world: World) ->
     anew = replace(planes, made_at=MICROS + 1)
     healed = Mirror("airports", MICROS + 1, complete_since=MICROS + 2)
 
-    assert world.look(anew, healed) == {"planes": "needs re-sync", "airports": "running"}
+    assert world.look(anew, healed) == {"planes": "pending resync", "airports": "running"}
     world.start()
     world.look(anew, healed)
     assert world.marked == ["planes"]
@@ -237,7 +237,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
     world.status._label_recreated = mark
     last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
     states = world.look(Mirror("planes", MICROS + 1), last)
-    assert states == {"planes": "needs re-sync", "quiet": "needs re-sync"}
+    assert states == {"planes": "pending resync", "quiet": "pending resync"}
     assert world.document()["labels"] == {
         "read_at": format_timestamp(world.clock.now()),
         "error": "503",
@@ -245,7 +245,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
     }
     world.mirrors = [Mirror("planes", MICROS + 1)]
     world.clock.pass_time(timedelta(seconds=11))
-    assert world.states() == {"planes": "needs re-sync", "quiet": "dropped"}
+    assert world.states() == {"planes": "pending resync", "quiet": "dropped"}
     assert world.marked == ["planes"]
 
 
@@ -254,8 +254,8 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     world.take(
         Counts(messages=1, changes=1, rows_written=1, dead_letters={"undecodable": 2, "bad_name": 1}, deferred=1)
     )
-    world.take(process="a:1", oldest_held=MICROS - 60_000_000)
-    world.take(process="b:1", oldest_held=MICROS - 5_000_000)
+    world.take(process="a:1", oldest_outstanding=MICROS - 60_000_000)
+    world.take(process="b:1", oldest_outstanding=MICROS - 5_000_000)
     world.take(process="b:1")
 
     document = world.document()
@@ -265,9 +265,9 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
         "superseded": 1,
         "dead_letters": {"undecodable": 3, "bad_name": 1},
     }
-    assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "given_back": 0}
+    assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "released": 0}
     assert document["processes"] == {"seen": 2, "holding": 1}
-    assert document["lag_seconds"]["oldest_held"] == 60
+    assert document["lag_seconds"]["oldest_outstanding"] == 60
     world.clock.pass_time(timedelta(minutes=11))
     assert world.document()["processes"] == {"seen": 0, "holding": 1}
     world.take(process="c:1")
@@ -279,9 +279,9 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
 ) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.held)
 
-    def say(process: str, oldest_held: int) -> None:
-        world.take(process=process, oldest_held=oldest_held)
-        metrics.take(Report(process=process, oldest_held=oldest_held))
+    def say(process: str, oldest_outstanding: int) -> None:
+        world.take(process=process, oldest_outstanding=oldest_outstanding)
+        metrics.take(Report(process=process, oldest_outstanding=oldest_outstanding))
 
     def age() -> float | None:
         return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
@@ -322,7 +322,7 @@ def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_
     document = world.document()
     assert world.looks == 2
     assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503", "error_code": None}
-    assert world.states() == {"planes": "needs re-sync"}
+    assert world.states() == {"planes": "pending resync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
 
     world.mirrors = MisconfiguredError("made-up", "grant a role")
@@ -366,7 +366,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     airports, planes, more = printed[2:5]
     assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
     assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
-    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_recreated"]
+    assert more.split() == ["pending", "resync", "2026-11-21T12:00:05Z", "table_recreated"]
     assert "dead letters since the start: bad_name 4" in printed
 
 

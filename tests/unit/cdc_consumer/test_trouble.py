@@ -350,7 +350,7 @@ def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(worl
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.leases.given_back, world.dead_letters.kept) == ([], ["a0", "a1"], {})
+    assert (world.leases.acked, world.leases.released, world.dead_letters.kept) == ([], ["a0", "a1"], {})
 
 
 def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> None:

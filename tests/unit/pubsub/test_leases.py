@@ -131,7 +131,7 @@ def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) 
     leases.release(["b", "c"])
 
     assert [request.ack_deadline_seconds for request in pubsub.called("ModifyAckDeadline")] == [600, 0]
-    assert (leases.deferred_count, leases.given_back) == (1, 2)
+    assert (leases.deferred_count, leases.released) == (1, 2)
 
 
 def test_the_first_extension_goes_out_before_the_block_begins(pubsub: PubsubInMemory) -> None:

@@ -180,5 +180,5 @@ class PausingWorld:
 
     @property
     def marked(self) -> bool:
-        """Return whether Singers needs re-sync."""
+        """Return whether Singers is pending resync."""
         return any(one.table == SINGERS for one in self.world.shapes.all_requests)

@@ -163,8 +163,8 @@ async def test_one_whose_rows_the_topic_may_have_lost_is_shown_never_to_be_told_
         code, said = await command(world, "Planes", "--status", "--json")
         (shown,) = json.loads(said)["snapshots"]
         assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
-        assert "the topic lost messages until" in shown["never_told"]["why"]
-        assert "`snapshot Planes`" in shown["never_told"]["fix"]
+        assert "the topic lost messages until" in shown["never_announced"]["why"]
+        assert "`snapshot Planes`" in shown["never_announced"]["fix"]
         await until_over(world, world.reader()[0])
     assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
     assert (await command(world, "--status", "--watch"))[0] == 1

@@ -69,7 +69,7 @@ class Rollout:
         return self.pausing.mirrored(SINGERS) == self.database.rows(SINGERS)
 
     def marked(self) -> bool:
-        """Return whether Singers needs re-sync."""
+        """Return whether Singers is pending resync."""
         return self.pausing.marked
 
 

@@ -190,7 +190,7 @@ _POSITION_LOST: Final = (
     "the table or its stream was made again. Changes in between can no longer be read. The choices: (1) on a first "
     "start, give a START_TIMESTAMP within the retention, after the stream was enabled and not in the future; (2) "
     f"where the partition table holds the position: {RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, "
-    "if old rows are acceptable until they change: the table needs re-sync."
+    "if old rows are acceptable until they change: the table is pending resync."
 )
 
 

@@ -73,7 +73,7 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BigtableResyncRequest(msgspec.Struct, frozen=True):
-    """A table needs re-sync: what was found of it, oldest first."""
+    """A table is pending resync: what was found of it, oldest first."""
 
     table: str
     findings: tuple[BigtableResyncCause, ...]
@@ -206,7 +206,7 @@ def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> Bigtabl
 
 
 def fix_of(request: BigtableResyncRequest) -> str:
-    """Return what fixes a table that needs re-sync."""
+    """Return what fixes a table that is pending resync."""
     command = "python -m services.bigtable_reader"
     first = ""
     if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in request.findings):

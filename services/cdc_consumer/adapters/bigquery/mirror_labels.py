@@ -139,7 +139,7 @@ def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None
     """Return the labels of a mirror that lacks rows of a snapshot, read at ``newest`` (µs) at the latest.
 
     None where that changes nothing: a snapshot that was read later is complete, or the mirror says so already. Another
-    reason why it needs a re-sync stays, for what takes that away is more.
+    reason why it is pending resync stays, for what takes that away is more.
 
     The label holds the end of the hour: each row of a Bigtable snapshot has its own read time, and BigQuery allows few
     changes of a table. A new snapshot is read later than that, since these rows are nearly two days old.
@@ -158,7 +158,7 @@ def remasked(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str | 
     """Return the labels of a mirror whose rows are masked or named in another way from a time (µs) on.
 
     Those of before have their old values until they come again: by a snapshot that was read later. Another reason why
-    it needs a re-sync stays, for what takes that away is more.
+    it is pending resync stays, for what takes that away is more.
     """
     stale = dict.fromkeys(_COMPLETE & labels.keys())
     after = str(max(at, label_time(labels, RESYNC_AFTER)))

@@ -279,7 +279,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
         }
         why = whys.get(table.labels[NEEDS_RESYNC], "")
         yield Finding.warning(
-            f"table {name}: needs re-sync",
+            f"table {name}: pending resync",
             f"{table.labels[NEEDS_RESYNC]}: {why or 'rows are missing in it'}",
             "let its source's reader take a snapshot of it, and delete missing rows after that "
             f"(docs/how-to/resync.md); or, where it is whole in another way: bq update --clear_label {NEEDS_RESYNC} "

@@ -372,8 +372,8 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["early"]:
         told.append(
             "it was made again, or left out for a while, and rows of the snapshot may still be on their way: it goes "
-            "on needing a re-sync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows again "
-            "then"
+            "on being pending resync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows "
+            "again then"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]

@@ -50,7 +50,7 @@ BLOCK: Final = 20_000
 """Differences that are inspected again together: each inspection is a query."""
 _MOST_KEPT: Final = 100_000
 _MOST_STANDING: Final = 10_000
-"""Once so many stand, no more are inspected: such a table is to be re-synced, not repaired."""
+"""Once so many stand, no more are inspected: such a table is to be resynced, not repaired."""
 _AFTER_STALENESS: Final = timedelta(seconds=30)
 _HEALED_WITHIN: Final = timedelta(minutes=2)
 _AHEAD_MICROS: Final = 30_000_000

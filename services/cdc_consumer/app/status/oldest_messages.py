@@ -42,10 +42,10 @@ class OldestMessages:
         with self._lock:
             now = self._clock.now()
             before, _at = self._oldest.pop(report.process, (None, now))
-            if before is not None and before != report.oldest_held:
+            if before is not None and before != report.oldest_outstanding:
                 self._remember(before, now)
-            if report.oldest_held is not None:
-                self._oldest[report.process] = report.oldest_held, now
+            if report.oldest_outstanding is not None:
+                self._oldest[report.process] = report.oldest_outstanding, now
 
     def oldest(self) -> int | None:
         """Return when the oldest message was published that is outstanding, in microseconds; None: none is."""

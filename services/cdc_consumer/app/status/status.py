@@ -23,7 +23,7 @@ RUNNING: Final = "running"
 NOT_PULLED: Final = "cannot pull messages"
 DEFERRED: Final = "deferred"
 REFUSED: Final = "refused"
-NEEDS_RESYNC: Final = "needs re-sync"
+PENDING_RESYNC: Final = "pending resync"
 DROPPED: Final = "dropped"
 _DROPPED_WHY: Final = "it is no longer in its dataset, and is made again by its next change, without its rows"
 
@@ -134,7 +134,7 @@ class ConsumerStatus:
             self._oldest_messages.take(report)
             if report.not_pulled is not None or counts.taken:  # a source that was started again says nothing of before
                 self._not_pulled = report.not_pulled or ""
-            for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
+            for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "released"):
                 self._counted[name] += getattr(counts, name)
             self._dead_letters.update(counts.dead_letters)
             self._heartbeats = newest_heartbeats(self._heartbeats, counts.heartbeats)
@@ -186,7 +186,7 @@ class ConsumerStatus:
                     "superseded": self._counted["superseded"],
                     "dead_letters": dict(self._dead_letters),
                 },
-                "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
+                "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "released")},
                 "lag_seconds": self._lag(now),
                 "sources": {source: _time(until) for source, until in sorted(self._heartbeats.items())},
                 "processes": self._processes(now),
@@ -246,7 +246,7 @@ class ConsumerStatus:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
         last = max(applied, key=lambda one: one.applied or 0, default=None)
         oldest = self._oldest_messages.oldest()
-        return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
+        return {**stages(last), "oldest_outstanding": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
     def _read_labels(self) -> None:
         """List the mirrors again if it is time; while that takes long, other requests get the last list."""
@@ -300,9 +300,9 @@ class ConsumerStatus:
         labelled now is ``not_labelled``, which holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
-            if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
-                structlog.get_logger().error(RECREATED, table=mirror.table, fix="re-sync it: it holds new changes only")
-                recreated = replace(mirror, needs_resync=RECREATED, complete_since=0, deleted_before=0)
+            if not mirror.pending_resync and mirror.complete_since <= mirror.made_at:
+                structlog.get_logger().error(RECREATED, table=mirror.table, fix="resync it: it holds new changes only")
+                recreated = replace(mirror, pending_resync=RECREATED, complete_since=0, deleted_before=0)
                 try:
                     self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
@@ -362,11 +362,11 @@ def _shown(
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
-    if mirror is not None and mirror.needs_resync:
-        recreated_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
-        by_snapshot = mirror.needs_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
+    if mirror is not None and mirror.pending_resync:
+        recreated_at = _time(mirror.made_at if mirror.pending_resync == RECREATED else None)
+        by_snapshot = mirror.pending_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
         fix = f": take another snapshot of its source table ({RESYNC})" if by_snapshot else ""
-        troubles.append({"state": NEEDS_RESYNC, "since": recreated_at, "why": mirror.needs_resync + fix})
+        troubles.append({"state": PENDING_RESYNC, "since": recreated_at, "why": mirror.pending_resync + fix})
     return {
         "table": name,
         "state": troubles[0]["state"] if troubles else RUNNING,

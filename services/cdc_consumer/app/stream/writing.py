@@ -281,7 +281,7 @@ class Writing:
             self.known.conflicting(one.definition, conflict, now)
             found = conflict
         if one.changes.outdated is not None:
-            self.tables.need_resync(one.definition, one.changes.outdated)
+            self.tables.set_pending_resync(one.definition, one.changes.outdated)
         one.conflict, one.ensured = found, True
         if not one.count:
             self.known.well(one.definition)

@@ -1,4 +1,4 @@
-"""What the tables looked like at the last inspection, and which need re-sync: a table beside the partition table.
+"""What the tables looked like at the last inspection, and which are pending resync: a table beside the partition table.
 
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
@@ -127,12 +127,12 @@ class SpannerShapeStore:
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
-        """Return what is remembered, and the tables that need re-sync."""
+        """Return what is remembered, and the tables that are pending resync."""
         inspection, requests, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
         return inspection, tuple(with_pauses(requests, pauses).values())
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
-        """Return the tables that need re-sync."""
+        """Return the tables that are pending resync."""
         rows = await self._database.query(Statement(self._sql.pending_shapes), large=True)
         _inspection, requests, pauses = _remembered(rows)
         return tuple(with_pauses(requests, pauses).values())

@@ -272,7 +272,7 @@ class SchemaWatch:
 
     def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
         """Show what was found; also by inspections of which it is unknown whether they were stored, and which were."""
-        self._metrics.need_resync(compared.requests, quote)
+        self._metrics.set_pending_resync(compared.requests, quote)
         stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(

@@ -37,7 +37,7 @@ _ROWS_MAY_BE_GONE: Final = frozenset(
 
 
 def fix_of(request: SpannerResyncRequest, quote: str) -> str:
-    """Return what fixes a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
+    """Return what fixes a table that is pending resync; ``quote`` is what the database's SQL has around a name."""
     table, kinds = request.table, {found.kind for found in request.findings}
     if SpannerResyncKind.TABLE_PAUSED in kinds:
         resume = f"`python -m services.spanner_reader resume {table}`; then " if request.sync_after == NEVER else ""

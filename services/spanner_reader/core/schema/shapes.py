@@ -159,7 +159,7 @@ class SpannerResyncCause:
 
 @dataclass(frozen=True, slots=True)
 class SpannerResyncRequest:
-    """A table needs re-sync: what was found of it, oldest first."""
+    """A table is pending resync: what was found of it, oldest first."""
 
     table: str
     findings: tuple[SpannerResyncCause, ...]
