@@ -57,7 +57,7 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
     pipeline.processes.wait_until(lambda: not pipeline.pending_resync() or None, "the mark to go", TIMEOUT)
     outputs = [reader.output() for reader in readers]
-    assert any('"table_needs_resync"' in output for output in outputs)
+    assert any('"resync_requested"' in output for output in outputs)
     assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
 
 

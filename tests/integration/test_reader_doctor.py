@@ -236,7 +236,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert running["retention_left_seconds"] <= running["retention_seconds"]
 
     patient.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
-    pipeline.wait(lambda: bool(events(reader, "table_needs_resync")), "the mark")
+    pipeline.wait(lambda: bool(events(reader, "resync_requested")), "the mark")
     (served,) = events(reader, "health_served")
     with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
         asked = json.loads(answer.read())

@@ -94,8 +94,8 @@ async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_
         await world.request()
         await world.end_equal()
     assert not world.is_marked()
-    told = [line for line in said if line["event"] in ("table_needs_resync", "table_healed")]
-    assert [line["event"] for line in told] == ["table_needs_resync", "table_healed"]
+    told = [line for line in said if line["event"] in ("resync_requested", "table_healed")]
+    assert [line["event"] for line in told] == ["resync_requested", "table_healed"]
     assert (told[0]["log_level"], told[0]["why"], told[0]["families"]) == ("error", ["families_dropped"], ["f"])
     assert "`python -m services.bigtable_reader snapshot`" in told[0]["fix"]
 

@@ -143,7 +143,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     metrics = BigtablePrometheusMetrics(registry, "s", MicrosecondClock())
     for resync_request, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
         metrics.surveyed(replace(survey, resync_request=resync_request), NOON, timedelta(0))
-        name = "millrace_reader_tables_needing_resync"
+        name = "millrace_reader_tables_pending_resync"
         assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value
         assert registry.get_sample_value(name, {"kind": "change_stream_disabled"}) == 0
     assert metrics.document()["pending_resync"] == []

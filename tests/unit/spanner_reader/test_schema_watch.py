@@ -48,7 +48,7 @@ async def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_o
             await until(lambda: world.catalog.asked > asked + 5)
     assert kinds(world) == {"Albums": [(SpannerResyncKind.TABLE_WATCHED, ())]}
     assert [request.table for request in world.metrics.requests] == ["Albums"]
-    (line,) = [line for line in logs if line["event"] == "table_needs_resync"]
+    (line,) = [line for line in logs if line["event"] == "resync_requested"]
     assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
     assert "UPDATE `Albums` SET" in line["fix"]
     assert "synced Albums" in line["fix"]
@@ -89,7 +89,7 @@ async def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_what
         store = FakeShapeStore(world.shapes)
         await remember_refused(store, tables.included, tables.options, await world.catalog.inspect())
     assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
-    assert [line["event"] for line in logs] == ["table_needs_resync"]
+    assert [line["event"] for line in logs] == ["resync_requested"]
     assert " delete-missing-rows Singers --before" in logs[0]["fix"]
 
 
@@ -189,7 +189,7 @@ async def test_what_is_stored_though_the_answer_never_came_is_said_all_the_same_
             await until(lambda: bool(world.metrics.requests))
             asked = world.catalog.asked
             await until(lambda: world.catalog.asked > asked + 3)
-    said = [(line["table"], line["why"]) for line in logs if line["event"] == "table_needs_resync"]
+    said = [(line["table"], line["why"]) for line in logs if line["event"] == "resync_requested"]
     assert said == [("Albums", "table_added_to_the_stream")]
 
 

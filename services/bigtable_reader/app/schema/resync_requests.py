@@ -59,7 +59,7 @@ class ResyncWatch:
             return
         if request is not None:
             self._log.error(
-                "table_needs_resync",
+                "resync_requested",
                 table=request.table,
                 since=shown(request.since),
                 why=[finding.kind for finding in request.findings],

@@ -287,7 +287,7 @@ class SchemaWatch:
 
 def _tell(found: SpannerResyncCause, fix: str) -> None:
     structlog.get_logger().error(
-        "table_needs_resync",
+        "resync_requested",
         table=found.table,
         why=found.kind.value,
         columns=list(found.columns),

@@ -26,7 +26,7 @@ async def request_resyncs(
     before = Nanoseconds(survey.now + nanoseconds(recheck))
     requests = await shapes.topic_lost(after, before)
     structlog.get_logger().error(
-        "tables_need_resync",
+        "resyncs_requested",
         tables=[request.table for request in requests],
         why="the topic lost messages",
         after=format_timestamp(after),
