@@ -8,7 +8,7 @@ from typing import Protocol
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.shapes import (
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncRequest,
     TableShape,
@@ -174,7 +174,7 @@ class ShapeStore(Protocol):
     call whose caller is cancelled is over within a second, with any outcome.
     """
 
-    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+    async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare an inspection with the one before, remember it, and request resyncs for what was found.
 
         What is found is returned once, to one of all readers. An inspection that is not newer than the one that is

@@ -13,7 +13,7 @@ from services.spanner_reader.core.schema.shapes import (
     COLUMNS_UNSEEN,
     ColumnShape,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncKind,
     TableShape,
 )
@@ -109,7 +109,7 @@ class ShapeStoreContract:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
         await ours.compare(a_look(1, Singers=BARE, Albums=SINGERS), [])
-        seen = Sighting("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
+        seen = SchemaObservation("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
         found = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [seen])
         assert {(one.table, one.kind, one.columns) for one in found.findings} == {
             ("Singers", SpannerResyncKind.COLUMN_AGAIN, ("Náme",)),

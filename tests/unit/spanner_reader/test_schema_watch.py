@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.spanner_reader.app.schema.schema_watch import remember_refused
-from services.spanner_reader.core.schema.shapes import SchemaInspection, Sighting, SpannerResyncKind
+from services.spanner_reader.core.schema.shapes import SchemaInspection, SchemaObservation, SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
 from services.spanner_reader.ports import CatalogInspection, SchemaFindings
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -198,8 +198,8 @@ class AnswerLost(FakeShapeStore):
 
     lost = False
 
-    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        compared = await super().compare(look, sightings)
+    async def compare(self, look: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
+        compared = await super().compare(look, observations)
         if not self.lost:
             self.lost = True
             raise TransientError("UNAVAILABLE")

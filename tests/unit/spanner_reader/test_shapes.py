@@ -11,7 +11,7 @@ from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     SchemaComparison,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncKind,
     SpannerResyncRequest,
@@ -30,10 +30,10 @@ SINGERS = TableShape((ID, NAME, BORN))
 
 
 def found(
-    old: SchemaInspection, new: SchemaInspection, *sightings: Sighting
+    old: SchemaInspection, new: SchemaInspection, *observations: SchemaObservation
 ) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return kinds and columns by table, after the first look has been remembered."""
-    findings = compare(compare(None, old).remembered, new, sightings).findings
+    findings = compare(compare(None, old).remembered, new, observations).findings
     assert all((one.after, one.before) == (THEN, NOW) for one in findings)
     return {(one.table, one.kind.value): one.columns for one in findings}
 
@@ -140,12 +140,12 @@ def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whateve
 def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
     old, new = a_look(THEN, Singers=SINGERS), a_look(Singers=SINGERS)
     without = (ID, NAME)
-    assert found(old, new, Sighting("Singers", without, BETWEEN)) == {
+    assert found(old, new, SchemaObservation("Singers", without, BETWEEN)) == {
         ("Singers", SpannerResyncKind.COLUMN_AGAIN): ("Born",)
     }
-    assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
-    assert found(old, new, Sighting("Singers", (*without, BORN), BETWEEN)) == {}
-    other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), BETWEEN)
+    assert found(old, new, SchemaObservation("Singers", without, THEN)) == {}  # a record of an older list: read late
+    assert found(old, new, SchemaObservation("Singers", (*without, BORN), BETWEEN)) == {}
+    other_key = SchemaObservation("Singers", (replace(ID, name="Key"), NAME, BORN), BETWEEN)
     assert found(old, new, other_key) == {("Singers", SpannerResyncKind.TABLE_AGAIN): ()}
 
 
@@ -157,7 +157,7 @@ def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_b
     for at in (1_000, 1_100, 1_200, 1_300, 1_400):  # a look had the column at 1,100 first, and all have had it since
         columns = (ID, NAME) if at == 1_000 else (ID, NAME, BORN)
         remembered = compare(remembered, a_look(Nanoseconds(at), Singers=TableShape(columns))).remembered
-    late = Sighting("Singers", (ID, NAME), Nanoseconds(committed))
+    late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(committed))
     comparison = compare(remembered, a_look(Singers=SINGERS), [late])
     found = [(one.kind, one.columns, one.after, one.before) for one in comparison.findings]
     assert found == ([(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
@@ -168,13 +168,13 @@ def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_b
 @pytest.mark.parametrize("shown_at", [900, 1_200])
 def test_a_column_that_only_records_have_shown_was_added_again_where_a_look_has_it(shown_at: int) -> None:
     without = TableShape((ID, NAME))
-    shown = Sighting("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
+    shown = SchemaObservation("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
     remembered = look_by_look(a_look(Nanoseconds(800), Singers=without), a_look(THEN, Singers=without)).remembered
     gone = compare(remembered, a_look(BETWEEN, Singers=without), [shown])
     assert gone.findings == ()
     again = compare(gone.remembered, a_look(Singers=SINGERS))
     assert kinds(again) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
-    lacking = Sighting("Singers", (ID, NAME), Nanoseconds(1_300))
+    lacking = SchemaObservation("Singers", (ID, NAME), Nanoseconds(1_300))
     at_once = compare(remembered, a_look(Singers=SINGERS), [lacking, shown])
     assert kinds(at_once) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
 
@@ -183,7 +183,7 @@ def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
     for before in (hidden, replace(SINGERS, watched=False), TableShape((replace(ID, type="STRING"), NAME, BORN))):
         remembered = look_by_look(a_look(Nanoseconds(900), Singers=before), a_look(THEN, Singers=SINGERS)).remembered
-        late = Sighting("Singers", (ID, NAME), Nanoseconds(950))
+        late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(950))
         remembered = replace(remembered, compared_since=None)  # of that time nothing else is said
         assert compare(remembered, a_look(Singers=SINGERS), [late]).findings == ()
 
@@ -305,9 +305,9 @@ def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_
 
 def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
     """Return what records from before any look tell, each with the columns of its time, in the order of commits."""
-    sightings = [Sighting("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
-    first = compare(None, a_look(THEN, everything=everything, Singers=now), sightings)
-    later = compare(compare(None, a_look(THEN, everything=everything, Singers=now)).remembered, a_look(), sightings)
+    observations = [SchemaObservation("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
+    first = compare(None, a_look(THEN, everything=everything, Singers=now), observations)
+    later = compare(compare(None, a_look(THEN, everything=everything, Singers=now)).remembered, a_look(), observations)
     assert first.findings == later.findings
     return {one.kind: one.columns for one in first.findings}
 
@@ -354,7 +354,7 @@ def test_records_of_later_on_are_not_compared_so_nor_those_of_tables_that_are_go
     second = compare(first, a_look(Nanoseconds(1_200), everything=True, Singers=SINGERS)).remembered
     third = compare(second, a_look(Nanoseconds(1_800), everything=True, Singers=SINGERS)).remembered
     assert [one.compared_since for one in (first, second, third)] == [None, 1_200, 1_200]
-    retyped = Sighting("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
+    retyped = SchemaObservation("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
     assert compare(third, a_look(everything=True, Singers=SINGERS), [retyped]).findings == ()
     early = replace(retyped, at=Nanoseconds(1_100))
     assert len(compare(third, a_look(everything=True, Singers=SINGERS), [early]).findings) == 1

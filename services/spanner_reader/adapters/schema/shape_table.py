@@ -21,7 +21,7 @@ from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncRequest,
     TableShape,
@@ -63,13 +63,13 @@ class SpannerShapeStore:
     def _sql(self) -> PartitionSql:
         return partition_sql(self._database.dialect, self._partition_table)
 
-    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+    async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare an inspection with the one before, remember it, and request resyncs for what was found."""
 
         while True:
             # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
             rows = await self._database.query(Statement(self._sql.shapes), large=True)
-            compared, written, gone = self._compared(rows, inspection, sightings)
+            compared, written, gone = self._compared(rows, inspection, observations)
             if not written:
                 return compared
             names = sorted({*(str(one[0]) for one in written), *gone})
@@ -87,14 +87,14 @@ class SpannerShapeStore:
                 return compared
 
     def _compared(
-        self, rows: Sequence[Row], inspection: SchemaInspection, sightings: Sequence[Sighting]
+        self, rows: Sequence[Row], inspection: SchemaInspection, observations: Sequence[SchemaObservation]
     ) -> tuple[SchemaFindings, list[list[str | None]], list[str]]:
         """Return what an inspection has found, the rows to write, and the tables to forget."""
         old, requests, pauses = _remembered(rows)
         if old is not None and old.at >= inspection.at:
             shown = tuple(with_pauses(requests, pauses).values())
             return SchemaFindings((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
-        comparison = compare(old, inspection, sightings)
+        comparison = compare(old, inspection, observations)
         now = comparison.remembered
         kept = with_findings(requests, comparison.findings)
         changed = [
