@@ -37,7 +37,7 @@ from services.cdc_consumer.core.types.types import BOOL, INT64
 from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, Spool
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
-from shared.runtime.retries import Headway, retrying
+from shared.runtime.retries import AttemptProgress, retrying
 from shared.runtime.stop import Stop
 
 _RETRY_BUDGET: Final = timedelta(minutes=5)
@@ -88,15 +88,15 @@ class BigQueryMirrorRows:
     def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
         """Put the rows from before a time into a spool; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
-        headway, path, columns = Headway(), self._path(mirror), _columns(mirror)
+        progress, path, columns = AttemptProgress(), self._path(mirror), _columns(mirror)
         read = [*columns, *_ASIDE]
         with self._queries.copied(path, _select(mirror, path, before), read, self._temporary) as copied:
-            for attempt in retrying(self._stop, _RETRY_BUDGET, headway=headway):
+            for attempt in retrying(self._stop, _RETRY_BUDGET, progress=progress):
                 with attempt:
                     into.clear()
                     rows, some = 0, [pa.schema([(each.name, each.type.wire) for each in columns]).empty_table()]
                     for number, page in enumerate(copied.pages(), 1):
-                        headway.reached(number)
+                        progress.reached(number)
                         older, counts = page.column(_OLDER_COLUMN), page.column(_COUNT_COLUMN)
                         page_of_columns = page.select([column.name for column in columns])
                         into.add(page_of_columns.filter(pc.fill_null(older, False)).sort_by(key))
@@ -108,7 +108,10 @@ class BigQueryMirrorRows:
 
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time; as `MirrorRows.count_older`."""
-        path, retry = self._path(mirror), retrying(self._stop, _RETRY_BUDGET, headway=Headway())  # it may take an hour
+        path, retry = (
+            self._path(mirror),
+            retrying(self._stop, _RETRY_BUDGET, progress=AttemptProgress()),
+        )  # it may take an hour
         (counted,) = retry(self._queries.rows, path, _count(mirror, path, before))
         return int(counted["f"][0]["v"])
 

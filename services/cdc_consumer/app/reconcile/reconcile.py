@@ -39,7 +39,7 @@ from services.cdc_consumer.ports import (
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done, Key
-from shared.runtime.retries import Headway, retrying
+from shared.runtime.retries import AttemptProgress, retrying
 
 _AT_ONCE: Final = 16
 """Batches that are parsed together, each of 500 rows or a megabyte at most."""
@@ -145,16 +145,16 @@ class Reconciler:
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
         candidates: dict[str, Candidate] = {}
         with ExitStack() as kept:
-            headway = Headway()
-            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
+            progress = AttemptProgress()
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
                 with attempt, ExitStack() as room:
                     ours = room.enter_context(self._spilled(table, buckets))
-                    done, unfit = self._read_source(table, ours, headway)
+                    done, unfit = self._read_source(table, ours, progress)
                     kept.enter_context(room.pop_all())
-            headway, reading = Headway(), kept.enter_context(self._mirrors.reading(table, mirror))
-            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
+            progress, reading = AttemptProgress(), kept.enter_context(self._mirrors.reading(table, mirror))
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
                 with attempt, self._spilled(table, buckets) as theirs:
-                    result.newest_applied = self._read_mirror(table, reading, theirs, headway)
+                    result.newest_applied = self._read_mirror(table, reading, theirs, progress)
                     candidates = dict(self._compared(table, recheck, result, ours, theirs, buckets))
         candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
         result.rows += len(unfit)
@@ -168,7 +168,7 @@ class Reconciler:
         )
         return candidates
 
-    def _read_source(self, table: Mirrored, into: Spilled, headway: Headway) -> tuple[Done, Sequence[Unfit]]:
+    def _read_source(self, table: Mirrored, into: Spilled, progress: AttemptProgress) -> tuple[Done, Sequence[Unfit]]:
         unfit: list[Unfit] = []
         some: list[bytes] = []
 
@@ -179,7 +179,7 @@ class Reconciler:
             some.clear()
 
         for place, answer in enumerate(self._source.read(table.header.table, self._options.at)):
-            headway.reached(place)
+            progress.reached(place)
             if isinstance(answer, Done):
                 take()
                 into.finish()
@@ -189,11 +189,11 @@ class Reconciler:
                 take()
         raise AssertionError("a reading ends with Done")
 
-    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: Spilled, headway: Headway) -> str:
+    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: Spilled, progress: AttemptProgress) -> str:
         """Read a mirror whole; return the highest sequence in it that is of the source's past."""
         newest, until = "", self._source.describe(table.header.table)[1].sequence
         for place, rows in enumerate(reading.pages(), 1):
-            headway.reached(place)
+            progress.reached(place)
             newest = max(newest, newest_sequence(rows, until))
             into.add(rows)
         into.finish()
