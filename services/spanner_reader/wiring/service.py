@@ -34,7 +34,7 @@ from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
-from services.spanner_reader.core.schema.misfits import misfits
+from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.settings import Settings
@@ -188,7 +188,7 @@ async def prepare(
     tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, definition.dialect, tables)
     file.refuse_short_keep([table.name for table in watched], definition.retention)
-    unfit = list(misfits(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
+    unfit = list(unmatched_sections(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
     refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
     if refused:
         raise MisconfiguredError(

@@ -402,8 +402,8 @@ def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
         return {one["table"]: one["state"] for one in tables}
 
     fitting = msgspec.structs.replace(a_header(), content=content)
-    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
-    assert states(misfit) == {name: "refused"}
+    invalid = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
+    assert states(invalid) == {name: "refused"}
     assert states(fitting) == dict.fromkeys({name, *also}, "running")
 
 
