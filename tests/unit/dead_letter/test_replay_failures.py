@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.app.replay.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
 from services.dead_letter.app.replay.replay import Outcome
+from services.dead_letter.app.replay.replay_failures import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
 from services.dead_letter.core.dead_letters import GroupId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.plan import Verdict

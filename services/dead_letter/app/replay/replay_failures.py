@@ -33,7 +33,7 @@ class _Sample:
     """When the last of them went, in nanoseconds since the epoch."""
 
 
-class Comebacks:
+class ReplayFailures:
     """What one replay has sent of late, and which of it has come back."""
 
     def __init__(self, store: DeadLetterStore) -> None:
