@@ -285,7 +285,7 @@ class CdcWriter(Protocol):
         """
 
 
-class Spool(Protocol):
+class RowBuffer(Protocol):
     """Rows kept outside memory, in the order in which they came."""
 
     @property
@@ -337,8 +337,8 @@ class OtherRows:
 class MirrorRows(Protocol):
     """The rows of mirrors as queries show them. Times are in microseconds."""
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
-        """Put the rows from before a time, or of no known one, which are not kept as deleted, into a spool.
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
+        """Put the rows from before a time, or of no known one, which are not kept as deleted, into a buffer.
 
         Return some of the other rows, and how many rows there are. One query answers for all of it: the rows are as
         they are at one moment, with the definition's columns in their wire types. TransientError; BytesLimitError.
@@ -463,7 +463,7 @@ class MirrorTables(Protocol):
         """Return what all queries until now have cost."""
 
 
-class Spilled(Protocol):
+class RowBuckets(Protocol):
     """Rows kept outside memory, in buckets by their keys."""
 
     def add(self, rows: pa.Table) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
-from services.cdc_consumer.ports import MirrorTable, OtherRows, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, RowBuffer
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
@@ -41,7 +41,7 @@ class FakeMirrorRows:
             history=history if history.identity in self._writer.tables.there else None,
         )
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
         self.queries += 1
         into.clear()
         older, others = (self._rows(mirror, before, older=each) for each in (True, False))

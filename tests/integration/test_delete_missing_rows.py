@@ -22,7 +22,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     NEEDS_RESYNC,
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, disk_row_buffer
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
 from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
@@ -146,7 +146,7 @@ def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_i
     found = rows.find("Things")
     before = mirror.stand_in.control("GET", "stats")["faults_met"]
     mirror.stand_in.control("POST", "faults", action="answer", on="rest", method="GET", times=1)
-    with spooled() as older:
+    with disk_row_buffer() as older:
         rows.older(found, T, older)
 
         assert mirror.stand_in.control("GET", "stats")["faults_met"] == before + 1
@@ -300,7 +300,7 @@ def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
         assert writer.append(written.definition, written.rows).refused() == []
         before = stand_in.run(theirs)
         mirror = found.find("every")
-        with spooled() as older:
+        with disk_row_buffer() as older:
             found.older(mirror, T, older)
             doomed = deletions(mirror.definition, pa.concat_tables(older.pages()), T, soft_delete=mirror.soft_delete)
         assert writer.append(mirror.definition, doomed).refused() == []

@@ -7,7 +7,7 @@ from typing import Final, TextIO
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, disk_row_buffer
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import (
     AutomaticDeletion,
@@ -70,7 +70,7 @@ def delete_missing_rows_command(
             return 0
         clock, after = SystemClock(), settings.delete_missing_rows_after
         found = delete_missing_rows(
-            mirror, rows, writer, source, spooled, stop, clock, before=before, after=after, execute=told.execute
+            mirror, rows, writer, source, disk_row_buffer, stop, clock, before=before, after=after, execute=told.execute
         )
     document = deletion_document(told.table, mirror, found, queries.spent, execute=told.execute)
     print_deletion(document, told.json, out)
@@ -109,7 +109,7 @@ def deleting(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
             rows,
             writer,
             source,
-            spooled,
+            disk_row_buffer,
             stop,
             clock,
             before=before,

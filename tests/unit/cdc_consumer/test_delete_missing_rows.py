@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import disk_row_buffer
 from services.cdc_consumer.app.delete_missing_rows.deletion import (
     Deletion,
     delete_missing_rows,
@@ -37,7 +37,7 @@ from services.cdc_consumer.core.schema.tables import (
 )
 from services.cdc_consumer.core.types.types import FLOAT32_KEY
 from services.cdc_consumer.core.types.values import wire_values
-from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, QuerySpend, RowCount, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, QuerySpend, RowBuffer, RowCount
 from shared.contracts.change_batch import Column, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -71,7 +71,7 @@ def deletion_in(
         rows,
         world.writer,
         None if source is None else described(source, "planes"),
-        spooled,
+        disk_row_buffer,
         world.stop,
         world.clock,
         before=before or mirror.complete_since,
@@ -418,7 +418,7 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
         return pa.table({"id": keys, "name": names, "seats": keys})
 
     class Large(FakeMirrorRows):
-        def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
+        def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
             for number in range(pages):
                 into.add(page(number))
             return OtherRows(pages * size, page(0).slice(0, 0))

@@ -1,4 +1,4 @@
-"""The rows of mirrors in BigQuery that are from before a time, or are not, spooled to a file: a page in memory."""
+"""The rows of mirrors in BigQuery that are from before a time, or are not, buffered in a file: a page in memory."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from services.cdc_consumer.core.schema.tables import (
     TableDefinition,
 )
 from services.cdc_consumer.core.types.types import BOOL, INT64
-from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, RowBuffer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.runtime.retries import AttemptProgress, retrying
@@ -85,8 +85,8 @@ class BigQueryMirrorRows:
             return None
         return wanted
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
-        """Put the rows from before a time into a spool; as `MirrorRows.older`."""
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
+        """Put the rows from before a time into a buffer; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
         progress, path, columns = AttemptProgress(), self._path(mirror), _columns(mirror)
         read = [*columns, *_ASIDE]
@@ -204,8 +204,8 @@ def _source_of(found: bigquery.Table) -> str:
     return named if label_of(named) == label else label
 
 
-class SpooledRows:
-    """The Spool in a directory that nothing else is in."""
+class DiskRowBuffer:
+    """The RowBuffer in a directory that nothing else is in."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "rows.arrow"
@@ -244,10 +244,10 @@ class SpooledRows:
 
 
 @contextmanager
-def spooled() -> Iterator[SpooledRows]:
+def disk_row_buffer() -> Iterator[DiskRowBuffer]:
     """Make room for rows, for the block."""
     with (
         tempfile.TemporaryDirectory(prefix="millrace-missing-rows-") as directory,
-        closing(SpooledRows(Path(directory))) as rows,
+        closing(DiskRowBuffer(Path(directory))) as rows,
     ):
         yield rows

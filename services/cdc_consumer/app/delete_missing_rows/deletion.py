@@ -35,9 +35,9 @@ from services.cdc_consumer.ports import (
     QueryEstimate,
     QuerySpend,
     RemoteSourceRows,
+    RowBuffer,
     RowCount,
     RowError,
-    Spool,
     TableTroubleError,
 )
 from shared.contracts.change_batch import Header, decode_batch
@@ -58,7 +58,7 @@ _KEYS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 5_000
 SHOWN: Final = 10
 """Keys that are spelt out."""
-Room: TypeAlias = Callable[[], AbstractContextManager[Spool]]
+Room: TypeAlias = Callable[[], AbstractContextManager[RowBuffer]]
 """Makes room for rows outside memory."""
 _json: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, object])
@@ -237,7 +237,7 @@ def _without_living(older: pa.Table, source: SourceOfMirror, found: Deletion) ->
     return older.filter(pa.array([not lives for lives in living], pa.bool_()))
 
 
-def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clock: Clock, found: Deletion) -> None:
+def _delete(mirror: MirrorTable, writer: CdcWriter, rows: RowBuffer, stop: Stop, clock: Clock, found: Deletion) -> None:
     reasons = Counter[str]()
 
     def append(definition: TableDefinition, doomed: pa.Table) -> frozenset[int]:
@@ -266,7 +266,7 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
     )
 
 
-def _chunks(rows: Spool) -> Iterator[pa.Table]:
+def _chunks(rows: RowBuffer) -> Iterator[pa.Table]:
     for page in rows.pages():
         for start in range(0, len(page), _ROWS_AT_ONCE):
             yield page.slice(start, _ROWS_AT_ONCE)

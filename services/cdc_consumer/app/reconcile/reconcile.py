@@ -33,8 +33,8 @@ from services.cdc_consumer.ports import (
     MirrorTables,
     QueryEstimate,
     QuerySpend,
+    RowBuckets,
     SourceTables,
-    Spilled,
 )
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -77,15 +77,15 @@ class Reconciler:
         source: SourceTables,
         mirrors: MirrorTables,
         plan: Plan,
-        spilled: Callable[[Mirrored, int], AbstractContextManager[Spilled]],
+        row_buckets: Callable[[Mirrored, int], AbstractContextManager[RowBuckets]],
         waits: Waits,
         options: ReconcileOptions,
     ) -> None:
-        """``spilled`` makes room for the rows of one side, in so many buckets."""
+        """``row_buckets`` makes room for the rows of one side, in so many buckets."""
         self._source = source
         self._mirrors = mirrors
         self._plan = plan
-        self._spilled = spilled
+        self._row_buckets = row_buckets
         self._waits = waits
         self._options = options
         self._log = structlog.get_logger()
@@ -148,12 +148,12 @@ class Reconciler:
             progress = AttemptProgress()
             for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
                 with attempt, ExitStack() as room:
-                    ours = room.enter_context(self._spilled(table, buckets))
+                    ours = room.enter_context(self._row_buckets(table, buckets))
                     done, unfit = self._read_source(table, ours, progress)
                     kept.enter_context(room.pop_all())
             progress, reading = AttemptProgress(), kept.enter_context(self._mirrors.reading(table, mirror))
             for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
-                with attempt, self._spilled(table, buckets) as theirs:
+                with attempt, self._row_buckets(table, buckets) as theirs:
                     result.newest_applied = self._read_mirror(table, reading, theirs, progress)
                     candidates = dict(self._compared(table, recheck, result, ours, theirs, buckets))
         candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
@@ -168,7 +168,9 @@ class Reconciler:
         )
         return candidates
 
-    def _read_source(self, table: Mirrored, into: Spilled, progress: AttemptProgress) -> tuple[Done, Sequence[Unfit]]:
+    def _read_source(
+        self, table: Mirrored, into: RowBuckets, progress: AttemptProgress
+    ) -> tuple[Done, Sequence[Unfit]]:
         unfit: list[Unfit] = []
         some: list[bytes] = []
 
@@ -189,7 +191,7 @@ class Reconciler:
                 take()
         raise AssertionError("a reading ends with Done")
 
-    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: Spilled, progress: AttemptProgress) -> str:
+    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: RowBuckets, progress: AttemptProgress) -> str:
         """Read a mirror whole; return the highest sequence in it that is of the source's past."""
         newest, until = "", self._source.describe(table.header.table)[1].sequence
         for place, rows in enumerate(reading.pages(), 1):
@@ -200,7 +202,13 @@ class Reconciler:
         return newest
 
     def _compared(
-        self, table: Mirrored, recheck: Recheck, result: TableDifferences, ours: Spilled, theirs: Spilled, buckets: int
+        self,
+        table: Mirrored,
+        recheck: Recheck,
+        result: TableDifferences,
+        ours: RowBuckets,
+        theirs: RowBuckets,
+        buckets: int,
     ) -> Iterator[tuple[str, Candidate]]:
         result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_rechecked = kept = 0
         for bucket in range(buckets):
