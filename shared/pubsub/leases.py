@@ -74,7 +74,7 @@ class PubsubLeases:
             AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk) for chunk in self._portions(ack_ids)
         ]
         self._send("acknowledge", self._acknowledge, requests)
-        self._let_go(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
+        self._stop_extending(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
         with self._lock:
             self.acked += len(ack_ids)
 
@@ -129,15 +129,15 @@ class PubsubLeases:
 
     def _send_ending_leases(self, what: str, ack_ids: Sequence[str], deadline: timedelta) -> None:
         """Set deadlines that nothing extends; where that fails, keep the leases as before."""
-        let_go = self._let_go(ack_ids, wait=True)
+        stopped = self._stop_extending(ack_ids, wait=True)
         try:
             self._send(what, self._modify, self._deadlines(ack_ids, deadline))
         except TransientError:
-            for keeper, kept in let_go:
+            for keeper, kept in stopped:
                 keeper.add(kept)
             raise
 
-    def _let_go(self, ack_ids: Sequence[str], *, wait: bool) -> Sequence[tuple["Keeper", Sequence[str]]]:
+    def _stop_extending(self, ack_ids: Sequence[str], *, wait: bool) -> Sequence[tuple["Keeper", Sequence[str]]]:
         with self._lock:
             keepers = list(self._keepers)
         return [(keeper, keeper.remove(ack_ids, wait=wait)) for keeper in keepers]

@@ -270,7 +270,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         finally:
             await _cancel([announcing, *_tasks(self._owned.values())])
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Save how far everything is that Pub/Sub has confirmed by now, and release the leases."""
         await self._save(release=True)
 

@@ -251,7 +251,7 @@ class SnapshotWorld:
         if not killed:
             reader.way.let_go()
             with contextlib.suppress(CrashError, TransientError):
-                await reader.snapshots.let_go()
+                await reader.snapshots.release()
 
     async def bury(self) -> None:
         """Take away the readers that were killed; what ended one otherwise is raised."""

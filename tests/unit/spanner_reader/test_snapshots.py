@@ -43,7 +43,7 @@ async def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back
         await asyncio.sleep(2)
         assert {"one", "another"} <= {one.owner for one in world.snapshots.rows.values()}
     for reader in readers:
-        await reader.let_go()
+        await reader.release()
     assert all(one.lease_until is None for one in world.snapshots.rows.values())
     await until_over(world, world.reader("third")[0])
     assert world.mirrored() == world.versions.at(world.clock.now())
@@ -272,7 +272,7 @@ async def test_whoever_takes_over_what_was_read_in_key_order_goes_on_behind_it()
     async with reading(reader):
         while not any(one.last for one in world.snapshots.rows.values()):  # noqa: ASYNC110  what it waits for is a table
             await asyncio.sleep(0.1)
-        await reader.let_go()
+        await reader.release()
     (saved,) = world.snapshots.rows.values()
     second, rows = world.reader("second")
     rows.in_key_order = False

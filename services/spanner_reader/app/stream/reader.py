@@ -234,10 +234,10 @@ class SpannerReader:
     async def drain(self, until: float) -> None:
         """Do nothing more: what was read is with the publisher."""
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Release the key ranges of snapshots, and be no reader any more."""
         if self._snapshots is not None:
-            await self._snapshots.let_go()
+            await self._snapshots.release()
         await self._stores.partitions.attend(leave=True)
 
     # What else is done every now and then
