@@ -36,7 +36,7 @@ class PauseWatch:
         """Return what was seen last."""
         return self._known
 
-    def rests(self, table: str) -> bool:
+    def is_paused(self, table: str) -> bool:
         """Return whether no snapshot of a table is to be read: it is paused, or the whole stream is."""
         return self._known.stream is not None or table in self._known.paused_tables
 

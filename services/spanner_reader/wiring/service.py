@@ -111,11 +111,11 @@ async def read(
         async with opened as (publisher, _dead_letters):
             rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
 
-            def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:
+            def reading_snapshots(trusted: Callable[[], bool], is_paused: Callable[[str], bool]) -> SpannerSnapshots:
                 tables = MirroredTables(catalog, changes, file.included)
                 automatic = settings.resync == "automatic"
                 return Snapshots(
-                    SpannerSnapshotSource(snapshots, rows, tables, rests, metrics, stop),
+                    SpannerSnapshotSource(snapshots, rows, tables, is_paused, metrics, stop),
                     SpannerSnapshotEnds(snapshots, shapes, tables, publisher, metrics, automatic=automatic),
                     publisher,
                     trusted,

@@ -229,7 +229,7 @@ class SnapshotWorld:
         shapes, metrics, stop = FakeShapeStore(Shapes(), life), FakeMetrics(), Stop()
         snapshots = Snapshots(
             SpannerSnapshotSource(
-                store, SlowRows(self, way), tables, rests=self.resting.__contains__, metrics=metrics, stop=stop
+                store, SlowRows(self, way), tables, is_paused=self.resting.__contains__, metrics=metrics, stop=stop
             ),
             SpannerSnapshotEnds(store, shapes, tables, publisher, metrics, automatic=False),
             publisher,

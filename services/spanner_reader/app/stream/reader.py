@@ -154,7 +154,9 @@ class SpannerReader:
         self._heartbeats = TopicHeartbeats(
             publishing, options.topic_heartbeat, lambda: self._schema.announced, lambda: self._low_watermark
         )
-        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.rests)
+        self._snapshots = (
+            None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.is_paused)
+        )
         self._log = structlog.get_logger()
 
     async def run(self, stop: Stop) -> None:
