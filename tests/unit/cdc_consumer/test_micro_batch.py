@@ -325,15 +325,15 @@ def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(wor
 def test_what_is_said_of_trouble_is_what_was_said_last_and_its_code_where_words_may_quote_a_row(world: World) -> None:
     definition = decode_messages(messages_table(a_message(a_change(1))), NOW).tables[0].definition
     known = world.memory.tables
-    assert known.told(definition) is None
+    assert known.latest_error(definition) is None
 
     known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
-    told = known.told(definition)
+    told = known.latest_error(definition)
     assert told is not None
     assert (told.shown, told.suspected) == ("INTERNAL", True)
 
     known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
-    told = known.told(definition)
+    told = known.latest_error(definition)
     assert told is not None
     assert (str(told), told.shown, told.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
 
