@@ -42,7 +42,7 @@ class TestBigQueryTables:
             name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
         }
 
-    def test_it_says_since_when_it_is_complete_whatever_it_says_besides(self, place: Place, stand_in: StandIn) -> None:
+    def test_its_label_has_since_when_it_is_complete_beside_any_others(self, place: Place, stand_in: StandIn) -> None:
         def labels() -> dict[str, str]:
             found: dict[str, str] = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
             if told := found.pop(COMPLETE_TOLD, ""):
@@ -77,7 +77,7 @@ class TestBigQueryTables:
         assert resource["clustering"] == {"fields": ["id"]}
         assert "tableConstraints" not in resource
 
-    def test_a_changelog_of_somebody_elses_is_left_to_them(self, place: Place, stand_in: StandIn) -> None:
+    def test_a_changelog_of_another_owner_is_left_to_it(self, place: Place, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE planes_changelog (id INT64, _metadata_spanner_mod_type STRING)")
         with pytest.raises(TableTroubleError, match="a name or a dataset of its own"):
             place.tables.ensure(HISTORY)
@@ -193,7 +193,7 @@ class TestBigQueryTables:
         with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
             check_dataset(client, PROJECT, dataset)
 
-    def test_a_service_that_is_away_is_transient(self) -> None:
+    def test_a_service_that_is_unavailable_is_transient(self) -> None:
         with pytest.raises(TransientError):
             BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
 

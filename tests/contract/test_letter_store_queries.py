@@ -76,7 +76,7 @@ def test_those_that_failed_last_come_first(store: DeadLetterStore) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 100])
-def test_pages_hold_every_letter_once(store: DeadLetterStore, limit: int) -> None:
+def test_pages_hold_every_dead_letter_once(store: DeadLetterStore, limit: int) -> None:
     keep(store, *(a_letter(row, seconds=row // 3) for row in range(6)))  # three fail in one instant, twice
     found = all_pages(store, limit)
     assert len(found) == 6
@@ -84,7 +84,7 @@ def test_pages_hold_every_letter_once(store: DeadLetterStore, limit: int) -> Non
     assert [line.last_failed_at for line in found] == [FAILED + SECOND] * 3 + [FAILED] * 3
 
 
-def test_new_letters_meanwhile_neither_repeat_nor_hide_what_was_there(store: DeadLetterStore) -> None:
+def test_new_dead_letters_meanwhile_neither_repeat_nor_hide_what_was_there(store: DeadLetterStore) -> None:
     keep(store, *(a_letter(row) for row in range(4)))
     page = store.find(Selection(), limit=2)
     keep(store, a_letter(10, seconds=9), a_letter(11, seconds=-9), a_letter(12))
@@ -151,7 +151,7 @@ def test_a_selection_is_what_holds_for_all_of_it(store: DeadLetterStore) -> None
         assert {line.id for line in all_pages(store, 2, selection)} == ids, selection
 
 
-def test_a_selection_may_name_ten_thousand_letters(store: DeadLetterStore) -> None:
+def test_a_selection_may_name_ten_thousand_dead_letters(store: DeadLetterStore) -> None:
     keep(store, a_letter())
     others = (DeadLetterId(str(number)) for number in range(9_999))
     selection = Selection(ids=frozenset({identity(a_letter()), *others}), states=frozenset(State))
@@ -183,13 +183,13 @@ def test_sequences_are_compared_as_numbers_however_they_are_written(store: DeadL
     assert store.count(Selection(sequence_from=str(four_sections(0)))) == len(written)
 
 
-def test_letters_of_one_place_go_by_their_time(store: DeadLetterStore) -> None:
+def test_dead_letters_of_one_place_go_by_their_time(store: DeadLetterStore) -> None:
     letters = [a_message_letter(bytes([n]), seconds=-n) for n in range(5)]
     keep(store, *letters)
     assert [letter.letter for letter in store.in_replay_order(Selection())] == letters[::-1]
 
 
-def test_a_walk_sees_each_letter_as_it_is_when_it_comes_to_it(store: DeadLetterStore) -> None:
+def test_a_walk_sees_each_dead_letter_as_it_is_when_it_comes_to_it(store: DeadLetterStore) -> None:
     keep(store, *(a_letter(row, data=bytes(5_000_000)) for row in range(4)))  # too large to be read together
     walk = store.in_replay_order(Selection(states=frozenset({State.OPEN})))
     assert next(walk).letter.key == "[0]"
@@ -218,7 +218,7 @@ def test_a_walk_through_many(store: DeadLetterStore) -> None:
     assert found == sorted(found)
 
 
-def test_groups_are_letters_that_fail_for_one_cause(store: DeadLetterStore) -> None:
+def test_groups_are_dead_letters_that_fail_for_one_cause(store: DeadLetterStore) -> None:
     keep(
         store,
         a_letter(1, detail="12 bytes are too many", seconds=2),
@@ -272,7 +272,7 @@ def test_of_groups_as_large_the_one_that_failed_last_comes_first(store: DeadLett
     assert [group.table for group in store.groups(Selection(), limit=9)] == ["t3", "t2", "t1", "t0"]
 
 
-def test_a_letter_that_fails_for_another_cause_changes_its_group(store: DeadLetterStore) -> None:
+def test_a_dead_letter_that_fails_for_another_cause_changes_its_group(store: DeadLetterStore) -> None:
     keep(store, a_letter(1))
     keep(store, failing_again(a_letter(1), seconds=5, reason=Reason.REFUSED_BY_BIGQUERY, detail="quota"))
     (group,) = store.groups(Selection(), limit=9)

@@ -214,13 +214,13 @@ class TablesContract:
         place.others.ensure(replace(PLANES, max_staleness=timedelta(hours=26, seconds=5)))
         assert place.staleness("planes") == timedelta(hours=26, seconds=5)
 
-    def test_a_dataset_that_the_file_names_and_nobody_has_made_is_those_tables_trouble(self, place: Place) -> None:
+    def test_a_missing_dataset_that_the_file_names_is_those_tables_trouble(self, place: Place) -> None:
         place.gone("nowhere")
         with pytest.raises(TableTroubleError):
             place.tables.ensure(replace(PLANES, dataset="nowhere"))
         assert place.tables.ensure(PLANES) == PLANES
 
-    def test_a_mirror_says_until_when_changes_became_dead_letters_whoever_saw_them(self, place: Place) -> None:
+    def test_a_mirrors_label_has_the_time_of_the_last_dead_letter_whichever_process_saw_it(self, place: Place) -> None:
         now = 1_700_000_000_000_000
         place.tables.note_dead_letters("planes", "", now)
         place.tables.ensure(PLANES)
@@ -248,7 +248,9 @@ class TablesContract:
         place.tables.ensure(PLANES)
         assert place.pending_resync("planes") == LEFT_OUT, "what it lacks it still lacks"
 
-    def test_a_mirror_that_lacks_snapshot_rows_says_so_until_a_later_snapshot_is_complete(self, place: Place) -> None:
+    def test_a_mirror_that_lacks_snapshot_rows_reports_so_until_a_later_snapshot_is_complete(
+        self, place: Place
+    ) -> None:
         read = 2_000_000_000_000_000  # later than the table is made
         place.tables.ensure(PLANES)
         place.tables.set_pending_resync(PLANES, read)
@@ -316,7 +318,7 @@ class TablesContract:
             place.tables.forget("planes")
             place.tables.ensure(table_definition(a_header(columns=(*PLANE_COLUMNS, ("facts", kind)))))
 
-    def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
+    def test_an_unknown_table_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
 

@@ -153,7 +153,7 @@ def test_a_token_is_exchanged_without_a_restart(running: Running) -> None:
 
 
 @pytest.mark.parametrize("sign", ["kill", "ask_to_end"])
-def test_an_export_that_is_cut_short_looks_cut_short(running: Running, sign: str) -> None:
+def test_an_export_that_is_cut_short_can_be_told_from_a_whole_one(running: Running, sign: str) -> None:
     running.collect([replace(one, data=one.data + b" " * 100_000, identity="") for one in fresh(400)])
     with urllib.request.urlopen(
         urllib.request.Request(

@@ -77,7 +77,7 @@ def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror
     assert (code, told["older"], told["deleted"]) == (0, 0, 0)
 
 
-def test_a_sweep_says_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
+def test_a_deletion_reports_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
     code, told = mirror.delete_missing_rows("--dry-run")
     assert (code, told["read_bytes"], told["count_bytes"]) == (0, 8 * (8 + 69), 8 * 69)
 
@@ -162,7 +162,7 @@ def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) ->
     assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T - 1)
 
 
-def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
+def test_a_soft_delete_mirror_keeps_missing_rows_with_their_values(
     bigquery_stand_in: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
@@ -187,7 +187,9 @@ def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
     assert mirror.keys("_millrace_deleted") == [1_500, 1_600, *GONE], "by its column, whatever file a shell has"
 
 
-def test_a_mirror_that_shows_things_late_is_swept_and_says_so_once_it_can_be_seen(mirror: Mirror) -> None:
+def test_missing_rows_of_a_mirror_that_shows_things_late_are_reported_deleted_once_it_can_be_seen(
+    mirror: Mirror,
+) -> None:
     table = mirror.table
     table.max_staleness = "0-0 0 0:15:0"
     mirror.stand_in.client.update_table(table, ["max_staleness"])
@@ -241,7 +243,7 @@ def deleted_by_itself(mirror: Mirror, **more: str) -> str:
     return known.said[0]
 
 
-def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:
+def test_an_automatic_deletion_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:
     assert deleted_by_itself(mirror) == ""
     assert mirror.keys() == [*NEWER]
     assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
@@ -255,7 +257,7 @@ def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror
     assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T), "rows that live are left in it, from before"
 
 
-def test_nothing_is_swept_automatically_by_default(mirror: Mirror) -> None:
+def test_no_missing_row_is_deleted_automatically_by_default(mirror: Mirror) -> None:
     environ = mirror.environment()
     with deleting(read_settings(Settings, environ), Known(mirror), environ, Stop()):
         assert [thread for thread in threading.enumerate() if thread.name == "delete-missing-rows"] == []

@@ -46,7 +46,7 @@ def versions(mirror: Mirror, keys: range) -> list[Version]:
     ]
 
 
-def test_the_last_version_of_what_is_swept_ends_just_before_the_snapshot(mirror: Mirror) -> None:
+def test_the_last_version_of_a_missing_row_ends_just_before_the_snapshot(mirror: Mirror) -> None:
     assert delete_missing_rows(mirror)[1]["gone"] == len(GONE)
     assert {current for *_version, current in versions(mirror, GONE)} == {True}, "nothing is done without --execute"
 
@@ -62,7 +62,7 @@ def test_the_last_version_of_what_is_swept_ends_just_before_the_snapshot(mirror:
     assert said == [("DELETE", "Things", T - 1)]
 
 
-def test_one_that_comes_back_is_current_again_and_is_swept_once_however_often(mirror: Mirror) -> None:
+def test_one_that_comes_back_is_current_again_and_is_deleted_once_however_often(mirror: Mirror) -> None:
     delete_missing_rows(mirror, "--execute")
     mirror.write(GONE[:1], T - 7)  # a message that comes once more: the mirror remembers the delete
     mirror.write(GONE[1:2], T + 5)

@@ -70,7 +70,7 @@ def patient(database: Callable[..., SpannerDatabase], spanner_pipeline: Callable
     return Patient(spanner_pipeline(database(*DDL), database()))
 
 
-def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Patient) -> None:
+def test_a_healthy_setting_has_no_error_and_reports_what_it_inspected(patient: Patient) -> None:
     patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
     code, findings = patient.examine()
     assert [one for one in findings if one["level"] != "ok"] == []
@@ -266,7 +266,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
 
 
 @pytest.mark.parametrize("arguments", [("status", "--json"), ("synced", "Planes")])
-def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
+def test_a_command_to_which_spanner_does_not_answer_reports_so_in_one_line(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("GOOGLE_CLOUD_PROJECT", "SPANNER_INSTANCE", "SPANNER_DATABASE", "CHANGE_STREAM", "TOPIC")
@@ -281,7 +281,7 @@ def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
     assert "Traceback" not in line
 
 
-def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
+def test_a_tables_file_keeps_a_table_out_and_reports_how_many_ordering_keys_it_has(
     pipeline: SpannerPipeline, patient: Patient, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"

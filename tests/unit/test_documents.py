@@ -46,7 +46,7 @@ def test_a_page_begins_with_its_only_title(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_tells_the_reader_to_run_exists(page: Path) -> None:
+def test_what_a_page_has_the_reader_run_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 

@@ -106,7 +106,7 @@ def test_each_shell_has_its_script() -> None:
     )
 
 
-def test_the_script_of_a_checkout_says_what_to_do_without_an_environment(tmp_path: Path) -> None:
+def test_the_script_of_a_checkout_reports_what_to_do_without_an_environment(tmp_path: Path) -> None:
     script = tmp_path / "a checkout" / "millrace"
     script.parent.mkdir()
     script.write_bytes((ROOT / "millrace").read_bytes())

@@ -119,7 +119,7 @@ def named_and_repaired(started: Started, table: Mirrored) -> None:
 
 
 @pytest.mark.usefixtures("load")
-def test_a_snapshot_and_a_sweep_remove_the_planted_differences(started: Started) -> None:
+def test_a_snapshot_and_the_deletion_of_missing_rows_remove_the_planted_differences(started: Started) -> None:
     started.for_each_table(healed_by_snapshot_and_deletion)
 
 

@@ -150,7 +150,7 @@ async def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> No
     await world.end()
 
 
-async def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals_as_well() -> None:
+async def test_a_snapshot_whose_end_was_announced_before_the_request_was_stored_heals_as_well() -> None:
     world = await a_read_world(KEYS)
     assert all(part.state is PartState.DONE for part in world.parts)
     await world.find(run=0)
@@ -159,7 +159,7 @@ async def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals
     await world.end()
 
 
-async def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_complete() -> None:
+async def test_a_first_start_under_another_name_is_pending_resync_until_its_first_snapshot_is_complete() -> None:
     world = await a_filled_world(KEYS, elsewhere=True)
     assert world.marked_for == [BigtableResyncKind.BEGUN_ANEW]
     world.start()

@@ -48,7 +48,7 @@ BOTH = (a_part(0, LEFT, owner="one"), a_part(1, RIGHT))
 UNREAD = "no reader reads the stream of keys [m, end)"
 
 
-def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> None:
+def test_it_waits_for_nothing_while_a_reader_reads_it_or_nothing_is_left() -> None:
     survey = a_survey(read_by("one"), read_by("two"))
     assert hindrance(a_snapshot(*BOTH), survey, None) is None
     done = [replace(part, state=PartState.DONE) for part in BOTH]
@@ -69,7 +69,7 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "that takes seconds"),
     ],
 )
-def test_why_it_waits_is_said_with_the_fix(
+def test_why_it_waits_is_reported_with_the_fix(
     survey: BigtablePartitionSurvey, end: int | None, why: str, fix: str
 ) -> None:
     at = None if end is None else Microseconds(NOON + end)
@@ -78,7 +78,7 @@ def test_why_it_waits_is_said_with_the_fix(
     assert (why in found.why, fix in found.fix) == (True, True), found
 
 
-def test_what_no_reader_has_taken_is_said_to_be_so() -> None:
+def test_a_range_that_no_reader_has_claimed_is_reported() -> None:
     survey = a_survey(read_by("one"), read_by("two"))
     untaken = a_snapshot(*(replace(part, owner="dead") for part in BOTH))
     found = hindrance(untaken, survey, None)

@@ -40,7 +40,9 @@ async def shown(world: SnapshotWorld) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
+async def test_one_whose_first_half_the_topic_has_lost_is_never_announced_and_another_one_heals(
+    automatic: bool,
+) -> None:
     with capture_logs() as logs:
         world = await half_read_and_lost(automatic)
         for _reader in ("one", "started later"):
@@ -65,7 +67,7 @@ class ToAnEnd(BigtableReaderOptions):
     end: Microseconds | None = AT_THE_END
 
 
-async def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
+async def test_a_reader_with_an_end_timestamp_does_not_wait_until_it_is_announced() -> None:
     world = await half_read_and_lost(automatic=False)
     reader = world.start(kind=ToAnEnd)
     async with asyncio.timeout(600):
@@ -74,7 +76,7 @@ async def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
     assert world.snapshots.snapshot.unannounced
 
 
-async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> None:
+async def test_its_status_reports_why_it_is_never_announced_and_complete_since_nothing() -> None:
     world = await half_read_and_lost(automatic=False)
     for state in ("READING", "DONE"):
         one = await shown(world)

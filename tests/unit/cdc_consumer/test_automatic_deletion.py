@@ -90,18 +90,18 @@ def world() -> World:
     return World()
 
 
-def test_a_table_is_swept_once_it_has_been_complete_for_a_while(world: World) -> None:
+def test_missing_rows_are_deleted_once_their_table_has_been_complete_for_a_while(world: World) -> None:
     assert world.rounds(AFTER) == []
     assert world.rounds(timedelta(minutes=1)) == ["planes"]
 
 
-def test_one_of_which_nothing_is_known_is_never_swept(world: World) -> None:
+def test_no_missing_row_is_deleted_of_a_table_of_which_nothing_is_known(world: World) -> None:
     world.known.listed = [Mirror("planes", 1)]
 
     assert world.rounds(2 * AFTER) == []
 
 
-def test_another_snapshot_begins_the_while_anew(world: World) -> None:
+def test_another_snapshot_begins_the_while_again(world: World) -> None:
     world.rounds(AFTER)
     world.known.listed = [Mirror("planes", 1, complete_since=SINCE + 1)]
 
@@ -109,7 +109,9 @@ def test_another_snapshot_begins_the_while_anew(world: World) -> None:
     assert world.rounds(timedelta(minutes=1)) == ["planes"]
 
 
-def test_nothing_is_swept_while_its_changes_wait_or_messages_from_before_are_held(world: World) -> None:
+def test_no_missing_row_is_deleted_while_changes_of_its_table_wait_or_messages_from_before_are_outstanding(
+    world: World,
+) -> None:
     world.known.in_trouble = {"planes"}
     assert world.rounds(2 * AFTER) == []
     world.known.in_trouble = {"airports"}
@@ -128,11 +130,11 @@ def test_what_was_on_its_way_is_looked_for_until_no_message_can_come_any_more(wo
     assert world.rounds(timedelta(days=1), every=HOUR) == []
 
 
-def test_one_that_is_not_clean_yet_is_swept_again_before_long(world: World) -> None:
+def test_missing_rows_of_one_that_is_not_clean_yet_are_deleted_again_before_long(world: World) -> None:
     assert len(world.rounds(4 * AFTER)) == 3
 
 
-def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
+def test_a_refusal_is_reported_and_asked_again_seldom(world: World) -> None:
     world.error = DeletionRefusedError("made-up", "too many")
     assert len(world.rounds(3 * HOUR)) == 1
     assert world.known.refused == {"planes": "too many [made-up]"}
@@ -142,7 +144,7 @@ def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
     assert world.known.refused == {"planes": ""}
 
 
-def test_a_service_that_is_away_is_tried_again_soon(world: World) -> None:
+def test_a_service_that_is_unavailable_is_tried_again_soon(world: World) -> None:
     world.error = TransientError("away")
     world.rounds(AFTER)
 
@@ -150,7 +152,7 @@ def test_a_service_that_is_away_is_tried_again_soon(world: World) -> None:
     assert world.known.refused == {}
 
 
-def test_an_error_that_nobody_foresaw_is_told_and_keeps_no_other_table_from_being_swept(world: World) -> None:
+def test_an_unforeseen_error_is_reported_and_missing_rows_of_other_tables_are_deleted(world: World) -> None:
     world.known.listed = [Mirror("planes", 1, complete_since=SINCE), Mirror("pilots", 1, complete_since=SINCE)]
     world.error = TypeError("of a value")
     world.rounds(AFTER)
@@ -182,7 +184,9 @@ class OneOfTwo(FakeSource):
     ],
     ids=["all described", "a table that cannot be described"],
 )
-def test_a_mirror_is_swept_by_its_own_source_only_whatever_else_that_has(source: FakeSource, why: str) -> None:
+def test_missing_rows_are_found_by_the_mirrors_own_source_only_whatever_else_that_has(
+    source: FakeSource, why: str
+) -> None:
     definition = table_definition(a_header())
     mirror = MirrorTable(definition, label_of(definition.mirror_of), False, SINCE)
 
@@ -225,7 +229,7 @@ def test_it_goes_on_by_itself_until_the_end() -> None:
     assert "delete-missing-rows" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_others_of_it_are_applied() -> None:
+def test_no_missing_row_is_deleted_while_a_row_of_its_table_is_stuck_or_deferred() -> None:
     consumer = MicroBatches()
     status = ConsumerStatus(consumer.clock, lambda _datasets: MIRRORS, lambda _mirror: None)
     deletion = automatic(status, consumer.clock)
@@ -253,7 +257,7 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
     assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 
 
-def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_published_before() -> None:
+def test_no_missing_row_is_deleted_in_the_gaps_between_the_tasks_of_a_backlog() -> None:
     clock = SetClock()
     status = ConsumerStatus(
         clock, lambda _datasets: MIRRORS, lambda _mirror: None, oldest_messages=OldestMessages(clock, lately=AFTER)
@@ -281,7 +285,7 @@ def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_p
     assert micro_batches(timedelta(minutes=1), published=SINCE + 1) == {"planes"}
 
 
-def test_the_consumer_shows_why_a_mirror_is_not_swept() -> None:
+def test_the_consumer_shows_why_missing_rows_are_not_deleted() -> None:
     status = ConsumerStatus(SetClock(), lambda _datasets: MIRRORS, lambda _mirror: None)
     status.document(ready=True, alive=True)
     assert list(status.mirrors()) == MIRRORS

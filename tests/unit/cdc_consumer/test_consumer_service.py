@@ -83,7 +83,7 @@ def test_settings_that_cannot_work_are_refused(more: dict[str, str], words: str)
 
 
 @pytest.mark.parametrize("more", [{"SOURCE_ROWS": "rows", "SPARK_MASTER": "yarn"}, {"SPARK_MASTER": "local[2]"}])
-def test_what_sweeps_by_itself_asks_the_source_or_knows_what_is_held(more: dict[str, str]) -> None:
+def test_automatic_deletion_asks_the_source_or_knows_what_is_outstanding(more: dict[str, str]) -> None:
     assert (
         read_settings(Settings, NEEDED | {"DELETE_MISSING_ROWS": "automatic"} | more).delete_missing_rows == "automatic"
     )
@@ -152,7 +152,7 @@ Identifier: cdc_consumer
 
 
 @pytest.mark.parametrize("text", [FROM_A_TASK, FROM_A_PLAN])
-def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> None:
+def test_an_error_of_sparks_processes_is_reported_in_its_own_words(text: str) -> None:
     fix = "subscription s cannot be used:\n  it expires; fix it with `gcloud x`\n  it has a filter"
     error = error_of(text.format(error=f"shared.contracts.errors.MisconfiguredError: {fix} [made-up]"))
     assert isinstance(error, MisconfiguredError)
@@ -163,7 +163,7 @@ def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> Non
     assert str(error).splitlines()[-1] == "google.api_core.exceptions.TeapotError: no coffee"
 
 
-def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
+def test_an_error_without_python_in_it_is_reported_as_it_is() -> None:
     assert str(error_of("no space left on device")) == "no space left on device"
 
 
@@ -199,7 +199,7 @@ def test_json_that_ends_early_in_a_task_is_no_damage_of_the_checkpoint() -> None
         ("", QueryFailedError),
     ],
 )
-def test_a_spark_that_does_not_start_is_told_in_one_line(words: str, kind: type[Exception]) -> None:
+def test_a_spark_that_does_not_start_is_reported_in_one_line(words: str, kind: type[Exception]) -> None:
     error = start_error("locl", RuntimeError(words))
 
     assert type(error) is kind
@@ -300,7 +300,7 @@ def test_reports_reach_the_driver_whatever_the_number_of_their_tables() -> None:
     assert reports.empty()
 
 
-def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
+def test_what_is_reported_last_arrives_though_the_driver_is_ending() -> None:
     with heard() as (driver, reports):
         for number in range(1_000):
             send_report(driver, Report(retries={"code": number}))
@@ -308,7 +308,7 @@ def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
     assert [reports.get_nowait().retries for _ in range(reports.qsize())] == [{"code": n} for n in range(1_000)]
 
 
-def test_a_report_that_nobody_receives_is_dropped() -> None:
+def test_a_report_that_is_not_received_is_dropped() -> None:
     with listening(lambda _report: None) as driver:
         send_report(driver, Report(counts=COUNTS))
     send_report(driver, Report(counts=COUNTS))

@@ -43,7 +43,7 @@ def unread(key: str) -> Mapping[str, object]:
     return dict(a_message(data=b"garbage")) | {"ordering_key": key}
 
 
-def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked() -> None:
+def test_it_is_reported_when_the_dead_letter_is_kept_and_before_the_message_is_acked() -> None:
     world = a_world()
     world.effects.done.clear()
     world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS))
@@ -53,7 +53,7 @@ def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked
     assert settled == ["keep 1 letters", "note letters of planes", "ack 2"]
 
 
-def test_killed_anywhere_it_is_said_before_any_ack() -> None:
+def test_killed_anywhere_it_is_reported_before_any_ack() -> None:
     for world, acked in killed_anywhere(a_world, UNFIT):
         assert "planes" in world.tables.dead_letters or not acked
 
@@ -81,7 +81,7 @@ def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before
     assert world.tables.dead_letters == {"planes": SINCE}
 
 
-def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> None:
+def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_reported_of() -> None:
     world = a_world()
     world.tables.unlabelled = {"planes"}
     with capture_logs() as logs:
@@ -212,7 +212,7 @@ def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
         (SINCE - 100, 3, SINCE - 99, False),
     ],
 )
-def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_the_dead_letters(
+def test_without_a_source_nothing_is_deleted_by_a_snapshot_of_before_the_dead_letters(
     until: int, older: int, read_since: int, refused: bool
 ) -> None:
     definition = table_definition(a_header())

@@ -132,7 +132,7 @@ def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(w
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
 
-def test_one_that_was_made_anew_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
+def test_one_that_was_recreated_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
     rows = FakeMirrorRows(world.writer)
     rows.told = NOW // 1_000 - AFTER // timedelta(microseconds=1)
     assert not deletion_in(world, rows=rows).early
@@ -140,7 +140,7 @@ def test_one_that_was_made_anew_is_not_healed_while_its_rows_may_be_on_their_way
     assert deletion_in(world, rows=rows).early
 
 
-def test_a_later_time_than_that_of_the_snapshot_is_refused_whoever_asks(world: World) -> None:
+def test_a_later_time_than_that_of_the_snapshot_is_always_refused(world: World) -> None:
     for source in (None, FakeSource(a_header(), {11: ""})):
         with pytest.raises(MisconfiguredError, match="complete since"):
             deletion_in(world, source, before=101)
@@ -185,7 +185,7 @@ def test_rows_that_bigquery_does_not_take_are_counted_and_bigquery_away_is_waite
     assert set(world.names()) == {2, 11, 12}
 
 
-def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(world: World) -> None:
+def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_reported_to_stay(world: World) -> None:
     planes = world.tables.there["planes"]
     nothing = dict.fromkeys([column.name for column in planes.columns])
     ours = {CHANGE_TYPE: "UPSERT", CHANGE_SEQUENCE_NUMBER: "0/0/0/1", SEQUENCE_COLUMN: "0/0/0/1"}
@@ -198,7 +198,7 @@ def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(w
     assert (done.deleted, done.refused, done.left, done.clean) == (3, 0, 1, False)
 
 
-def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
+def test_a_table_that_may_not_be_written_is_reported_so_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion.RETRY_BUDGET", timedelta(0))
@@ -207,14 +207,14 @@ def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
         deletion_in(world)
 
 
-def test_the_sequence_of_a_sweep_is_below_that_of_the_snapshot_and_above_all_before() -> None:
+def test_the_sequence_of_a_deletion_is_below_that_of_the_snapshot_and_above_all_before() -> None:
     last, first = (parse_sequence(text) for text in (last_sequence_before(100), first_sequence(100)))
 
     assert last < first == four_sections(100)
     assert last > four_sections(99, (1 << 64) - 1, (1 << 64) - 1, 5)
 
 
-def test_a_row_that_is_kept_as_deleted_says_a_time_before_the_snapshot() -> None:
+def test_a_row_that_is_kept_as_deleted_has_a_time_before_the_snapshot() -> None:
     world = a_world("[defaults]\nsoft_delete = true")
     deletion_in(world)
 
@@ -257,7 +257,7 @@ def test_a_key_of_32_bits_in_a_mirror_is_the_row_that_the_source_means_whatever_
     assert of_source == {canonical_key("planes", header.key_types(), {"id": asked})}
 
 
-def test_keys_that_no_row_of_the_source_can_have_are_asked_of_nobody() -> None:
+def test_keys_that_no_row_of_the_source_can_have_are_not_asked_for() -> None:
     header = a_header(columns=[("id", "BYTES")], key=("id",))
     assert source_keys(pa.table({"ID": ["AB=="]}), header) == [("AA==",)], "one text of the same bytes"
     with pytest.raises(MisconfiguredError, match="1 rows with keys that no row of its source can have"):
@@ -272,7 +272,7 @@ def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
     return list({row["id"]: row for row in versions}.values())
 
 
-def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delete(
+def test_a_history_shows_that_a_missing_row_is_no_more_and_repeats_are_one_delete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion.RETRY_BUDGET", timedelta(0))
@@ -366,7 +366,7 @@ def _rank(message: Message) -> int:
     asks=False,
     soft_delete=False,
 )
-def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
+def test_whenever_missing_rows_are_deleted_and_whatever_the_order_the_mirror_ends_equal(
     before: Sequence[tuple[str, int]],
     after: Sequence[tuple[str, int]],
     order: Random,
@@ -447,7 +447,7 @@ def told(found: Deletion, mirror: MirrorTable = MIRROR, *, execute: bool = True)
     return list(lines(deletion_document("Planes", mirror, found, QuerySpend(2, 20_971_520), execute=execute)))
 
 
-def test_a_dry_run_says_what_would_go_and_how() -> None:
+def test_a_dry_run_reports_what_would_go_and_how() -> None:
     found = Deletion(1_000_000, older=3, living=1, some_living=["[2]"], some_gone=["[1]", "[3]"])
 
     assert told(found, execute=False) == [
@@ -461,7 +461,7 @@ def test_a_dry_run_says_what_would_go_and_how() -> None:
     assert exit_code(found) == 1
 
 
-def test_what_was_done_and_what_was_not_is_said() -> None:
+def test_what_was_done_and_what_was_not_is_reported() -> None:
     found = Deletion(1_000_000, older=3, some_gone=["[1]"], deleted=2, refused=1, left=1, hidden=True)
 
     assert told(found, LATE)[1:] == [
@@ -474,7 +474,7 @@ def test_what_was_done_and_what_was_not_is_said() -> None:
     ]
 
 
-def test_what_no_change_can_delete_is_left_to_whoever_asked() -> None:
+def test_what_no_change_can_delete_is_left_to_the_caller() -> None:
     found = Deletion(1_000_000, older=1, keyless=1)
 
     assert "1 hold a NULL in their key" in told(found, execute=False)[2]
@@ -493,7 +493,7 @@ def test_what_no_change_can_delete_is_left_to_whoever_asked() -> None:
         (Deletion(1, early=True), 1),
     ],
 )
-def test_the_exit_code_says_whether_anything_older_stays(found: Deletion, code: int) -> None:
+def test_the_exit_code_reports_whether_anything_older_stays(found: Deletion, code: int) -> None:
     assert exit_code(found) == code
 
 
@@ -509,7 +509,7 @@ def test_it_is_one_object_where_that_is_asked_for() -> None:
     assert (document["queries"], document["bytes_billed"]) == (1, 7)
 
 
-def test_what_a_sweep_would_read_is_told_as_text_or_as_one_object() -> None:
+def test_what_a_deletion_would_read_is_printed_as_text_or_as_one_object() -> None:
     told = estimate_document("Planes", MIRROR, QueryEstimate(1_500_000_000, 670))
     text, as_json = io.StringIO(), io.StringIO()
     print_deletion(told, False, text)

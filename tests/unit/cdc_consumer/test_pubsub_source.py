@@ -178,7 +178,7 @@ def test_after_a_restart_the_interrupted_micro_batch_takes_what_is_there(
     assert [rows(reader, partition) for partition in partitions] == [["a"], ["b"], []]
 
 
-def test_stopped_before_the_plan_what_is_held_is_given_back_and_after_it_it_is_the_tasks_own(
+def test_stopped_before_the_plan_what_is_held_is_released_and_after_it_it_is_the_tasks_own(
     reader: PubsubStreamReader, pubsub: Pubsub
 ) -> None:
     planned(reader, pubsub, "a")
@@ -191,7 +191,7 @@ def test_stopped_before_the_plan_what_is_held_is_given_back_and_after_it_it_is_t
     assert pubsub.released == ["b", "c"]
 
 
-def test_what_a_wait_brings_after_the_stop_file_is_given_back(pubsub: Pubsub, tmp_path: Path) -> None:
+def test_what_a_wait_brings_after_the_stop_file_is_released(pubsub: Pubsub, tmp_path: Path) -> None:
     stop_file = tmp_path / "stop"
     answer = pubsub.channel.answer
 
@@ -210,7 +210,7 @@ def test_what_a_wait_brings_after_the_stop_file_is_given_back(pubsub: Pubsub, tm
     assert sum(name == "Pull" for name, _request in pubsub.channel.calls) == 1
 
 
-def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+def test_a_read_that_fails_releases_all_that_it_took(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
     (partition,) = planned(reader, pubsub, "a")
     pubsub.pulls = [[f"m{number}" for number in range(10)], grpc.StatusCode.NOT_FOUND]
 
@@ -219,7 +219,7 @@ def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReade
     assert sorted(pubsub.released) == sorted(["a"] + [f"m{number}" for number in range(10)])
 
 
-def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_reports_balance(pubsub: Pubsub) -> None:
+def test_a_reading_that_is_broken_off_releases_all_that_it_took_and_the_reports_balance(pubsub: Pubsub) -> None:
     with heard() as (driver, reports):
         reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, driver=driver))
         (partition,) = planned(reader, pubsub, "a")
@@ -273,7 +273,7 @@ def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub) -> None:
         pytest.param([[], []], id="an empty answer before the wait is over is no sign that nothing is left"),
     ],
 )
-def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(
+def test_available_now_ends_only_when_pubsub_reports_that_nothing_is_left(
     pubsub: Pubsub, before: list[list[str] | grpc.StatusCode]
 ) -> None:
     reader = PubsubStreamReader(DRAINING)

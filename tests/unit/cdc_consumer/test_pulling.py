@@ -142,7 +142,7 @@ def test_a_trickle_does_not_hold_the_first_message_up() -> None:
     assert backlog.now < 3 * LINGER.total_seconds()
 
 
-def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_given_back() -> None:
+def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_released() -> None:
     backlog = Backlog(messages=10_000)
     reading = backlog.collect()
     handed_on = [one for _ in range(4) for one in ack_ids(next(reading))]
@@ -153,7 +153,7 @@ def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_given_back(
     assert sorted(handed_on + backlog.released) == sorted(backlog.leased)
 
 
-def test_if_pubsub_goes_away_what_was_read_is_handed_on() -> None:
+def test_if_pubsub_becomes_unavailable_what_was_read_is_handed_on() -> None:
     backlog = Backlog(messages=10_000)
     backlog.failures = [None, None, grpc.StatusCode.UNAVAILABLE]
     got = taken(backlog.collect())
@@ -163,7 +163,7 @@ def test_if_pubsub_goes_away_what_was_read_is_handed_on() -> None:
     assert backlog.released == []
 
 
-def test_a_refusal_is_raised_and_gives_back_what_is_in_flight() -> None:
+def test_a_refusal_is_raised_and_releases_what_is_in_flight() -> None:
     backlog = Backlog(messages=10_000)
     backlog.failures = [None, None, grpc.StatusCode.NOT_FOUND]
     got: list[str] = []
@@ -181,7 +181,9 @@ def test_a_refusal_is_raised_and_gives_back_what_is_in_flight() -> None:
     ("failure", "error"),
     [(grpc.StatusCode.UNAVAILABLE, TransientError), (grpc.StatusCode.NOT_FOUND, MisconfiguredError)],
 )
-def test_waiting_for_the_first_message_says_what_went_wrong(failure: grpc.StatusCode, error: type[Exception]) -> None:
+def test_waiting_for_the_first_message_reports_what_went_wrong(
+    failure: grpc.StatusCode, error: type[Exception]
+) -> None:
     backlog = Backlog(messages=0)
     backlog.failures = [failure]
 
@@ -271,7 +273,7 @@ def test_a_stop_ends_the_wait_and_not_the_pull(waiting: WaitingPubsub, waiting_p
     assert waiting.pulls[0].cancels == 0
 
 
-def test_at_the_end_what_the_pull_brings_is_given_back_and_else_it_is_cancelled(
+def test_at_the_end_what_the_pull_brings_is_released_and_else_it_is_cancelled(
     waiting: WaitingPubsub, waiting_puller: Puller
 ) -> None:
     waiting_puller.wait_no_more(SHORT)

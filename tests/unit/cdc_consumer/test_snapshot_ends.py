@@ -73,7 +73,7 @@ def there(labels: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value is not None}
 
 
-def test_the_mirror_says_it_before_the_message_is_acked(world: World) -> None:
+def test_the_mirror_reports_it_before_the_message_is_acked(world: World) -> None:
     world.apply(a_message(a_change(1)), an_end(since=SINCE))
 
     assert world.tables.complete_since == {"planes": SINCE}
@@ -108,14 +108,14 @@ def test_where_that_is_no_time_what_counts_is_when_its_rows_were_read(world: Wor
         pytest.param(an_end(a_change(1), since=SINCE), id="with changes"),
     ],
 )
-def test_what_cannot_be_believed_says_nothing_and_is_acked(world: World, message: Mapping[str, object]) -> None:
+def test_what_cannot_be_believed_reports_nothing_and_is_acked(world: World, message: Mapping[str, object]) -> None:
     counts = world.apply(message)
 
     assert world.tables.complete_since == {}
     assert counts.acked == 1
 
 
-def test_one_that_comes_too_late_is_said_with_what_fixes_it(world: World) -> None:
+def test_one_that_comes_too_late_is_reported_with_what_fixes_it(world: World) -> None:
     with capture_logs() as logs:
         world.apply(TOO_LATE)
 
@@ -130,7 +130,7 @@ def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
     assert world.tables.complete_since == {"planes": SINCE}
 
 
-def test_a_history_is_never_swept(world: World) -> None:
+def test_missing_rows_are_never_deleted_of_a_history_alone(world: World) -> None:
     world.tables_file = '[defaults]\nmode = "history"'
     world.start_anew()
     world.apply(an_end(since=SINCE))
@@ -150,12 +150,12 @@ def test_while_the_table_cannot_be_labelled_the_message_is_deferred(world: World
     assert world.tables.complete_since == {"planes": SINCE}
 
 
-def test_killed_anywhere_it_is_said_before_any_ack() -> None:
+def test_killed_anywhere_it_is_reported_before_any_ack() -> None:
     for world, acked in killed_anywhere(World, a_message(a_change(1)), an_end(since=SINCE)):
         assert world.tables.complete_since == {"planes": SINCE} or not acked
 
 
-def test_a_label_never_goes_back_and_says_nothing_of_a_table_that_is_younger() -> None:
+def test_a_label_never_goes_back_and_reports_nothing_of_a_table_that_is_younger() -> None:
     first = completed({"a": "b"}, LATER)
     assert first == {"a": "b", COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert completed(first, LATER, 8) is None
@@ -185,13 +185,13 @@ def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_you
     assert completed({}, LATER, read_since=LATER + 1) == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
 
 
-def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
+def test_what_a_table_says_that_was_recreated_is_of_the_one_before() -> None:
     assert recreated({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
     stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", MISSING_ROWS_DELETED: "1"}
     assert recreated(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
 
 
-def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:
+def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deletion_of_missing_rows() -> None:
     whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", MISSING_ROWS_DELETED: "1"}
     assert left_out(whole, "another") is None
     out = left_out(whole, "x")
@@ -215,7 +215,7 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_wr
     assert left_out(again, "x") == mirror | {LEFT_OUT_UNTIL: None}
 
 
-def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
+def test_a_recreated_table_is_healed_once_it_is_complete_and_its_missing_rows_are_deleted() -> None:
     anew = {NEEDS_RESYNC: RECREATED}
     assert completed(anew, LATER) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
@@ -273,7 +273,7 @@ def test_they_hide_no_flood_of_other_poison_and_make_none(world: World) -> None:
     assert world.apply(bad).dead_letters == {"value_does_not_fit": 400}
 
 
-def test_killed_anywhere_the_mirror_says_so_before_any_ack() -> None:
+def test_killed_anywhere_the_mirror_reports_so_before_any_ack() -> None:
     for world, acked in killed_anywhere(World, rows_of("planes", old(1), a_change(2)), a_message(a_change(3))):
         assert "planes" in world.tables.pending_resync or not acked
     assert world.names() == {2: "name 1", 3: "name 1"}, "what is young enough is applied"
@@ -306,7 +306,7 @@ def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) ->
     assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
-def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
+def test_a_mirror_that_conflicts_reports_so_all_the_same(world: World) -> None:
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     counts = world.apply(rows_of("planes", old(1)))
 
@@ -314,7 +314,7 @@ def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
     assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
-def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
+def test_one_that_conflicts_is_asked_until_it_reports_so() -> None:
     world = World(limits=RetryLimits(between_calls=AT_ONCE))
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     airport = a_message(a_change(1), header=a_header("airports"))
@@ -401,7 +401,7 @@ def test_a_hundred_late_micro_batches_change_the_table_once_and_a_snapshot_an_ho
     assert NEEDS_RESYNC not in there(completed(labels, first + HOUR, 1, margin=timedelta(0)))
 
 
-def test_the_log_says_why_a_snapshot_leaves_a_table_pending_resync() -> None:
+def test_the_log_reports_why_a_snapshot_leaves_a_table_pending_resync() -> None:
     labels = {**OURS, NEEDS_RESYNC: ROWS_TOO_OLD, RESYNC_AFTER: str(3 * HOUR)}
     client: Any = FakeBigQuery(resource("planes", creationTime="1000000", labels=labels))
     tables = BigQueryTables(client, "p", "d", clock_margin=timedelta(0))
@@ -423,7 +423,7 @@ def test_what_a_later_snapshot_holds_needs_no_label() -> None:
     assert rows_too_old({**OURS, COMPLETE_SINCE: "9", READ_SINCE: "7"}, 8) is not None
 
 
-def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
+def test_a_recreated_mirror_still_needs_the_deletion_of_missing_rows() -> None:
     anew = there(recreated(OURS))
     both = rows_too_old(anew, 2 * HOUR)
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}

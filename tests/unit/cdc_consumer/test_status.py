@@ -31,7 +31,7 @@ def world() -> World:
     return World()
 
 
-def test_datasets_that_only_a_schema_names_are_looked_at_once_a_table_of_theirs_was_reported(world: World) -> None:
+def test_datasets_that_only_a_schema_names_are_inspected_once_a_table_of_theirs_was_reported(world: World) -> None:
     world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
     world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_recreated")]
 
@@ -68,7 +68,7 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
     assert exit_code(world.document()) == 1
 
 
-def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
+def test_missing_rows_that_wait_to_be_deleted_are_reported_and_are_no_trouble(world: World) -> None:
     world.mirrors = [
         Mirror("waits", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 2_000_000),
         Mirror("done", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 1_000_000),
@@ -115,7 +115,7 @@ def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it
     assert after(watermark=5) == moment(9), "the first change after a rest"
 
 
-def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:
+def test_since_is_when_it_began_until_it_is_healthy_again(world: World) -> None:
     world.take(Counts(tables={"planes": WAITS}))
     world.clock.pass_time(timedelta(minutes=1))
     world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND")}))
@@ -148,7 +148,7 @@ def test_rows_that_are_stuck_put_their_table_off_until_they_have_come_again(worl
     assert world.status.troubled() == set()
 
 
-def test_what_was_deferred_speaks_against_a_sweep_until_it_has_come_again_though_its_table_is_well(
+def test_what_was_deferred_holds_up_a_deletion_until_it_has_come_again_though_its_table_is_healthy(
     world: World,
 ) -> None:
     world.take(Counts(tables={"planes": replace(WAITS, again_at=MICROS + 600_000_000)}))
@@ -171,7 +171,7 @@ def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(worl
     assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "pending resync"]
 
 
-def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
+def test_a_table_that_is_another_one_than_it_was_is_pending_resync_once(world: World) -> None:
     for made_at in (MICROS, MICROS, MICROS + 1_000_000, MICROS + 1_000_000):
         world.look(Mirror("planes", made_at), Mirror("quiet", MICROS))
 
@@ -181,7 +181,7 @@ def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) ->
     assert world.marked == ["planes", "planes"]
 
 
-def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(world: World) -> None:
+def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(world: World) -> None:
     planes, crew = Mirror("planes", MICROS), Mirror("air.crew", MICROS)
     world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
     world.look(planes, crew)
@@ -201,7 +201,7 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(wo
     assert world.status.troubled() == set()
 
 
-def test_a_mirror_is_marked_that_was_made_anew_around_a_restart(world: World) -> None:
+def test_a_mirror_is_pending_resync_that_was_recreated_around_a_restart(world: World) -> None:
     planes = Mirror("planes", MICROS)
     world.look(planes, Mirror("airports", MICROS))
     world.look()
@@ -224,7 +224,7 @@ def test_what_is_not_understood_of_what_was_kept_is_passed_over(world: World, da
     assert world.look(Mirror("planes", MICROS)) == {"planes": "running"}
 
 
-def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None:
+def test_a_label_that_cannot_be_written_is_written_at_the_next_inspection(world: World) -> None:
     world.look(Mirror("planes", MICROS), Mirror("quiet", MICROS))
     fails = [True]
 
@@ -300,7 +300,7 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
     assert [(one["event"], one["process"]) for one in logs] == [("process_lost", "lost:1")]
 
 
-def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
+def test_lag_is_reported_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
     earlier = Applied(MICROS - 90_000_000, MICROS - 80_000_000, MICROS - 70_000_000)
     world.take(Counts(tables={"airports": TableNote(latest=earlier), "planes": TableNote(latest=LATEST)}))
     world.take(Counts(tables={"planes": TableNote(latest=Applied(MICROS - 99_000_000))}))
@@ -311,7 +311,7 @@ def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: 
     assert world.table("planes")["committed"] == "2026-11-21T12:00:02Z"
 
 
-def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
+def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
     world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     world.document()
     world.document()
@@ -348,7 +348,7 @@ def test_while_the_subscription_cannot_be_pulled_from_it_does_not_run(back: Mapp
     ("ready", "alive", "state"),
     [(True, True, "running"), (False, True, "starting"), (True, False, "makes no progress")],
 )
-def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
+def test_the_exit_code_reports_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
     world.take(Counts(tables={"planes": TableNote()}))
     document = world.document(ready=ready, alive=alive)
 
@@ -393,7 +393,7 @@ def test_doctor_names_what_the_running_consumer_has_trouble_with(world: World) -
     assert list(running_consumer(address)) == [], "none runs there"
 
 
-def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
+def test_without_a_consumer_that_answers_the_command_reports_what_to_do(world: World) -> None:
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):

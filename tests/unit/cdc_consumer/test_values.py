@@ -234,7 +234,7 @@ def test_two_keys_of_bytes_have_one_text_only_if_they_are_the_same_bytes(one: by
     assert [base64.b64decode(str(key)) for key in keys] == [one, other]
 
 
-def test_an_array_with_a_value_that_does_not_fit_is_a_misfit_as_a_whole_and_alone() -> None:
+def test_an_array_with_a_value_that_does_not_fit_is_invalid_as_a_whole_and_alone() -> None:
     texts = [["1", "2"], ["x"], None, [], ["3"], ["4", None, "5"], ["6", "0x7"], []]
     for start, stop in ((0, 8), (2, 7), (3, 4)):
         arrays = pa.array(texts, pa.list_(pa.string())).slice(start, stop - start)
@@ -249,7 +249,7 @@ def test_an_array_with_a_value_that_does_not_fit_is_a_misfit_as_a_whole_and_alon
     assert limit_of(array_of(INT64)) == "an element is not a whole number of 64 bits"
 
 
-def test_elements_that_a_null_array_hides_are_not_looked_at() -> None:
+def test_elements_that_a_null_array_hides_are_not_inspected() -> None:
     hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), pa.array(["x", "5"]), mask=pa.array([True, False, False]))
     values, invalid = wire_values(array_of(INT64), hidden)
     assert (values.to_pylist(), list(invalid), list(holding_null(hidden))) == ([None, [5], []], [], [])
@@ -363,7 +363,7 @@ LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids
 @pytest.mark.parametrize("kind", EXACT, ids=lambda kind: f"{kind.googlesql}-{kind.bigquery}")
 @settings(deadline=None, max_examples=examples(100))
 @given(data=st.data())
-def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_misfits(
+def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_find_the_same_invalid_ones(
     kind: ColumnType, data: st.DataObject
 ) -> None:
     exact, alphabet = EXACT[kind]

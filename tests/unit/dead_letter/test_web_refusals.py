@@ -57,7 +57,7 @@ def test_a_wrong_parameter_is_refused_by_its_name_and_its_value_is_not_said_agai
     ],
 )
 @pytest.mark.parametrize("path", ["discard", "restore", "replays"])
-def test_no_empty_filter_means_every_letter(api: Api, path: str, letters: Any) -> None:
+def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, letters: Any) -> None:
     why = {} if path == "replays" else {"why": "x"}
     answered = api.post(path, {"dead_letters": letters} | why)
     assert (answered.status, "everything" in answered.message) == (422, True)
@@ -96,7 +96,7 @@ def test_a_body_that_no_page_of_another_site_can_send_is_json_by_its_name(api: A
     assert api.world.states() == {State.OPEN: 3}
 
 
-def test_a_body_is_bounded_whether_or_not_it_says_how_long_it_is(api: Api) -> None:
+def test_a_body_is_bounded_whether_or_not_it_declares_its_length(api: Api) -> None:
     large = b'{"why": "' + b"x" * LARGEST_BODY + b'"}'
     assert api.post("discard", large).status == 413
     assert api.post("discard", large, headers={"content-length": "0"}).status == 413
@@ -119,7 +119,7 @@ def test_what_writes_takes_post_alone(api: Api, path: str) -> None:
         assert (refused.status, refused.headers["allow"]) == (405, "POST")
 
 
-def test_what_is_not_there_says_where_to_look(api: Api) -> None:
+def test_what_is_not_there_reports_where_to_look(api: Api) -> None:
     for path in ("/v1", "/v1/dead-letters/", "/v2/dead-letters", "/docs", "/openapi.json"):
         answered = api.get(path)
         assert (answered.status, "/v1/openapi.json" in answered.message) == (404, True)
@@ -145,7 +145,7 @@ class Broken:
         (RuntimeError("Ada has 3 seats"), 500, "the service's log says where"),
     ],
 )
-def test_what_fails_is_told_in_the_one_shape_and_no_value_is_in_the_answer_or_the_log(
+def test_what_fails_is_reported_in_the_one_shape_and_no_value_is_in_the_answer_or_the_log(
     error: Exception, status: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = Api(store=Broken(error)).get("stats")
@@ -192,7 +192,7 @@ def test_tokens_are_read_one_alone_or_by_name_a_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# none", "short", "ada short", f"ada of planes {TOKEN}", "ä" * 20])
-def test_a_token_that_is_none_is_refused_without_being_said(text: str) -> None:
+def test_a_token_that_is_none_is_refused_without_being_reported(text: str) -> None:
     with pytest.raises(MisconfiguredError, match="API_TOKEN") as refused:
         read_tokens(text, "API_TOKEN")
     assert TOKEN not in str(refused.value)

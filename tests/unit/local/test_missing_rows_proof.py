@@ -20,7 +20,7 @@ def proof(
     return read_deletion("flights", subprocess.CompletedProcess([], code, said, "it says why"), AIRLINES, after)
 
 
-def test_a_sweep_that_deletes_the_row_and_no_other_is_told_with_what_stays() -> None:
+def test_a_deletion_of_the_row_and_no_other_is_reported_with_what_stays() -> None:
     found = proof(GOOD)
     assert str(found) == "a row of airlines that Spanner never had is deleted, 2 others stay"
     assert a_report(missing_rows=found).failures == []

@@ -343,7 +343,7 @@ def test_a_change_over_the_soft_limit_travels_alone_and_over_the_hard_limit_not_
     assert packer.outstanding_bytes == 0
 
 
-def test_a_change_that_only_its_old_values_make_too_large_is_published_without_them_and_says_so() -> None:
+def test_a_change_that_only_its_old_values_make_too_large_is_published_without_them_and_reports_so() -> None:
     packer = Packer()
     fits = sized(1, 4_000_000, old=4_000_000)
     too_large = sized(2, 5_000_000, old=5_000_000)

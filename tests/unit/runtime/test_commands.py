@@ -86,7 +86,7 @@ def test_an_argument_that_is_no_utf_8_is_refused_with_the_fix(
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
-def test_what_a_command_lacks_is_said_by_line(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_command_lacks_is_reported_by_line(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, command) == MISCONFIGURED
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: invalid configuration:"
@@ -139,7 +139,7 @@ def test_a_command_warns_of_a_variable_that_is_nearly_a_setting(
 
 
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
-def test_what_nobody_types_logs_as_the_service_does(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_typed_logs_as_the_service_does(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, "rows") == MISCONFIGURED
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["event"] == "service_misconfigured"

@@ -75,7 +75,7 @@ def test_a_librarys_warning_is_a_line_of_the_same_kind_though_it_would_keep_it_t
     assert (event["severity"], event["message"], event["logger"]) == ("WARNING", "retrying call", "google.api_core")
 
 
-def test_an_exception_is_told_on_its_line(lines: io.StringIO) -> None:
+def test_an_exception_is_reported_on_its_line(lines: io.StringIO) -> None:
     try:
         raise ValueError("boom")
     except ValueError:

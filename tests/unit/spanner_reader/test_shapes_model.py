@@ -129,7 +129,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(400))
 @given(everything=st.booleans(), steps=steps)
-def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unmarked(
+def test_with_an_inspection_after_every_statement_every_table_that_differs_from_its_mirror_is_found(
     everything: bool, steps: list[tuple[str, str, str, int]]
 ) -> None:
     model = Model(everything=everything)
@@ -155,7 +155,7 @@ def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unma
         max_size=12,
     )
 )
-def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_differs_from_its_mirror_unmarked(
+def test_with_a_record_after_every_statement_one_inspection_finds_every_table_that_differs_from_its_mirror(
     steps: list[tuple[str, str, bool]],
 ) -> None:
     model = Model(everything=True)
@@ -186,7 +186,7 @@ def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_di
         max_size=15,
     )
 )
-def test_records_read_however_late_show_what_looks_hide_and_mark_no_table_whose_columns_are_only_added(
+def test_records_read_late_show_what_inspections_hide_and_find_nothing_where_columns_are_only_added(
     steps: list[tuple[str, str, bool, bool, int]],
 ) -> None:
     """Of columns that a look has had before they are dropped."""
@@ -214,7 +214,9 @@ def test_records_read_however_late_show_what_looks_hide_and_mark_no_table_whose_
 
 
 @given(steps=steps)
-def test_writes_and_statements_about_other_tables_mark_no_table(steps: list[tuple[str, str, str, int]]) -> None:
+def test_writes_and_statements_about_other_tables_request_a_resync_of_no_table(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
     model = Model(everything=True)
     model.do("create", "T", "", 1)
     remembered = compare(None, model.look(0)).remembered

@@ -30,7 +30,7 @@ def test_no_file_and_one_that_fits_are_passed_over() -> None:
     assert found(text) == []
 
 
-def test_what_names_no_watched_table_is_told_with_the_nearest_that_is_watched() -> None:
+def test_what_names_no_watched_table_is_reported_with_the_nearest_that_is_watched() -> None:
     text = """
         include = ["*", "Ordrs"]
         exclude = ["temp_*"]
@@ -64,7 +64,7 @@ def test_a_file_that_leaves_out_every_watched_table_is_one_finding_with_the_tabl
     assert "ALTER" not in one.fix
 
 
-def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
+def test_nothing_is_reported_of_names_where_the_stream_watches_nothing() -> None:
     assert list(unmatched_sections(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
 
 
@@ -82,7 +82,7 @@ def test_a_column_of_the_key_that_is_ignored_masked_or_renamed_is_refused_with_i
     assert one.fix == f"take it out of {option}"
 
 
-def test_a_column_named_for_one_table_that_it_does_not_have_is_told_with_the_nearest() -> None:
+def test_a_column_named_for_one_table_that_it_does_not_have_is_reported_with_the_nearest() -> None:
     text = '[tables.Orders]\nignored_columns = ["Notes"]\njson_arrays = ["Tag"]'
     told = list(unmatched_sections(read_tables_file(text), TABLES))
     assert [one.why.split(",")[0] for one in told] == ["names column Notes", "names column Tag"]
