@@ -80,7 +80,7 @@ class PubsubLeases:
 
     def release(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is unavailable."""
-        self._send_ending_leases("give back", ack_ids, timedelta(0))
+        self._send_ending_leases("release", ack_ids, timedelta(0))
         with self._lock:
             self.released += len(ack_ids)
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 NOT_STARTED: Final = "not started yet"
-NOT_READ: Final = "nobody reads"
+NOT_READ: Final = "no reader"
 READING: Final = "reading"
 PAUSED: Final = "paused"
 

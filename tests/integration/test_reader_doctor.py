@@ -245,7 +245,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     assert reader.wait(timedelta(seconds=10)) == 0
 
     code, after = _status(capsys)
-    assert (code, after["state"]) == (1, "nobody reads")
+    assert (code, after["state"]) == (1, "no reader")
     (table,) = after["pending_resync"]
     assert (table["table"], table["why"][0]["kind"], table["why"][0]["columns"]) == (
         "Planes", "column_type_changed", ["Name"],

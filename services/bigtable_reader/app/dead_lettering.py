@@ -49,7 +49,7 @@ class DeadLettering:
             self._bytes -= size
             self._freed.set()
 
-        task = asyncio.create_task(self._keep(refused), name="set aside")
+        task = asyncio.create_task(self._keep(refused), name="dead-letter")
         self._under_way.add(task)
         task.add_done_callback(done)
         return task

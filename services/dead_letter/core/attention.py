@@ -37,8 +37,8 @@ _MODULES: Final = {
 }
 _DIAGNOSE: Final = "docs/how-to/diagnose-a-table.md"
 _SILENT: Final[Mapping[Silence | None, str]] = {
-    None: "look again in a few seconds: what does not answer then hangs, or its name does not resolve",
-    Silence.HANGS: "its process is there and does nothing: look at it with `ps -o pid,stat -p PID`. T is suspended: "
+    None: "check again in a few seconds: what does not answer then hangs, or its name does not resolve",
+    Silence.HANGS: "its process is there and does nothing: inspect it with `ps -o pid,stat -p PID`. T is suspended: "
     "`kill -CONT PID`. Otherwise `kill -KILL PID`, or delete its pod, and start it; nothing is lost. "
     "Where there is no process, a firewall or a network policy drops what it is sent",
     Silence.REFUSES: "no process listens there: start it; if it has ended, its log ends with the cause and a code. "

@@ -469,7 +469,7 @@ def test_what_was_done_and_what_was_not_is_reported() -> None:
         "  of these keys, among others: [1]",
         "BigQuery has refused the deletion of 1",
         "1 are still there",
-        "queries of it may be 900 s behind (max_staleness): look again then",
+        "queries of it may be 900 s behind (max_staleness): run it again then",
         "BigQuery billed 20971520 bytes for 2 queries",
     ]
 

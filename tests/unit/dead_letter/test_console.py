@@ -148,7 +148,7 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
     page = text_of(Visit(api).get("/"))
 
     assert "Act now consumer : hangs since 7 min ago (2026-11-21 13:00:00 UTC) http://10.0.0.1:8080/readyz" in page
-    assert "Do: its process is there and does nothing: look at it with ps -o pid,stat -p PID . T is" in page
+    assert "Do: its process is there and does nothing: inspect it with ps -o pid,stat -p PID . T is" in page
     assert "Act now flights : refuses connections since 7 min ago" in page
     assert "Do: no process listens there: start it" in page
     assert "flights as 7 min ago , by its last answer ■ refuses connections 2.5 s" in page

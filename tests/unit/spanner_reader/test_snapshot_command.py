@@ -166,7 +166,7 @@ async def test_one_whose_rows_the_topic_may_have_lost_is_shown_as_never_announce
         assert "the topic lost messages until" in shown["never_announced"]["why"]
         assert "`snapshot Planes`" in shown["never_announced"]["fix"]
         await until_over(world, world.reader()[0])
-    assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
+    assert "never announced as complete: the topic lost" in (await command(world, "--status"))[1]
     assert (await command(world, "--status", "--watch"))[0] == 1
     await world.request(again=True)
     await until_over(world, world.reader()[0])

@@ -147,7 +147,7 @@ class BigtableChangeStream:
         if code not in _MAY_BE_LOST:
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if opened:
-            return TransientError(f"{error} (after records had come: the next call will be told)")
+            return TransientError(f"{error} (after records had come: the next call will report it)")
         if _says(error, *_OF_A_PROFILE):  # whatever the code is
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if _says(error, *_OF_THE_STREAM):

@@ -377,7 +377,7 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]
-        told += [f"queries of it may be {stale:.0f} s behind (max_staleness): look again then"] if stale else []
+        told += [f"queries of it may be {stale:.0f} s behind (max_staleness): run it again then"] if stale else []
     if document["queries"]:
         told.append(f"BigQuery billed {document['bytes_billed']} bytes for {document['queries']} queries")
     return told

@@ -62,7 +62,7 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     complete = f", complete since {shown['complete_since']}" if shown["complete_since"] else ""
     if (never := shown["never_announced"]) is not None:
-        complete = f", never told to be complete: {never['why']} -> {never['fix']}"
+        complete = f", never announced as complete: {never['why']} -> {never['fix']}"
     empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
     keys = f", rows {between(**shown['keys'])}," if shown["keys"] else ""
     yield (
