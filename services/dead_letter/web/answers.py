@@ -37,7 +37,7 @@ class Line(BaseModel):
     claimed_until: datetime | None
 
 
-class DeadLetterPage(BaseModel):
+class ListedDeadLetters(BaseModel):
     """Some dead letters, those that failed last first."""
 
     dead_letters: list[Line]
@@ -67,7 +67,7 @@ class Payload(BaseModel):
     kind: Literal["change_batch", "json", "bytes", "left_out"]
 
 
-class DeadLetter(Line):
+class ShownDeadLetter(Line):
     """A dead letter with what it holds and what was done to it."""
 
     attributes: dict[str, str]

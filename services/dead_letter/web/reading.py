@@ -33,7 +33,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
 
     @router.get(
         "/dead-letters",
-        response_model=answers.DeadLetterPage,
+        response_model=answers.ListedDeadLetters,
         responses={200: {"links": _LINKS}, **documented(404)},
         operation_id="listDeadLetters",
     )
@@ -50,7 +50,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
 
     @router.get(
         "/dead-letters/{dead_letter}",
-        response_model=answers.DeadLetter,
+        response_model=answers.ShownDeadLetter,
         responses=documented(404),
         operation_id="showDeadLetter",
     )

@@ -54,7 +54,7 @@ def test_help_has_a_line_for_each_command(main: Main, word: str, capsys: pytest.
     assert ended(main, word) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert re.findall(r"^  (\w+) +\w.*$", said.out.partition("Commands:\n")[2], re.MULTILINE) == list(COMMANDS[main])
+    assert re.findall(r"^  ([\w-]+) +\w.*$", said.out.partition("Commands:\n")[2], re.MULTILINE) == list(COMMANDS[main])
     assert said.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} ")
 
 
