@@ -39,7 +39,7 @@ SERVICES: Final[Mapping[str, Service]] = {
         "services.dead_letter", "stores and replays dead letters", "DEAD_LETTER_SUBSCRIPTION", status="stats"
     ),
 }
-CONSUMER_COMMANDS: Final = ("setup", "sweep", "reconcile")
+CONSUMER_COMMANDS: Final = ("setup", "delete-missing-rows", "reconcile")
 """Commands that one service has and that are typed without its name."""
 OF_ALL: Final = ("status", "doctor")
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -47,7 +47,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 USAGE: Final = """usage: millrace SERVICE [COMMAND ...]
        millrace status | doctor [--json]
        millrace status --watch
-       millrace setup | sweep | reconcile [...]
+       millrace setup | delete-missing-rows | reconcile [...]
        millrace completion bash | zsh | fish
 
 Services:
@@ -55,7 +55,7 @@ Services:
 
 `status` and `doctor` run for every service that the environment configures, and end with the highest exit code.
 `status --watch` polls the running services of CONSOLE_SERVICES, and shows what needs attention first.
-`setup`, `sweep` and `reconcile` are the consumer's. A service's name alone starts the service itself.
+`setup`, `delete-missing-rows` and `reconcile` are the consumer's. A service's name alone starts the service itself.
 
 Examples:
   millrace doctor                                 check everything that the configured services need

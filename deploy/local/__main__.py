@@ -1,4 +1,4 @@
-"""The local platform: ``python -m deploy.local run | up | down | status | letters | query SQL | sql DML | add``."""
+"""The local platform, ``python -m deploy.local``: run, up, down, status, dead-letters, query SQL, sql DML, add."""
 
 import argparse
 import contextlib
@@ -106,7 +106,7 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
             for line in platform.restarted():
                 console.print(line, markup=False, soft_wrap=True)
             return show_status(environment, state.readers, state.consumer)
-        case "letters":
+        case "dead-letters":
             dead_letters = _up(platform).dead_letter_environment(platform.dead_letters)
             return DeadLettersCommand({**environment, **dead_letters}).show(*(arguments.arguments or ["--help"]))
         case "query":
@@ -299,7 +299,9 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("down", help="end what `up` started")
     commands.add_parser("serve")  # what `up` starts; not for people
     commands.add_parser("status", help="how the services that are up are")
-    dead_letters = commands.add_parser("letters", help="the command for dead letters: list, show, groups, replay, ...")
+    dead_letters = commands.add_parser(
+        "dead-letters", help="the command for dead letters: list, show, groups, replay, ..."
+    )
     dead_letters.add_argument("arguments", nargs=argparse.REMAINDER)
     query = commands.add_parser("query", help="ask BigQuery")
     query.add_argument("--wait", action="store_true", help="first wait until the last change by sql or add is applied")

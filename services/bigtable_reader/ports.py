@@ -76,7 +76,7 @@ class KeyRangePartitionStore(Protocol):
     async def begin(self, ranges: Sequence[KeyRange], start: Microseconds, *, mirrored: bool = True) -> bool:
         """Remember the first key ranges, unless any are known; return whether none were.
 
-        Where the table was read under another name before, changes may lie in between: it is re-synced if mirrored.
+        Where the table was read under another name before, changes may lie in between: it is resynced if mirrored.
         MisconfiguredError if those that are known are of another table, or while readers of this table are there under
         another stream's name.
         """

@@ -1,9 +1,9 @@
 """The consumer: change batches of a Pub/Sub subscription, applied to BigQuery tables by a Spark streaming query.
 
 `python -m services.cdc_consumer` runs it; with `setup` it makes its topics and subscriptions, with `doctor` it checks
-whether all that it needs is there and right, with `status` it asks the one that runs how each table is, with `sweep` it
-deletes from a mirror what its source no longer has, with `reconcile` it compares mirrors with their source, with
-`tables` it prints what source tables become under a tables file.
+whether all that it needs is there and right, with `status` it asks the one that runs how each table is, with
+`delete-missing-rows` it deletes from a mirror what its source no longer has, with `reconcile` it compares mirrors with
+their source, with `tables` it prints what source tables become under a tables file.
 Exits 0 when asked to stop, 1 when the query failed (the restart is the retry), 2 when nothing will work until someone
 acts; the log says what.
 

@@ -74,22 +74,22 @@ class Mirror:
     table: str
     made_at: int
     """Unix time in microseconds."""
-    needs_resync: str = ""
+    pending_resync: str = ""
     """Why rows are missing in it; empty: none are known to be."""
     complete_since: int = 0
     """Each row that its source had then, in microseconds, is in it or on its way into it; 0: unknown."""
-    swept: int = 0
+    deleted_before: int = 0
     """Nothing that is older was left in it at the last check."""
 
     @property
-    def to_sweep(self) -> int:
+    def delete_before(self) -> int:
         """Return the time before which rows may be left in it that its source no longer has; 0: there are none."""
-        return self.complete_since if self.complete_since > self.swept else 0
+        return self.complete_since if self.complete_since > self.deleted_before else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorTable:
-    """A mirror to be swept."""
+    """A mirror whose missing rows are to be deleted."""
 
     definition: TableDefinition
     """Its key and our columns; with soft delete all columns that have a type of ours."""
@@ -117,8 +117,8 @@ class RowCount:
     rows: int
 
 
-RECREATED: Final = "table_made_anew"
-"""Why a table needs a re-sync that was dropped and made again while it was mirrored."""
+RECREATED: Final = "table_recreated"
+"""Why a table is pending resync that was dropped and made again while it was mirrored."""
 ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
 """Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""
 RESYNC: Final = (
@@ -217,7 +217,7 @@ class DestinationTables(Protocol):
         """Make the table, or add the columns it lacks; return it as it is in BigQuery, which may have more columns.
 
         A history's view is brought up to date with it; a ``max_staleness`` that is given is set. A mirror in whose
-        stead a history alone is kept says from then on that it needs a re-sync (`LEFT_OUT`), as does one whose rows
+        stead a history alone is kept says from then on that it is pending resync (`LEFT_OUT`), as does one whose rows
         were masked or named in another way (`MASKS_CHANGED`). A history keeps its changes as long as ``keep`` says.
         Answers from memory once a definition is known to fit. Where the table has a column with another type, its
         values have another one beside it (`beside`). PoisonRecordError (SCHEMA_CONFLICT) where the table has another
@@ -241,7 +241,7 @@ class DestinationTables(Protocol):
         cannot be written now.
         """
 
-    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+    def set_pending_resync(self, definition: TableDefinition, newest: int) -> None:
         """Let a mirror say that it lacks rows of a snapshot (`ROWS_TOO_OLD`), read at ``newest`` (µs) at the latest.
 
         It says so, and is complete since no time, until a snapshot that was read in a later hour is complete. Nothing,
@@ -285,7 +285,7 @@ class CdcWriter(Protocol):
         """
 
 
-class Spool(Protocol):
+class RowBuffer(Protocol):
     """Rows kept outside memory, in the order in which they came."""
 
     @property
@@ -337,8 +337,8 @@ class OtherRows:
 class MirrorRows(Protocol):
     """The rows of mirrors as queries show them. Times are in microseconds."""
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
-        """Put the rows from before a time, or of no known one, which are not kept as deleted, into a spool.
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
+        """Put the rows from before a time, or of no known one, which are not kept as deleted, into a buffer.
 
         Return some of the other rows, and how many rows there are. One query answers for all of it: the rows are as
         they are at one moment, with the definition's columns in their wire types. TransientError; BytesLimitError.
@@ -347,7 +347,7 @@ class MirrorRows(Protocol):
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time. TransientError; BytesLimitError."""
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
         Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
@@ -370,7 +370,7 @@ class MirrorStates(Protocol):
         Lately, because between two tasks none is, whatever waits in the subscription.
         """
 
-    def sweep_refused(self, table: str, why: str) -> None:
+    def deletion_refused(self, table: str, why: str) -> None:
         """Store why missing rows of a table are not deleted; empty: they are."""
 
 
@@ -463,7 +463,7 @@ class MirrorTables(Protocol):
         """Return what all queries until now have cost."""
 
 
-class Spilled(Protocol):
+class RowBuckets(Protocol):
     """Rows kept outside memory, in buckets by their keys."""
 
     def add(self, rows: pa.Table) -> None:

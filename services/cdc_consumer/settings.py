@@ -95,19 +95,20 @@ class Settings:
         "mirror was made does not make it complete",
         default=timedelta(minutes=5),
     )
-    sweep: Literal["manual", "automatic"] = setting(
+    delete_missing_rows: Literal["manual", "automatic"] = setting(
         "whether rows that a snapshot of their table has shown to be gone are deleted without being asked for",
         default="manual",
     )
-    sweep_after: timedelta = setting(
-        "how long a table has to be complete, before SWEEP=automatic deletes anything of it, and before a sweep calls "
-        "healed what was made again",
+    delete_missing_rows_after: timedelta = setting(
+        "how long a table has to be complete, before DELETE_MISSING_ROWS=automatic deletes anything of it, and before "
+        "a deletion calls healed what was made again",
         default=timedelta(minutes=10),
     )
     source_rows: str | None = setting(
         "the command line that answers for the source's rows: `python -m services.spanner_reader rows`, for one; "
-        "if unset, commands take that, and SWEEP=automatic asks no source and deletes no more than a part of a table, "
-        "or is refused where Spark's tasks run on other machines; if set, it sweeps only what that command answers for",
+        "if unset, commands take that, and DELETE_MISSING_ROWS=automatic asks no source and deletes no more than a "
+        "part of a table, or is refused where Spark's tasks run on other machines; if set, only rows of tables that it "
+        "answers for are deleted",
         default=None,
     )
     liveness: timedelta = setting(
@@ -148,14 +149,18 @@ class Settings:
         return "set both BIGQUERY_EMULATOR_HOST (REST) and BIGQUERY_STORAGE_EMULATOR_HOST (gRPC), or none"
 
     @together
-    def _sweeps_unseen(self) -> str | None:
-        if self.sweep == "manual" or self.source_rows is not None or self.spark_master.startswith("local"):
+    def _deletes_unseen(self) -> str | None:
+        if (
+            self.delete_missing_rows == "manual"
+            or self.source_rows is not None
+            or self.spark_master.startswith("local")
+        ):
             return None
         return (
-            "SWEEP=automatic needs SOURCE_ROWS where Spark's tasks run on other machines "
+            "DELETE_MISSING_ROWS=automatic needs SOURCE_ROWS where Spark's tasks run on other machines "
             f"(SPARK_MASTER={self.spark_master}): what they hold that may yet bring rows is not known there while a "
             "network fails, so the source has to be asked which rows exist; set SOURCE_ROWS (a reader's command "
-            "`rows`), or SWEEP=manual"
+            "`rows`), or DELETE_MISSING_ROWS=manual"
         )
 
     @property

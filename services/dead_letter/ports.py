@@ -42,7 +42,7 @@ class Kept:
 class DeadLetterPage:
     """Some of the dead letters asked for; ``after`` is what to ask for the next ones with, None at the end."""
 
-    letters: Sequence[DeadLetterLine]
+    dead_letters: Sequence[DeadLetterLine]
     after: str | None
 
 

@@ -101,7 +101,7 @@ class Settings(CommandSettings):
 
     project: str = setting("the Google Cloud project", env="GOOGLE_CLOUD_PROJECT", check=project_id)
     dead_letter_subscription: str = setting("the subscription of the dead-letter topic", check=subscription_id)
-    keep_letters_for: timedelta = setting(
+    keep_dead_letters_for: timedelta = setting(
         "how long dead letters that are not open are kept", default=timedelta(days=90), least=timedelta(0)
     )
     keep_messages_for: timedelta = setting(

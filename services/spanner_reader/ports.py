@@ -8,7 +8,7 @@ from typing import Protocol
 from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.schema.shapes import (
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncRequest,
     TableShape,
@@ -153,7 +153,7 @@ class DatabaseCatalog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemaFindings:
-    """What an inspection has found, and all tables that need re-sync, those found before among them."""
+    """What an inspection has found, and all tables that are pending resync, those found before among them."""
 
     findings: tuple[SpannerResyncCause, ...] = ()
     left: tuple[str, ...] = ()
@@ -168,13 +168,13 @@ class SchemaFindings:
 
 
 class ShapeStore(Protocol):
-    """What the tables looked like at the last inspection, and which of them need re-sync; kept for all readers.
+    """What the tables looked like at the last inspection, and which of them are pending resync; kept for all readers.
 
     Every write is one transaction. TransientError: nothing is known of the outcome, and the call may be made again. A
     call whose caller is cancelled is over within a second, with any outcome.
     """
 
-    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+    async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare an inspection with the one before, remember it, and request resyncs for what was found.
 
         What is found is returned once, to one of all readers. An inspection that is not newer than the one that is
@@ -185,10 +185,10 @@ class ShapeStore(Protocol):
         """Request a resync of all watched tables, for changes that were published and lost; return the requests."""
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
-        """Return what is remembered, and the tables that need re-sync."""
+        """Return what is remembered, and the tables that are pending resync."""
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
-        """Return the tables that need re-sync."""
+        """Return the tables that are pending resync."""
 
     async def synced(self, table: str) -> bool:
         """Delete the resync request of a table whose rows came again; return whether it had one.
@@ -369,8 +369,8 @@ class SpannerReaderMetrics(Protocol):
     def topic_loses(self) -> None:
         """Show that the topic does not keep what is published to it."""
 
-    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
-        """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
+    def set_pending_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
+        """Show how many tables are pending resync, and why; ``quote`` is what the database's SQL has around a name."""
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
         """Show how many partitions are in which state, and how far all of them have come."""

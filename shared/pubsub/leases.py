@@ -60,7 +60,7 @@ class PubsubLeases:
         self._lock = threading.Lock()
         self._keepers: list[Keeper] = []
         self.acked = 0
-        self.given_back = 0
+        self.released = 0
         self.deferred_count = 0
         self.deferred_until = 0  # by when the last of those comes again, in microseconds
         self.extended = 0
@@ -74,15 +74,15 @@ class PubsubLeases:
             AcknowledgeRequest(subscription=self._subscription, ack_ids=chunk) for chunk in self._portions(ack_ids)
         ]
         self._send("acknowledge", self._acknowledge, requests)
-        self._let_go(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
+        self._stop_extending(ack_ids, wait=False)  # an extension that overtakes an ack finds nothing to extend
         with self._lock:
             self.acked += len(ack_ids)
 
     def release(self, ack_ids: Sequence[str]) -> None:
         """Let these messages be delivered again at once. TransientError if Pub/Sub is unavailable."""
-        self._send_ending_leases("give back", ack_ids, timedelta(0))
+        self._send_ending_leases("release", ack_ids, timedelta(0))
         with self._lock:
-            self.given_back += len(ack_ids)
+            self.released += len(ack_ids)
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:
         """Let these messages come again after ``delay`` (600 s at most). TransientError if Pub/Sub is unavailable."""
@@ -129,15 +129,15 @@ class PubsubLeases:
 
     def _send_ending_leases(self, what: str, ack_ids: Sequence[str], deadline: timedelta) -> None:
         """Set deadlines that nothing extends; where that fails, keep the leases as before."""
-        let_go = self._let_go(ack_ids, wait=True)
+        stopped = self._stop_extending(ack_ids, wait=True)
         try:
             self._send(what, self._modify, self._deadlines(ack_ids, deadline))
         except TransientError:
-            for keeper, kept in let_go:
+            for keeper, kept in stopped:
                 keeper.add(kept)
             raise
 
-    def _let_go(self, ack_ids: Sequence[str], *, wait: bool) -> Sequence[tuple["Keeper", Sequence[str]]]:
+    def _stop_extending(self, ack_ids: Sequence[str], *, wait: bool) -> Sequence[tuple["Keeper", Sequence[str]]]:
         with self._lock:
             keepers = list(self._keepers)
         return [(keeper, keeper.remove(ack_ids, wait=wait)) for keeper in keepers]

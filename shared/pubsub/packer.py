@@ -124,21 +124,21 @@ class _Lane:
     under_way: list[_Entry] = field(default_factory=list)
     waiting_bytes: int = 0
     under_way_bytes: int = 0
-    resting: bool = False
+    paced: bool = False
     due: bool = False
 
 
 class Packer:
     """Collects changes per ordering key and cuts them into requests."""
 
-    def __init__(self, limits: PackerLimits | None = None, *, resting: bool = False, ordered: bool = True) -> None:
-        """With ``resting`` a key rests from each request that is cut for it until `rested` says that it has.
+    def __init__(self, limits: PackerLimits | None = None, *, paced: bool = False, ordered: bool = True) -> None:
+        """With ``paced`` a key waits from each request that is cut for it until `interval_ended` is called.
 
         ``ordered``: whether messages have ordering keys.
         """
         self._ordered = ordered
         self._limits = limits or PackerLimits()
-        self._resting = resting
+        self._paced = paced
         self._lanes: dict[str, _Lane] = {}
         self._due: deque[str] = deque()  # keys with something waiting and nothing under way, longest waiting first
         self._under_way = 0
@@ -228,19 +228,19 @@ class Packer:
         self.outstanding_bytes -= size
         return done
 
-    def rested(self, ordering_key: str) -> None:
+    def interval_ended(self, ordering_key: str) -> None:
         """Note that a key has rested since its last request."""
         lane = self._lanes.get(ordering_key)
         if lane is not None:
-            lane.resting = False
+            lane.paced = False
             if not lane.under_way:
                 self._settle(ordering_key, lane)
 
     def hurry(self) -> None:
         """Let no key rest from now on."""
-        self._resting = False
+        self._paced = False
         for key in list(self._lanes):
-            self.rested(key)
+            self.interval_ended(key)
 
     def settle(self, oversized: Oversized) -> Sequence[Receipt]:
         """Note that the dead letter of a change is confirmed; return its receipt if that waits for nothing more."""
@@ -282,9 +282,9 @@ class Packer:
         A key of which nothing waits is forgotten: tables come and go, and a quiet one costs nothing.
         """
         if not lane.waiting:
-            if not lane.resting:
+            if not lane.paced:
                 del self._lanes[key]
-        elif not lane.due and (not lane.resting or self._fills_a_message(lane)):
+        elif not lane.due and (not lane.paced or self._fills_a_message(lane)):
             lane.due = True
             self._due.append(key)
 
@@ -305,7 +305,7 @@ class Packer:
             if not messages:  # another request's
                 break
             self._due.popleft()
-            lane.due, lane.resting = False, self._resting
+            lane.due, lane.paced = False, self._paced
             of_keys[key] = messages
             taken_at.append(first.receipt.taken_at)
             most -= len(messages)

@@ -100,7 +100,7 @@ class BatchPublisher:
         self._took = hooks.took
         self._clock = hooks.clock
         self._ordered = options.ordered
-        self._packer = Packer(options.limits, resting=options.rest > timedelta(), ordered=options.ordered)
+        self._packer = Packer(options.limits, paced=options.rest > timedelta(), ordered=options.ordered)
         self._rest = options.rest.total_seconds()
         self._longest_rest = max(self._rest, _LONGEST_REST.total_seconds())
         self._most_outstanding = options.outstanding_bytes
@@ -221,7 +221,7 @@ class BatchPublisher:
             self._start(self._publish(request))
             if self._rest and not self._closed:
                 rest = self._rest_after(request)
-                asyncio.get_running_loop().call_later(rest, self._rested, request.of_keys.keys())
+                asyncio.get_running_loop().call_later(rest, self._interval_ended, request.of_keys.keys())
 
     def _waits_for_others(self) -> bool:
         """Return whether the last request was a moment ago, so that the next waits for what comes until then."""
@@ -253,9 +253,9 @@ class BatchPublisher:
         age = (self._clock.now() - parse_timestamp(changes[-1].commit_timestamp)) / _SECOND
         return min(max(self._rest, age / _AGE_FOR_REST), self._longest_rest)
 
-    def _rested(self, keys: Collection[str]) -> None:
+    def _interval_ended(self, keys: Collection[str]) -> None:
         for key in keys:
-            self._packer.rested(key)
+            self._packer.interval_ended(key)
         self._pump()
 
     def _start(self, work: Any) -> None:
@@ -338,7 +338,7 @@ class BatchPublisher:
             dead_letters = [self._dead_letter(one) for one in some]
             for dead_letter in dead_letters:
                 structlog.get_logger().warning(
-                    "change_set_aside",
+                    "change_dead_lettered",
                     reason=dead_letter.reason.value,
                     table=dead_letter.table,
                     payload_bytes=dead_letter.payload_bytes,

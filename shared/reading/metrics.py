@@ -51,7 +51,7 @@ class ReaderMetrics:
             "millrace_reader_topic_unretained", "1 while no subscription retains published messages, else 0."
         )
         self._resync = gauge(
-            "millrace_reader_tables_needing_resync",
+            "millrace_reader_tables_pending_resync",
             "Tables that are pending resync, by what changed their data without change records.",
             ["kind"],
         )

@@ -38,7 +38,7 @@ class Hindrance:
 
 def is_complete(shown: Mapping[str, Any]) -> bool:
     """Return whether a snapshot is read to its end, and its end is or will be announced."""
-    return shown["state"] == "DONE" and shown["never_told"] is None
+    return shown["state"] == "DONE" and shown["never_announced"] is None
 
 
 def print_snapshots(

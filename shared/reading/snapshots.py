@@ -71,7 +71,7 @@ class SnapshotOptions:
     lease: timedelta = timedelta(seconds=30)
     """How long a key range stays ours without being saved."""
     announce: timedelta = timedelta(seconds=5)
-    """How often complete snapshots and tables that need re-sync are checked, beside after each survey with news."""
+    """How often complete snapshots and tables that are pending resync are checked, and after each survey with news."""
 
 
 class OwnedRange(Generic[KeyT]):
@@ -216,7 +216,7 @@ class SnapshotEnds(Protocol[_SurveyT_contra]):
 
 async def wait_for_operator(owned: OwnedRange[Any], error: MisconfiguredError) -> None:
     """Log why a range cannot be read, and wait before it is read again. The stream continues meanwhile."""
-    structlog.get_logger().error("snapshot_stands_still", **owned.names, error=str(error))
+    structlog.get_logger().error("snapshot_stalled", **owned.names, error=str(error))
     await asyncio.sleep(_OPERATOR.total_seconds())
 
 
@@ -270,7 +270,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         finally:
             await _cancel([announcing, *_tasks(self._owned.values())])
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Save how far everything is that Pub/Sub has confirmed by now, and release the leases."""
         await self._save(release=True)
 

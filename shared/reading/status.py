@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 NOT_STARTED: Final = "not started yet"
-NOT_READ: Final = "nobody reads"
+NOT_READ: Final = "no reader"
 READING: Final = "reading"
 PAUSED: Final = "paused"
 
@@ -23,8 +23,8 @@ def state_of(*, started: bool, has_readers: bool, paused: bool) -> str:
 
 
 def needs_attention(shown: Mapping[str, Any]) -> bool:
-    """Return whether no reader runs though one should, progress is late, or a table needs re-sync."""
-    return shown["state"] not in (READING, PAUSED) or is_late(shown) or bool(shown["needs_resync"])
+    """Return whether no reader runs though one should, progress is late, or a table is pending resync."""
+    return shown["state"] not in (READING, PAUSED) or is_late(shown) or bool(shown["pending_resync"])
 
 
 def is_late(shown: Mapping[str, Any]) -> bool:

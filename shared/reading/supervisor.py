@@ -93,7 +93,7 @@ class Source(Protocol[DueT, OwnedT]):
     async def drain(self, until: float) -> None:
         """Publish what was read, until a time of the event loop's clock; no partition is read from then on."""
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Release everything but the partitions."""
 
 
@@ -305,7 +305,7 @@ class Supervisor(Generic[DueT, OwnedT]):
         try:
             async with asyncio.timeout_at(gone_at):
                 await retried(Stop(), self._leases.release_all)
-                await retried(Stop(), self._source.let_go)
+                await retried(Stop(), self._source.release)
         except (TransientError, MisconfiguredError, TimeoutError) as error:  # what ends the reader says more
             self._log.warning(self._leases.not_saved, error=str(error))
         finally:

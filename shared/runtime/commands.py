@@ -60,7 +60,7 @@ class ReaderStatusCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCommand:
-    """Answer for the source: what `sweep` and `reconcile` of the consumer start.
+    """Answer for the source: what `delete-missing-rows` and `reconcile` of the consumer start.
 
     It answers, line by line on standard input and output, what they ask of the rows (--source, SOURCE_ROWS). It is
     not meant to be typed, except to try it.

@@ -176,7 +176,7 @@ def serving_health(
                         body = msgspec.json.encode(status())
                     except Exception:  # noqa: BLE001  what an operator asks ends no service
                         structlog.get_logger().exception("status_failed")
-                        self._answer(500, b"the status cannot be told; the log says why\n")
+                        self._answer(500, b"the status cannot be given; the log says why\n")
                     else:
                         self._answer(200, body, "application/json")
                 case _:

@@ -44,8 +44,8 @@ def name_emulators(variables: Mapping[str, str | None]) -> None:
     _emulators.update({name: host for name, host in variables.items() if name.endswith("_EMULATOR_HOST") and host})
 
 
-class Headway:
-    """How far attempts have come that take long, each of which may begin again: further than any before is headway."""
+class AttemptProgress:
+    """How far attempts have come that take long, each of which may begin again: further than any before is progress."""
 
     def __init__(self) -> None:
         self._furthest = 0
@@ -67,11 +67,11 @@ def retrying(
     budget: timedelta | None = None,
     longest_wait: timedelta = LONGEST_WAIT,
     *,
-    headway: Headway | None = None,
+    progress: AttemptProgress | None = None,
 ) -> Retrying:
     """Retry what raises TransientError; without ``budget`` until it succeeds or the process is asked to stop.
 
-    The budget counts from the first attempt's start. With ``headway``, for what takes longer than that even without an
+    The budget counts from the first attempt's start. With ``progress``, for what takes longer than that even without an
     error, from the first failure after any: so what has come further than ever before is always tried again.
     The log calls it after the function that asks for it.
     What the last attempt raised is raised again. Use as ``retrying(...)(call)``, or as ``for attempt in
@@ -80,7 +80,7 @@ def retrying(
     return Retrying(
         retry=retry_if_exception_type(TransientError),
         wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
-        stop=_ends(stop, budget, headway),
+        stop=_ends(stop, budget, progress),
         sleep=sleep_using_event(stop.event),
         before_sleep=partial(_log, _caller()),
         reraise=True,
@@ -120,27 +120,27 @@ async def retried(stop: Stop, call: Callable[[], Awaitable[T]], budget: timedelt
     raise AssertionError("a retry ends with a value or an error")
 
 
-class _StandsStill(stop_base):
-    """Ends attempts once none has made headway for a time."""
+class _NoProgress(stop_base):
+    """Ends attempts once none has made progress for a time."""
 
-    def __init__(self, budget: timedelta, headway: Headway) -> None:
+    def __init__(self, budget: timedelta, progress: AttemptProgress) -> None:
         self._budget = budget.total_seconds()
-        self._headway = headway
+        self._progress = progress
         self._since: float | None = None
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         failed = retry_state.outcome_timestamp
         assert failed is not None
-        if self._headway.made() or self._since is None:
+        if self._progress.made() or self._since is None:
             self._since = failed
         return failed - self._since >= self._budget
 
 
-def _ends(stop: Stop, budget: timedelta | None, headway: Headway | None = None) -> stop_base:
+def _ends(stop: Stop, budget: timedelta | None, progress: AttemptProgress | None = None) -> stop_base:
     asked = stop_when_event_set(stop.event)
     if budget is None:
         return stop_never | asked
-    return (stop_after_delay(budget) if headway is None else _StandsStill(budget, headway)) | asked
+    return (stop_after_delay(budget) if progress is None else _NoProgress(budget, progress)) | asked
 
 
 def _caller() -> str:

@@ -28,7 +28,7 @@ def main(told: Mapping[str, Any]) -> None:
     subscriber = SubscriberClient(credentials=nobody)
     publisher = PublisherClient(publisher_options=PublisherOptions(enable_message_ordering=True), credentials=nobody)
     sent = 0
-    while sent < told["letters"]:
+    while sent < told["dead_letters"]:
         received = subscriber.pull(subscription=told["subscription"], max_messages=_AT_ONCE).received_messages
         futures = []
         for one in received:
@@ -41,7 +41,7 @@ def main(told: Mapping[str, Any]) -> None:
         if received:
             subscriber.acknowledge(subscription=told["subscription"], ack_ids=[one.ack_id for one in received])
         sent += len(received)
-    sys.stdout.write(json.dumps({"seconds": time.monotonic() - began, "letters": sent}) + "\n")
+    sys.stdout.write(json.dumps({"seconds": time.monotonic() - began, "dead_letters": sent}) + "\n")
     publisher.stop()
 
 

@@ -1,6 +1,6 @@
 """A snapshot of a Bigtable table: how fast its rows are read and published, and how much CPU a row takes.
 
-As for Spanner: the reader is ready and caught up when the snapshot is asked for, by the command, as for a re-sync. The
+As for Spanner: the reader is ready and caught up when the snapshot is asked for, by the command, as for a resync. The
 table is filled before its stream is read, so nothing else flows. Then the baseline reads the same rows.
 """
 

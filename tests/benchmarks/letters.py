@@ -103,7 +103,7 @@ def _milliseconds(question: Callable[[], object]) -> float:
 
 
 def _filters(store: SqlDeadLetterStore) -> Mapping[str, Selection]:
-    some = store.find(Selection(tables=frozenset({"planes"})), limit=1).letters[0]
+    some = store.find(Selection(tables=frozenset({"planes"})), limit=1).dead_letters[0]
     day = 24 * 3600 * _SECOND
     return {
         "table": Selection(tables=frozenset({"planes"})),
@@ -166,8 +166,8 @@ def _decide(store: SqlDeadLetterStore) -> None:
     after = None
     while True:
         page = store.find(Selection(), limit=5_000, after=after)
-        some: list[DeadLetterId] = [line.id for line in page.letters[::5]]
-        last = page.letters[0].last_failed_at
+        some: list[DeadLetterId] = [line.id for line in page.dead_letters[::5]]
+        last = page.dead_letters[0].last_failed_at
         store.set_state(some, State.DISCARDED, only_from=frozenset(State), who="ann", now=last, why="of no use")
         after = page.after
         if after is None:

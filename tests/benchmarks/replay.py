@@ -100,11 +100,11 @@ def _by_hand(platform: Platform, pipeline: Pipeline, letters: Sequence[DeadLette
     told = {
         "subscription": topology.dead_letter_subscription,
         "topic": topology.topic,
-        "letters": len(letters),
+        "dead_letters": len(letters),
     }
     answer = run_module(platform, "tests.benchmarks.baseline_replay", told, PUBSUB_EMULATOR_HOST=platform.pubsub)
-    if answer["letters"] != len(letters):
-        raise RuntimeError(f"the baseline sent {answer['letters']} of {len(letters)} letters")
+    if answer["dead_letters"] != len(letters):
+        raise RuntimeError(f"the baseline sent {answer['dead_letters']} of {len(letters)} letters")
     return len(letters) / answer["seconds"]
 
 

@@ -1,6 +1,6 @@
 """A snapshot: how fast the rows that are there already are read and published, and how much CPU a row takes.
 
-The reader is ready and caught up when the snapshot is asked for, by the command, as for a re-sync. The tables are
+The reader is ready and caught up when the snapshot is asked for, by the command, as for a resync. The tables are
 filled before there is a change stream, so nothing else flows. Then the baseline reads the same rows.
 """
 

@@ -246,7 +246,7 @@ def test_everything_is_reached_and_done_with_the_keyboard(browser: Browser, show
     assert "Signed in as" not in browser.text()
 
 
-def test_a_screen_reader_is_told_names_headings_and_columns(browser: Browser, shown: Shown) -> None:
+def test_a_screen_reader_gets_names_headings_and_columns(browser: Browser, shown: Shown) -> None:
     sign_in(browser, shown)
     for width in (1280, 390):
         browser.resize(width)

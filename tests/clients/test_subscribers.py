@@ -179,7 +179,7 @@ def test_a_subscriber_ends_with_the_newest_rows(subscribers: Mapping[str, Proces
 
 
 @pytest.mark.parametrize("language", SUBSCRIBERS)
-def test_a_subscriber_says_why_it_refuses_a_message_and_does_not_acknowledge_it(
+def test_a_subscriber_reports_why_it_refuses_a_message_and_does_not_acknowledge_it(
     subscribers: Mapping[str, Process], language: str
 ) -> None:
     assert refusals_printed(subscribers[language]).keys() == refused().keys()

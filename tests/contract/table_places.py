@@ -73,8 +73,8 @@ class Place:
     """See to it that there is no dataset of a name."""
     dead_letters: Callable[[str], int]
     """Until when a table says that changes have become dead letters."""
-    needs_resync: Callable[[str], str]
-    """Why a table says that it needs a re-sync."""
+    pending_resync: Callable[[str], str]
+    """Why a table says that it is pending resync."""
     keep: Callable[[str], timedelta | None]
     """How long a history keeps its changes."""
 
@@ -99,7 +99,7 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
     def dead_letters(name: str) -> int:
         return label_time(stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels, DEAD_LETTERS)
 
-    def needs_resync(name: str) -> str:
+    def pending_resync(name: str) -> str:
         labels = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").labels
         return str(labels.get(NEEDS_RESYNC, ""))
 
@@ -107,4 +107,6 @@ def on_bigquery(stand_in: StandIn, rest: str) -> Place:
         partitioning = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.{name}").time_partitioning
         return None if partitioning.expiration_ms is None else timedelta(milliseconds=partitioning.expiration_ms)
 
-    return Place(one, two, drop, drop_key, columns, staleness, lambda _dataset: None, dead_letters, needs_resync, keep)
+    return Place(
+        one, two, drop, drop_key, columns, staleness, lambda _dataset: None, dead_letters, pending_resync, keep
+    )

@@ -42,7 +42,7 @@ class TestBigQueryTables:
             name: "NULLABLE" if kind.element is None else "REPEATED" for name, kind in kinds.items()
         }
 
-    def test_it_says_since_when_it_is_complete_whatever_it_says_besides(self, place: Place, stand_in: StandIn) -> None:
+    def test_its_label_has_since_when_it_is_complete_beside_any_others(self, place: Place, stand_in: StandIn) -> None:
         def labels() -> dict[str, str]:
             found: dict[str, str] = stand_in.client.get_table(f"{PROJECT}.{stand_in.dataset}.planes").labels
             if told := found.pop(COMPLETE_TOLD, ""):
@@ -64,7 +64,7 @@ class TestBigQueryTables:
         place.tables.complete(PLANES, later + 2, later - 5)
         assert labels() == before | {COMPLETE_SINCE: str(later + 2), READ_SINCE: str(later - 5)}
         (mirror,) = read_mirrors(stand_in.client, PROJECT, [stand_in.dataset])
-        assert (mirror.complete_since, mirror.swept, mirror.to_sweep) == (later + 2, 0, later + 2)
+        assert (mirror.complete_since, mirror.deleted_before, mirror.delete_before) == (later + 2, 0, later + 2)
 
         with pytest.raises(TableTroubleError):
             place.tables.complete(table_definition(a_header("gone")), later, later)
@@ -77,7 +77,7 @@ class TestBigQueryTables:
         assert resource["clustering"] == {"fields": ["id"]}
         assert "tableConstraints" not in resource
 
-    def test_a_changelog_of_somebody_elses_is_left_to_them(self, place: Place, stand_in: StandIn) -> None:
+    def test_a_changelog_of_another_owner_is_left_to_it(self, place: Place, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE planes_changelog (id INT64, _metadata_spanner_mod_type STRING)")
         with pytest.raises(TableTroubleError, match="a name or a dataset of its own"):
             place.tables.ensure(HISTORY)
@@ -137,7 +137,7 @@ class TestBigQueryTables:
 
     def test_a_table_that_was_dropped_and_made_again_is_logged_once_and_labelled(self, place: Place) -> None:
         place.tables.ensure(PLANES)
-        assert place.needs_resync("planes") == ""
+        assert place.pending_resync("planes") == ""
         place.drop("planes")
         place.tables.forget("planes")
         with capture_logs() as logs:
@@ -145,11 +145,11 @@ class TestBigQueryTables:
             place.tables.forget("planes")
             place.tables.ensure(PLANES)
 
-        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_made_anew"]
+        told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
         assert told == [("error", "planes")]
-        assert place.needs_resync("planes") == "table_made_anew"
+        assert place.pending_resync("planes") == "table_recreated"
         place.others.ensure(COLOUR)
-        assert place.needs_resync("planes") == "table_made_anew"
+        assert place.pending_resync("planes") == "table_recreated"
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(OF_ANOTHER_SOURCE)
 
@@ -193,7 +193,7 @@ class TestBigQueryTables:
         with pytest.raises(MisconfiguredError, match=f"mk --dataset {dataset}"):
             check_dataset(client, PROJECT, dataset)
 
-    def test_a_service_that_is_away_is_transient(self) -> None:
+    def test_a_service_that_is_unavailable_is_transient(self) -> None:
         with pytest.raises(TransientError):
             BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
 

@@ -73,7 +73,7 @@ class PartitionEndsContract:
         assert merged.min_version == max(left.min_version + 40, right.min_version + 60)
         assert merged.low_watermark == left.low_watermark + 4 * MINUTE
 
-    async def test_half_a_merge_waits_and_nobody_can_take_it(self, stores: Stores) -> None:
+    async def test_half_a_merge_waits_and_no_reader_can_claim_it(self, stores: Stores) -> None:
         one, two, left = await stores.holding("-b", "b-")
         await one.close(reached(left), [child("-b", "-")])
         assert await stream_ranges(two) == ["-b:-b -> -", "b-:@"]

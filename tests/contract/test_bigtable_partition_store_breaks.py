@@ -154,7 +154,7 @@ async def test_killed_while_beginning_a_stream_has_begun_or_has_not(rig: Rig, nu
 
 @WHENEVER
 @pytest.mark.parametrize("number", range(1, 8))
-async def test_whatever_request_fails_once_asking_again_ends_well(rig: Rig, number: int, when: When) -> None:
+async def test_whatever_request_fails_once_asking_again_ends_successfully(rig: Rig, number: int, when: When) -> None:
     store, channels = rig.owner("unlucky")
     start = (await store.survey()).now
 
@@ -203,7 +203,7 @@ async def test_a_late_request_does_not_put_back_what_was_saved_after_it(rig: Rig
     assert (taken.position.tokens[0].token, taken.min_version) == ("left", held.min_version + 901)
 
 
-async def test_what_its_owner_has_given_back_it_does_not_renew(rig: Rig) -> None:
+async def test_what_its_owner_has_released_it_does_not_renew(rig: Rig) -> None:
     store, _channels = rig.owner("gives back")
     held = await holding(rig, store)
     assert await store.advance([reached(held, at="left")], release=True) == frozenset()

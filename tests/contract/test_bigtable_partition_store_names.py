@@ -71,7 +71,7 @@ async def test_a_new_name_is_refused_while_a_reader_of_the_old_one_is_there(chan
     assert (await old.survey()).resync_request is None
 
 
-async def test_a_change_log_alone_that_is_begun_anew_is_not_marked(channels: BreakingChannels) -> None:
+async def test_a_change_log_alone_that_is_begun_again_is_never_pending_resync(channels: BreakingChannels) -> None:
     _name, old, new = two_names(channels)
     await begun(old, "-")
     await old.leave()

@@ -86,7 +86,7 @@ async def test_a_late_pause_or_resumption_does_not_undo_what_was_asked_for_since
     assert after.topology == before.topology
 
 
-async def test_a_view_shows_who_reads_what_and_is_seen_by_nobody(rig: Rig) -> None:
+async def test_a_view_shows_which_reader_reads_what_and_is_seen_by_no_reader(rig: Rig) -> None:
     viewer = a_store(rig.owner("any")[1], rig.stream, "viewer", rig.monotonic)
     now = (await rig.well("other").survey()).now
     assert (await viewer.view(now)).stream_ranges == ()

@@ -58,7 +58,7 @@ class SnapshotStoreContract:
         assert (run, part.fence, part.last, part.rows) == (1, 1, None, 0)
         assert await both.theirs.claim([0, 5], 2) == (0, ())
 
-    async def test_what_somebody_has_asked_for_who_watches_something_else_is_asked_for_anew(self, both: Both) -> None:
+    async def test_a_snapshot_that_a_reader_with_other_options_requested_is_requested_again(self, both: Both) -> None:
         assert not await both.theirs.take_over([ALL_KEYS], NOON), "there is none"
         assert await both.ours.request([ALL_KEYS], NOON, again=True, whole=True)
         assert not await both.ours.take_over([ALL_KEYS], NOON)
@@ -84,7 +84,7 @@ class SnapshotStoreContract:
         _run, others = await both.theirs.claim([2, 1, 0], 5)
         assert [one.range for one in others] == [span("b-d")]
 
-    async def test_progress_is_saved_given_back_and_taken_up_by_another(self, both: Both) -> None:
+    async def test_progress_is_saved_released_and_taken_up_by_another(self, both: Both) -> None:
         await both.asked()
         run, part = await both.take()
         key = b"\xff\0 any bytes"
@@ -118,7 +118,7 @@ class SnapshotStoreContract:
         assert theirs.fence == 2
         assert await both.ours.save([PartProgress(part, run, b"a", 1, 1)]) == {0}
 
-    async def test_asked_for_again_it_begins_anew_and_whoever_read_the_one_before_has_lost_it(self, both: Both) -> None:
+    async def test_requested_again_it_restarts_and_the_reader_of_the_one_before_has_lost_it(self, both: Both) -> None:
         await both.asked()
         run, part = await both.take()
         assert await both.ours.cut(run, part, CUT) is not None
@@ -162,7 +162,7 @@ class SnapshotStoreContract:
         found = await both.found()
         assert (found.run, found.unfinished, found.complete_since) == (2, [], None)
 
-    async def test_some_keys_asked_for_before_an_end_is_told_do_not_lose_that_end(self, both: Both) -> None:
+    async def test_some_keys_asked_for_before_an_end_is_announced_do_not_lose_that_end(self, both: Both) -> None:
         await both.asked()
         run, (part,) = await both.ours.claim([0], 1)
         await both.ours.save([PartProgress(part, run, b"z", 5, 1, done=True)])

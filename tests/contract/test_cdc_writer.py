@@ -129,7 +129,7 @@ class CdcWriterContract:
         assert {key: row["colour"] for key, row in rows.items() if row.get("colour")} == {}
         assert set(rows) == {1, 2, 3}
 
-    def test_while_bigquery_is_away_it_is_transient_and_calling_again_goes_on(self, place: Place) -> None:
+    def test_while_bigquery_is_unavailable_it_is_transient_and_calling_again_goes_on(self, place: Place) -> None:
         place.tables.ensure(PLANES)
         place.write(a_change(1))
         place.go_away()

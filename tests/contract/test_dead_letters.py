@@ -56,31 +56,31 @@ class Place:
 
 
 class DeadLettersContract:
-    def test_letters_are_kept_as_they_came(self, place: Place) -> None:
+    def test_dead_letters_are_kept_as_they_came(self, place: Place) -> None:
         place.letters.keep([GARBAGE, CHANGE, TOO_LARGE])
 
         assert place.by_identity() == {letter.identity: letter for letter in (GARBAGE, CHANGE, TOO_LARGE)}
 
-    def test_a_letter_kept_twice_is_one_letter(self, place: Place) -> None:
+    def test_a_dead_letter_kept_twice_is_one_dead_letter(self, place: Place) -> None:
         place.letters.keep([CHANGE, GARBAGE])
         place.letters.keep([CHANGE])
         place.letters.keep([replace(CHANGE, detail="said otherwise", failed_in="another")])
 
         assert set(place.by_identity()) == {CHANGE.identity, GARBAGE.identity}
 
-    def test_more_letters_than_one_request_takes_are_all_kept(self, place: Place) -> None:
+    def test_more_dead_letters_than_one_request_takes_are_all_kept(self, place: Place) -> None:
         many = [replace(GARBAGE, data=f"{number}".encode(), identity="") for number in range(1_500)]
         large = [replace(GARBAGE, data=bytes([number]) * 4_000_000, identity="") for number in range(3)]
         place.letters.keep([*many, *large])
 
         assert place.by_identity() == {letter.identity: letter for letter in (*many, *large)}
 
-    def test_no_letters_are_nothing(self, place: Place) -> None:
+    def test_no_dead_letters_are_nothing(self, place: Place) -> None:
         place.letters.keep([])
 
         assert place.kept() == []
 
-    def test_while_the_store_is_away_the_call_fails_and_all_can_be_kept_again_later(self, place: Place) -> None:
+    def test_while_the_store_is_unavailable_the_call_fails_and_all_can_be_kept_again_later(self, place: Place) -> None:
         place.letters.keep([GARBAGE])
         place.go_away()
         with pytest.raises(TransientError):

@@ -57,7 +57,7 @@ class LeasesContract:
 
         assert set(subscription.lease()) == {"b"}
 
-    def test_a_message_given_back_comes_again_at_once(self, leases: MessageLeases, subscription: Subscription) -> None:
+    def test_a_message_released_comes_again_at_once(self, leases: MessageLeases, subscription: Subscription) -> None:
         subscription.publish("a", "b")
         held = subscription.lease()
         leases.release([held["a"]])

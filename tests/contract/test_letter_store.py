@@ -27,7 +27,7 @@ from tests.contract.letter_stores import (
 )
 
 
-def test_a_letter_is_kept_as_it_came(store: DeadLetterStore) -> None:
+def test_a_dead_letter_is_kept_as_it_came(store: DeadLetterStore) -> None:
     letter = a_letter(data=bytes(range(256)), attributes={"b": "ü", "a": "\x00\U0001f600"})
     assert store.keep([an_arrival(letter)], NOW) == Kept(new=1, again=0, seen=0)
     stored = the(identity(letter), store)
@@ -45,15 +45,15 @@ def test_any_text_is_kept(store: DeadLetterStore, text: str) -> None:
     assert store.count(Selection(tables=frozenset({text}), keys=frozenset({text}))) == 1
 
 
-def test_a_letter_of_ten_megabytes_is_kept(store: DeadLetterStore) -> None:
+def test_a_dead_letter_of_ten_megabytes_is_kept(store: DeadLetterStore) -> None:
     letter = a_letter(data=bytes(10_000_000))
     assert kept(store, letter).letter == letter
 
 
-def test_what_could_not_be_kept_of_a_letter_is_said(store: DeadLetterStore) -> None:
+def test_what_could_not_be_kept_of_a_dead_letter_is_reported(store: DeadLetterStore) -> None:
     letter = a_letter(data=b'{"id":"1"}', payload_bytes=12_000_000_000, reason=Reason.TOO_LARGE)
     assert kept(store, letter).without_payload
-    (line,) = store.find(Selection(), limit=9).letters
+    (line,) = store.find(Selection(), limit=9).dead_letters
     assert (line.size, line.payload_bytes, line.without_payload) == (10, 12_000_000_000, True)
 
 
@@ -72,14 +72,14 @@ def test_a_message_that_is_delivered_again_changes_nothing(store: DeadLetterStor
     assert len(store.trail(identity(a_letter()))) == 1
 
 
-def test_the_id_of_a_message_belongs_to_the_letter_that_it_brought(store: DeadLetterStore) -> None:
+def test_the_id_of_a_message_belongs_to_the_dead_letter_that_it_brought(store: DeadLetterStore) -> None:
     """The emulator numbers messages from 1 after each start: no dead letter is lost by that."""
     store.keep([an_arrival(a_letter(1), "7")], NOW)
     assert store.keep([an_arrival(a_letter(2), "7")], NOW) == Kept(new=1, again=0, seen=0)
     assert store.count(Selection()) == 2
 
 
-def test_the_same_letter_in_another_message_is_one_more_attempt(store: DeadLetterStore) -> None:
+def test_the_same_dead_letter_in_another_message_is_one_more_attempt(store: DeadLetterStore) -> None:
     store.keep([an_arrival(message_id="m1")], NOW)
     again = failing_again(a_letter(), seconds=60, reason=Reason.REFUSED_BY_BIGQUERY, detail="d", failed_in="there")
     again = replace(again, attributes={"replay_of": "x"}, ordering_key="elsewhere")
@@ -102,7 +102,7 @@ def test_an_older_failure_that_comes_late_does_not_hide_the_newest(store: DeadLe
     assert (stored.first_failed_at, stored.last_failed_at, stored.attempts) == (FAILED, FAILED + 60 * SECOND, 2)
 
 
-def test_the_same_letter_several_times_at_once_has_the_attributes_of_the_first(store: DeadLetterStore) -> None:
+def test_the_same_dead_letter_several_times_at_once_has_the_attributes_of_the_first(store: DeadLetterStore) -> None:
     arrivals = [an_arrival(a_letter(attributes={"n": name}), name) for name in ("m1", "m2", "m1", "m3")]
     assert store.keep(arrivals, NOW) == Kept(new=1, again=2, seen=1)
     stored = the(identity(a_letter()), store)
@@ -142,7 +142,9 @@ def test_of_several_that_keep_the_same_at_once_none_loses_or_repeats_any(store: 
         (State.DISCARDED, State.DISCARDED),
     ],
 )
-def test_a_letter_that_fails_again_opens_unless_discarded(store: DeadLetterStore, before: State, after: State) -> None:
+def test_a_dead_letter_that_fails_again_opens_unless_discarded(
+    store: DeadLetterStore, before: State, after: State
+) -> None:
     letter = one_in(before, store)
     assert store.keep([an_arrival(failing_again(a_letter(), seconds=90), "m2")], later(90)).again == 1
     stored = the(letter, store)
@@ -162,7 +164,7 @@ def test_the_trail_of_arrivals(store: DeadLetterStore) -> None:
     assert store.trail(DeadLetterId("unknown")) == []
 
 
-def test_a_letter_is_found_by_how_its_id_begins(store: DeadLetterStore) -> None:
+def test_a_dead_letter_is_found_by_how_its_id_begins(store: DeadLetterStore) -> None:
     one, two = a_letter(1, identity="abcdefgh1111"), a_letter(2, identity="abcdefgh2222")
     store.keep([an_arrival(one), an_arrival(two)], NOW)
     for asked, found in (
@@ -200,15 +202,15 @@ def test_notes(store: DeadLetterStore) -> None:
     assert store.get(one) == before
 
 
-def test_old_letters_are_forgotten_unless_they_are_open(store: DeadLetterStore) -> None:
+def test_old_dead_letters_are_forgotten_unless_they_are_open(store: DeadLetterStore) -> None:
     for key, state in enumerate(State):
         one_in(state, store, a_letter(key))
     assert store.forget(before=later(1000), limit=100) == 3
-    assert [line.state for line in store.find(Selection(), limit=9).letters] == [State.OPEN]
+    assert [line.state for line in store.find(Selection(), limit=9).dead_letters] == [State.OPEN]
     assert store.forget(before=later(1000), limit=100) == 0
 
 
-def test_a_letter_is_forgotten_with_all_of_it_and_may_come_anew(store: DeadLetterStore) -> None:
+def test_a_dead_letter_is_forgotten_with_all_of_it_and_may_come_again(store: DeadLetterStore) -> None:
     letter = one_in(State.DISCARDED, store)
     assert store.forget(before=later(1000), limit=1) == 1
     assert store.get(letter) is None
@@ -219,7 +221,7 @@ def test_a_letter_is_forgotten_with_all_of_it_and_may_come_anew(store: DeadLette
     assert (stored.state, stored.attempts) == (State.OPEN, 1)
 
 
-def test_a_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:
+def test_a_dead_letter_is_kept_as_long_as_its_last_failure_and_its_last_action_ask(store: DeadLetterStore) -> None:
     failed = one_in(State.DISCARDED, store, a_letter(1, seconds=500))
     shown = one_in(State.DISCARDED, store, a_letter(2))
     store.note([shown], Action.VALUES_SHOWN, "eve", later(600))

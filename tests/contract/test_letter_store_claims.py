@@ -76,13 +76,13 @@ def test_every_change_of_state_is_in_the_trail(store: DeadLetterStore) -> None:
     assert actions(TWO, store) == [Action.ARRIVED]
 
 
-def test_only_sending_makes_a_letter_replayed(store: DeadLetterStore) -> None:
+def test_only_sending_makes_a_dead_letter_replayed(store: DeadLetterStore) -> None:
     with pytest.raises(ValueError, match="replayed"):
         store.set_state([ONE], State.REPLAYED, only_from=ANY_STATE, who="ann", now=NOW, why="")
     assert the(ONE, store).state is State.OPEN
 
 
-def test_a_letter_is_claimed_by_one_replay(store: DeadLetterStore) -> None:
+def test_a_dead_letter_is_claimed_by_one_replay(store: DeadLetterStore) -> None:
     assert store.claim([TWO, ONE, UNKNOWN, TWO], OURS, NOW, LEASE) == [TWO, ONE]
     assert store.claim([ONE, TWO, THREE], THEIRS, later(1), LEASE) == [THREE]
     held = the(ONE, store)
@@ -90,7 +90,7 @@ def test_a_letter_is_claimed_by_one_replay(store: DeadLetterStore) -> None:
     assert actions(ONE, store) == [Action.ARRIVED]
 
 
-def test_only_open_letters_are_claimed(store: DeadLetterStore) -> None:
+def test_only_open_dead_letters_are_claimed(store: DeadLetterStore) -> None:
     discard(store, [ONE], later(1))
     store.set_state([TWO], State.SUPERSEDED, only_from=ANY_STATE, who="ann", now=later(1), why="")
     store.claim([THREE], OURS, later(1), LEASE)
@@ -113,7 +113,7 @@ def test_ones_own_claim_is_renewed(store: DeadLetterStore) -> None:
     assert store.claim([ONE], THEIRS, later(110), LEASE) == [ONE]
 
 
-def test_what_is_sent_is_replayed_and_let_go(store: DeadLetterStore) -> None:
+def test_what_is_sent_is_replayed_and_released(store: DeadLetterStore) -> None:
     store.claim([ONE, TWO], OURS, NOW, LEASE)
     assert store.sent([ONE, UNKNOWN, TWO, ONE], OURS, "ann", later(5)) == [ONE, TWO]
     letter = the(ONE, store)
@@ -133,14 +133,14 @@ def test_what_was_not_claimed_is_not_sent(store: DeadLetterStore) -> None:
     assert the(ONE, store).claimed_by == THEIRS
 
 
-def test_a_claim_that_has_run_out_still_sends_where_nobody_else_has_taken_it(store: DeadLetterStore) -> None:
+def test_an_expired_claim_still_sends_where_no_other_replay_has_taken_it(store: DeadLetterStore) -> None:
     store.claim([ONE, TWO], OURS, NOW, LEASE)
     store.claim([TWO], THEIRS, later(100), LEASE)
     assert store.sent([ONE, TWO], OURS, "ann", later(101)) == [ONE]
     assert the(TWO, store).claimed_by == THEIRS
 
 
-def test_a_letter_that_fails_again_while_it_is_sent_stays_open(store: DeadLetterStore) -> None:
+def test_a_dead_letter_that_fails_again_while_it_is_sent_stays_open(store: DeadLetterStore) -> None:
     store.claim([ONE, TWO], OURS, NOW, LEASE)
     fail_again(store, 1, "m9", seconds=3)
     assert the(ONE, store).claimed_by is None
@@ -189,7 +189,7 @@ def test_one_that_fails_again_after_it_was_sent_is_open_and_counts(store: DeadLe
         assert (letter.state, letter.replays, letter.attempts) == (State.OPEN, turn, turn + 1)
 
 
-def test_all_that_a_replay_holds_is_let_go(store: DeadLetterStore) -> None:
+def test_all_that_a_replay_holds_is_released(store: DeadLetterStore) -> None:
     store.claim([ONE, TWO], OURS, NOW, LEASE)
     store.claim([THREE], THEIRS, NOW, LEASE)
     store.release(OURS)
@@ -225,7 +225,7 @@ def test_what_a_replay_holds_is_left_as_it_is(store: DeadLetterStore) -> None:
     assert the(ONE, store).state is State.DISCARDED
 
 
-def test_ten_thousand_letters_are_claimed_and_sent(store: DeadLetterStore) -> None:
+def test_ten_thousand_dead_letters_are_claimed_and_sent(store: DeadLetterStore) -> None:
     many = [a_letter(row) for row in range(10, 10_010)]
     store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
     ids = [identity(letter) for letter in many]
@@ -235,7 +235,7 @@ def test_ten_thousand_letters_are_claimed_and_sent(store: DeadLetterStore) -> No
     assert store.count(Selection(states=frozenset({State.REPLAYED}))) == 10_000
 
 
-def test_of_several_that_claim_at_once_each_letter_goes_to_one(store: DeadLetterStore) -> None:
+def test_of_several_that_claim_at_once_each_dead_letter_goes_to_one(store: DeadLetterStore) -> None:
     many = [a_letter(row) for row in range(10, 130)]
     store.keep([an_arrival(letter, letter.key) for letter in many], NOW)
     ids = [identity(letter) for letter in many]
@@ -266,7 +266,7 @@ def test_an_edited_copy_takes_the_place_of_its_original(store: DeadLetterStore) 
         assert edited.more == more | {"diff": "- 1\n+ 2", "why": "typo"}
 
 
-def test_an_edited_copy_is_claimed_sent_and_fails_as_any_letter(store: DeadLetterStore) -> None:
+def test_an_edited_copy_is_claimed_sent_and_fails_as_any_dead_letter(store: DeadLetterStore) -> None:
     copy = an_edit()
     made = store.add_edit(ONE, copy, diff="", why="", who="ann", now=later(9)).id
     assert store.claim([ONE, made], OURS, later(10), LEASE) == [made]
@@ -283,7 +283,7 @@ def test_a_copy_can_be_edited_in_its_turn(store: DeadLetterStore) -> None:
     assert the(first.id, store).state is State.SUPERSEDED
 
 
-def test_there_is_one_copy_of_a_letter(store: DeadLetterStore) -> None:
+def test_there_is_one_copy_of_a_dead_letter(store: DeadLetterStore) -> None:
     store.add_edit(ONE, an_edit(), diff="", why="", who="ann", now=later(9))
     with pytest.raises(ValueError, match="edited copy already"):
         store.add_edit(ONE, an_edit(2), diff="", why="", who="ann", now=later(10))
@@ -304,7 +304,7 @@ def test_no_copy_of_what_is_not_there_or_held_or_the_same(store: DeadLetterStore
     assert store.sent([ONE], OURS, "ann", later(61)) == []
 
 
-def test_nothing_is_done_to_no_letters(store: DeadLetterStore) -> None:
+def test_nothing_is_done_to_no_dead_letters(store: DeadLetterStore) -> None:
     assert store.keep([], NOW) == Kept(new=0, again=0, seen=0)
     assert store.claim([], OURS, NOW, LEASE) == []
     assert store.sent([], OURS, "ann", NOW) == []

@@ -139,7 +139,7 @@ class Stores(RuleBasedStateMachine):
         self.both("count", selection)
         self.both("groups", selection, limit=9)
         self.stores.in_replay_order(selection)
-        lines = [list(store.find(selection, limit=99).letters) for store in self.stores.all]
+        lines = [list(store.find(selection, limit=99).dead_letters) for store in self.stores.all]
         assert lines[0] == lines[1]
 
     @invariant()

@@ -109,7 +109,7 @@ def end(processes: Sequence[subprocess.Popen[str]]) -> None:
         process.communicate()
 
 
-def test_two_processes_that_claim_the_same_letters_never_both_get_one(tmp_path: Path) -> None:
+def test_two_processes_that_claim_the_same_dead_letters_never_both_get_one(tmp_path: Path) -> None:
     path = tmp_path / "letters.sqlite3"
     with sqlite_store(path) as store:
         store.keep([an_arrival(letter, letter.key) for letter in LETTERS], NOW)
@@ -131,7 +131,7 @@ def test_two_processes_that_claim_the_same_letters_never_both_get_one(tmp_path: 
             ]
 
 
-def test_what_a_killed_replay_held_is_let_go_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_replay_held_is_released_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
     path, letter = tmp_path / "letters.sqlite3", identity(LETTERS[0])
     with sqlite_store(path) as store:
         store.keep([an_arrival(LETTERS[0])], NOW)
@@ -198,7 +198,7 @@ class TestOneCollector:
         finally:
             end([first])
 
-    def test_it_is_let_go_of_when_the_block_ends(self, tmp_path: Path) -> None:
+    def test_it_is_released_when_the_block_ends(self, tmp_path: Path) -> None:
         lock = collector_lock(f"sqlite:///{tmp_path}/letters.sqlite3")
         for _ in range(2):
             with lock.held(), pytest.raises(MisconfiguredError):

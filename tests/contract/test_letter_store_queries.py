@@ -52,11 +52,11 @@ def all_pages(store: DeadLetterStore, limit: int, selection: Selection | None = 
     after = None
     while True:
         page = store.find(selection or Selection(), limit=limit, after=after)
-        found += page.letters
+        found += page.dead_letters
         after = page.after
         if after is None:
             return found
-        assert len(page.letters) == limit
+        assert len(page.dead_letters) == limit
 
 
 def test_lists_show_all_but_the_bytes(store: DeadLetterStore) -> None:
@@ -64,32 +64,32 @@ def test_lists_show_all_but_the_bytes(store: DeadLetterStore) -> None:
     keep(store, letter)
     store.claim([identity(letter)], ReplayId("r"), NOW, LEASE)
     stored = the(identity(letter), store)
-    assert list(store.find(Selection(), limit=9).letters) == [stored.line]
+    assert list(store.find(Selection(), limit=9).dead_letters) == [stored.line]
     assert stored.line.size == len(letter.data)
 
 
 def test_those_that_failed_last_come_first(store: DeadLetterStore) -> None:
     keep(store, a_letter(1, seconds=5), a_letter(2, seconds=9), a_letter(3, seconds=-7), a_letter(4, seconds=8))
-    assert keys(store.find(Selection(), limit=9).letters) == ["[2]", "[4]", "[1]", "[3]"]
+    assert keys(store.find(Selection(), limit=9).dead_letters) == ["[2]", "[4]", "[1]", "[3]"]
     keep(store, failing_again(a_letter(3), seconds=8.5))
-    assert keys(store.find(Selection(), limit=9).letters) == ["[2]", "[3]", "[4]", "[1]"]
+    assert keys(store.find(Selection(), limit=9).dead_letters) == ["[2]", "[3]", "[4]", "[1]"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7, 100])
-def test_pages_hold_every_letter_once(store: DeadLetterStore, limit: int) -> None:
+def test_pages_hold_every_dead_letter_once(store: DeadLetterStore, limit: int) -> None:
     keep(store, *(a_letter(row, seconds=row // 3) for row in range(6)))  # three fail in one instant, twice
     found = all_pages(store, limit)
     assert len(found) == 6
-    assert found == list(store.find(Selection(), limit=100).letters)
+    assert found == list(store.find(Selection(), limit=100).dead_letters)
     assert [line.last_failed_at for line in found] == [FAILED + SECOND] * 3 + [FAILED] * 3
 
 
-def test_new_letters_meanwhile_neither_repeat_nor_hide_what_was_there(store: DeadLetterStore) -> None:
+def test_new_dead_letters_meanwhile_neither_repeat_nor_hide_what_was_there(store: DeadLetterStore) -> None:
     keep(store, *(a_letter(row) for row in range(4)))
     page = store.find(Selection(), limit=2)
     keep(store, a_letter(10, seconds=9), a_letter(11, seconds=-9), a_letter(12))
     rest = store.find(Selection(), limit=9, after=page.after)
-    assert sorted(keys([*page.letters, *rest.letters])) == ["[0]", "[11]", "[1]", "[2]", "[3]"]
+    assert sorted(keys([*page.dead_letters, *rest.dead_letters])) == ["[0]", "[11]", "[1]", "[2]", "[3]"]
 
 
 def test_a_page_ends_though_what_it_ended_with_is_forgotten(store: DeadLetterStore) -> None:
@@ -98,7 +98,7 @@ def test_a_page_ends_though_what_it_ended_with_is_forgotten(store: DeadLetterSto
     page = store.find(Selection(), limit=2)
     put(store, letters[1], State.DISCARDED)
     assert store.forget(before=later(100), limit=9) == 1
-    assert keys(store.find(Selection(), limit=2, after=page.after).letters) == ["[2]", "[3]"]
+    assert keys(store.find(Selection(), limit=2, after=page.after).dead_letters) == ["[2]", "[3]"]
 
 
 @pytest.mark.parametrize("after", ["", "x", "1", "1.", "1.2.3", ".", "1.2 ", "--1.2", "1.٢", f"{10**30}.1"])
@@ -144,18 +144,18 @@ def test_a_selection_is_what_holds_for_all_of_it(store: DeadLetterStore) -> None
     ]
     for selection, expected in chosen:
         ids = {identity(letter) for letter in expected}
-        assert {line.id for line in store.find(selection, limit=99).letters} == ids, selection
+        assert {line.id for line in store.find(selection, limit=99).dead_letters} == ids, selection
         assert {letter.id for letter in store.in_replay_order(selection)} == ids, selection
         assert store.count(selection) == len(ids), selection
-        assert sum(group.letters for group in store.groups(selection, limit=99)) == len(ids), selection
+        assert sum(group.dead_letters for group in store.groups(selection, limit=99)) == len(ids), selection
         assert {line.id for line in all_pages(store, 2, selection)} == ids, selection
 
 
-def test_a_selection_may_name_ten_thousand_letters(store: DeadLetterStore) -> None:
+def test_a_selection_may_name_ten_thousand_dead_letters(store: DeadLetterStore) -> None:
     keep(store, a_letter())
     others = (DeadLetterId(str(number)) for number in range(9_999))
     selection = Selection(ids=frozenset({identity(a_letter()), *others}), states=frozenset(State))
-    assert store.count(selection) == len(store.find(selection, limit=5).letters) == 1
+    assert store.count(selection) == len(store.find(selection, limit=5).dead_letters) == 1
 
 
 def test_replays_go_by_table_key_and_sequence(store: DeadLetterStore) -> None:
@@ -183,13 +183,13 @@ def test_sequences_are_compared_as_numbers_however_they_are_written(store: DeadL
     assert store.count(Selection(sequence_from=str(four_sections(0)))) == len(written)
 
 
-def test_letters_of_one_place_go_by_their_time(store: DeadLetterStore) -> None:
+def test_dead_letters_of_one_place_go_by_their_time(store: DeadLetterStore) -> None:
     letters = [a_message_letter(bytes([n]), seconds=-n) for n in range(5)]
     keep(store, *letters)
     assert [letter.letter for letter in store.in_replay_order(Selection())] == letters[::-1]
 
 
-def test_a_walk_sees_each_letter_as_it_is_when_it_comes_to_it(store: DeadLetterStore) -> None:
+def test_a_walk_sees_each_dead_letter_as_it_is_when_it_comes_to_it(store: DeadLetterStore) -> None:
     keep(store, *(a_letter(row, data=bytes(5_000_000)) for row in range(4)))  # too large to be read together
     walk = store.in_replay_order(Selection(states=frozenset({State.OPEN})))
     assert next(walk).letter.key == "[0]"
@@ -218,7 +218,7 @@ def test_a_walk_through_many(store: DeadLetterStore) -> None:
     assert found == sorted(found)
 
 
-def test_groups_are_letters_that_fail_for_one_cause(store: DeadLetterStore) -> None:
+def test_groups_are_dead_letters_that_fail_for_one_cause(store: DeadLetterStore) -> None:
     keep(
         store,
         a_letter(1, detail="12 bytes are too many", seconds=2),
@@ -233,10 +233,10 @@ def test_groups_are_letters_that_fail_for_one_cause(store: DeadLetterStore) -> N
     assert many.id == group_of(Reason.VALUE_DOES_NOT_FIT, "planes", "1 bytes are too many")
     assert (many.reason, many.table) == (Reason.VALUE_DOES_NOT_FIT, "planes")
     assert many.detail == normalised("12 bytes are too many") == "<number> bytes are too many"
-    assert (many.letters, many.by_state) == (3, {State.OPEN: 2, State.DISCARDED: 1})
+    assert (many.dead_letters, many.by_state) == (3, {State.OPEN: 2, State.DISCARDED: 1})
     assert (many.first_failed_at, many.last_failed_at) == (FAILED + SECOND, FAILED + 9 * SECOND)
     assert many.sample == identity(a_letter(2, detail="15 bytes are too many"))
-    assert (few.letters, few.by_state, few.sample) == (2, {State.OPEN: 2}, identity(a_letter(5)))
+    assert (few.dead_letters, few.by_state, few.sample) == (2, {State.OPEN: 2}, identity(a_letter(5)))
     assert of_pilots.table == "pilots"
     assert [group.id for group in store.groups(Selection(), limit=2)] == [many.id, few.id]
 
@@ -263,7 +263,7 @@ def test_groups_of_a_selection_know_nothing_of_others(store: DeadLetterStore) ->
     keep(store, a_letter(1, seconds=1), a_letter(2, seconds=2), a_letter(3, seconds=3))
     put(store, a_letter(3), State.DISCARDED)
     (group,) = store.groups(Selection(states=frozenset({State.OPEN})), limit=9)
-    assert (group.letters, group.by_state, group.sample) == (2, {State.OPEN: 2}, identity(a_letter(2)))
+    assert (group.dead_letters, group.by_state, group.sample) == (2, {State.OPEN: 2}, identity(a_letter(2)))
     assert group.last_failed_at == FAILED + 2 * SECOND
 
 
@@ -272,7 +272,7 @@ def test_of_groups_as_large_the_one_that_failed_last_comes_first(store: DeadLett
     assert [group.table for group in store.groups(Selection(), limit=9)] == ["t3", "t2", "t1", "t0"]
 
 
-def test_a_letter_that_fails_for_another_cause_changes_its_group(store: DeadLetterStore) -> None:
+def test_a_dead_letter_that_fails_for_another_cause_changes_its_group(store: DeadLetterStore) -> None:
     keep(store, a_letter(1))
     keep(store, failing_again(a_letter(1), seconds=5, reason=Reason.REFUSED_BY_BIGQUERY, detail="quota"))
     (group,) = store.groups(Selection(), limit=9)
@@ -300,7 +300,7 @@ def test_numbers_of_nothing(store: DeadLetterStore) -> None:
     assert store.stats() == DeadLetterStats(
         by_state={}, by_reason={}, by_table={}, oldest_by_reason={}, payload_bytes=0
     )
-    assert list(store.find(Selection(), limit=5).letters) == []
+    assert list(store.find(Selection(), limit=5).dead_letters) == []
     assert store.groups(Selection(), limit=5) == []
     assert list(store.in_replay_order(Selection())) == []
 

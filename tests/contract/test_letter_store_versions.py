@@ -57,7 +57,7 @@ class VersionsContract:
             context = MigrationContext.configure(connection, opts=options)
             assert compare_metadata(context, metadata) == []
 
-    def test_a_store_of_the_first_version_keeps_its_letters_and_learns_whose_they_are(self, address: str) -> None:
+    def test_a_store_of_the_first_version_keeps_its_dead_letters_and_learns_whose_they_are(self, address: str) -> None:
         with opened(address) as database:
             SqlDeadLetterStore(database).keep([an_arrival()], NOW)
             with database.writing() as connection:  # that table is all that the second version has beside the first
@@ -93,7 +93,7 @@ class VersionsContract:
             assert connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one() == "9999"
         engine.dispose()
 
-    def test_somebody_elses_letters_are_refused(self, address: str) -> None:
+    def test_dead_letters_of_another_pipeline_are_refused(self, address: str) -> None:
         engine = create_engine(address)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE letters (a text)"))
@@ -101,7 +101,7 @@ class VersionsContract:
         with pytest.raises(MisconfiguredError, match="no dead_letter service made"):
             open_database(address)
 
-    def test_what_only_looks_makes_no_tables(self, address: str) -> None:
+    def test_what_only_reads_makes_no_tables(self, address: str) -> None:
         with pytest.raises(MisconfiguredError, match="start the service"):
             open_database(address, make=False)
         with opened(address):
@@ -181,7 +181,7 @@ class TestPostgresqlVersions(VersionsContract):
         with pytest.raises(MisconfiguredError, match="does not exist"):
             open_database(address.replace("/versions?", "/nowhere?"))
 
-    def test_a_server_that_does_not_answer_is_away(self, tmp_path: Path) -> None:
+    def test_a_server_that_does_not_answer_is_unavailable(self, tmp_path: Path) -> None:
         with pytest.raises(TransientError, match="unavailable or busy"):
             open_database(f"postgresql://u:secret@/letters?host={tmp_path}")
 
@@ -204,7 +204,7 @@ class TestPostgresqlVersions(VersionsContract):
             with database.writing() as connection:  # and stays so, when the connection is used again
                 assert connection.execute(shown).scalar_one() == of_ours
 
-    def test_a_connection_that_is_cut_is_made_anew(self, address: str) -> None:
+    def test_a_connection_that_is_cut_is_recreated(self, address: str) -> None:
         with opened(address) as database:
             store = SqlDeadLetterStore(database)
             store.keep([an_arrival()], NOW)
@@ -230,7 +230,7 @@ def test_what_is_no_address_of_a_store_is_refused_without_its_password(address: 
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_is_away_is_named_with_what_to_check_on_one_line() -> None:
+def test_a_server_that_is_unavailable_is_named_with_what_to_check_on_one_line() -> None:
     with pytest.raises(TransientError) as caught:
         open_database("postgresql://u:secret@127.0.0.1:1/letters")
     said = str(caught.value)

@@ -124,7 +124,7 @@ class PartitionStoreContract:
         assert [p.token for p in survey.unfinished] == [C]
         assert survey.finished == 3
 
-    async def test_a_child_waits_for_a_parent_that_nobody_has_named_yet(self, stores: Stores) -> None:
+    async def test_a_child_waits_for_a_parent_that_no_record_has_named_yet(self, stores: Stores) -> None:
         (parent,) = await first_partitions(stores.one, A)
         await stores.one.finish(SpannerProgress(parent, later(50)), [NewPartition(C, frozenset({A, B}), later(60))])
         assert await stores.one.claim([C], None) == []

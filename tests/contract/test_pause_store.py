@@ -61,7 +61,9 @@ class PauseStoreContract:
         assert not await stores.theirs.resume(None)
         assert (await stores.theirs.read()).stream is None
 
-    async def test_a_pause_of_a_table_is_its_mark_until_its_rows_came_again_after_it(self, stores: Stores) -> None:
+    async def test_a_pause_of_a_table_is_its_resync_request_until_its_rows_came_again_after_it(
+        self, stores: Stores
+    ) -> None:
         assert await stores.ours.pause("Singers")
         assert not await stores.theirs.pause("Singers")
         pause = (await stores.theirs.read()).tables["Singers"]
@@ -99,7 +101,7 @@ class PauseStoreContract:
         assert not await stores.shapes.healed("Singers", Nanoseconds(resumed + 1_000_000_000))
         assert await stores.ours.resume("Singers")
 
-    async def test_paused_again_its_mark_is_as_old_as_the_first_pause(self, stores: Stores) -> None:
+    async def test_paused_again_its_resync_request_is_as_old_as_the_first_pause(self, stores: Stores) -> None:
         await stores.ours.pause("Singers")
         first = (await stores.ours.read()).tables["Singers"]
         await stores.ours.resume("Singers")
@@ -108,7 +110,7 @@ class PauseStoreContract:
         assert (again.since, again.resumed_at) == (first.paused_at, None)
         assert again.paused_at > first.paused_at
 
-    async def test_what_looks_find_of_a_paused_table_is_kept_apart_and_goes_with_it(self, stores: Stores) -> None:
+    async def test_what_inspections_find_of_a_paused_table_is_kept_apart_and_goes_with_it(self, stores: Stores) -> None:
         await stores.ours.pause("Singers")
         retyped = TableShape((ID, ColumnShape("Name", "BYTES")))
         later = SchemaInspection(Nanoseconds(NOON + MINUTE), False, {"Singers": retyped, "Albums": SINGERS})

@@ -96,7 +96,7 @@ class PublisherContract:
         await asyncio.wait_for(asyncio.gather(*futures), TIMEOUT)
         assert len(narrow.changes()) == 20
 
-    async def test_a_caller_that_waits_no_longer_harms_nobody(self, narrow: Place) -> None:
+    async def test_a_caller_that_waits_no_longer_harms_no_other(self, narrow: Place) -> None:
         (await narrow.publish(a_change(1))).cancel()
         await asyncio.wait_for(await narrow.publish(a_change(2)), TIMEOUT)
         assert (PLANES, a_change(2)) in narrow.changes()

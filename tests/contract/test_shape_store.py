@@ -1,4 +1,4 @@
-"""What is remembered of the tables, and which need re-sync: the same for the fake and for Spanner."""
+"""What is remembered of the tables, and which are pending resync: the same for the fake and for Spanner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +13,7 @@ from services.spanner_reader.core.schema.shapes import (
     COLUMNS_UNSEEN,
     ColumnShape,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncKind,
     TableShape,
 )
@@ -58,7 +58,7 @@ class ShapeStoreContract:
         assert (look.at, set(look.tables)) == (at(1), {"Singers", "Albums"})
         assert tuple(requests) == found.requests
 
-    async def test_what_is_found_is_returned_once_and_the_mark_stays(self, readers: Readers) -> None:
+    async def test_what_is_found_is_returned_once_and_the_resync_request_stays(self, readers: Readers) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         later = a_look(1, Singers=replace(SINGERS, columns=(ID, replace(NAME, type="STRING"))))
@@ -71,7 +71,7 @@ class ShapeStoreContract:
         after = await theirs.compare(replace(later, at=at(2)), [])
         assert (after.findings, after.requests) == ((), found.requests)
 
-    async def test_what_the_topic_lost_is_marked_of_every_table_that_is_watched(self, readers: Readers) -> None:
+    async def test_what_the_topic_lost_makes_every_watched_table_pending_resync(self, readers: Readers) -> None:
         ours, theirs = readers
         assert await ours.topic_lost(at(0), at(1)) == []  # no table has been inspected yet
         others = replace(SINGERS, watched=False)
@@ -90,7 +90,7 @@ class ShapeStoreContract:
         assert not await ours.healed("Singers", at(4))
         assert await ours.healed("Singers", at(5))
 
-    async def test_what_the_stream_kept_out_is_remembered_until_a_look_without(self, readers: Readers) -> None:
+    async def test_what_the_stream_kept_out_is_remembered_until_an_inspection_without(self, readers: Readers) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         ttl = frozenset({"exclude_ttl_deletes"})
@@ -109,14 +109,14 @@ class ShapeStoreContract:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
         await ours.compare(a_look(1, Singers=BARE, Albums=SINGERS), [])
-        seen = Sighting("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
+        seen = SchemaObservation("Albums", (ColumnShape("Id", "INT64", is_key=True),), Nanoseconds(at(1) + 1))
         found = await theirs.compare(a_look(2, Singers=SINGERS, Albums=SINGERS), [seen])
         assert {(one.table, one.kind, one.columns) for one in found.findings} == {
             ("Singers", SpannerResyncKind.COLUMN_AGAIN, ("Náme",)),
             ("Albums", SpannerResyncKind.COLUMN_AGAIN, ("Náme",)),
         }
 
-    async def test_marks_are_read_without_the_tables_that_have_none(self, readers: Readers) -> None:
+    async def test_resync_requests_are_read_without_the_tables_that_have_none(self, readers: Readers) -> None:
         ours, theirs = readers
         assert await ours.resync_requests() == ()
         await ours.compare(a_look(0, Singers=SINGERS, Albums=SINGERS), [])
@@ -125,7 +125,9 @@ class ShapeStoreContract:
         assert await theirs.resync_requests() == found.requests
         assert [request.table for request in found.requests] == ["Others"]
 
-    async def test_of_looks_of_readers_at_once_each_counts_and_no_mark_is_overwritten(self, readers: Readers) -> None:
+    async def test_of_inspections_of_readers_at_once_each_counts_and_no_resync_request_is_overwritten(
+        self, readers: Readers
+    ) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         retyped = replace(SINGERS, columns=(ID, replace(NAME, type="STRING")))
@@ -155,7 +157,7 @@ class ShapeStoreContract:
             ("Albums", SpannerResyncKind.TABLE_WATCHED),
         }
 
-    async def test_a_table_that_was_synced_has_no_mark_and_no_past(self, readers: Readers) -> None:
+    async def test_a_table_that_was_synced_has_no_resync_request_and_no_past(self, readers: Readers) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         await ours.compare(a_look(1, Singers=BARE), [])
@@ -168,7 +170,9 @@ class ShapeStoreContract:
         after = await ours.compare(a_look(4, Singers=SINGERS), [])
         assert (after.findings, after.requests) == ((), ())
 
-    async def test_a_snapshot_after_a_mark_heals_it_and_keeps_what_is_known_of_a_table(self, readers: Readers) -> None:
+    async def test_a_snapshot_after_a_resync_request_heals_it_and_keeps_what_is_known_of_a_table(
+        self, readers: Readers
+    ) -> None:
         ours, theirs = readers
         await ours.compare(a_look(0, Singers=SINGERS), [])
         await ours.compare(a_look(1, Singers=BARE), [])

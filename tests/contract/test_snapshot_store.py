@@ -76,7 +76,7 @@ class SnapshotStoreContract:
         await both.theirs.request(["Planes"], Nanoseconds(latest + 1_000), again=False)
         assert [one.read_at for one in (await both.ours.survey()).ranges] == [latest]
 
-    async def test_asked_for_again_it_begins_anew_and_whoever_read_the_one_before_has_lost_it(self, both: Both) -> None:
+    async def test_requested_again_it_restarts_and_the_reader_of_the_one_before_has_lost_it(self, both: Both) -> None:
         claimed = await both.claimed()
         first = await both.cut(claimed)
         assert await both.theirs.request(["Planes"], LATER, again=True) == ["Planes"]
@@ -87,7 +87,7 @@ class SnapshotStoreContract:
         (again,) = await both.theirs.claim([WHOLE])
         assert (again.until, again.read_at) == (None, LATER)
 
-    async def test_it_is_begun_anew_for_a_mark_unless_one_is_read_or_is_later(self, both: Both) -> None:
+    async def test_it_is_begun_again_for_a_resync_request_unless_one_is_read_or_is_later(self, both: Both) -> None:
         assert await both.ours.request_unless_since("Planes", NOON, LATER)
         assert not await both.theirs.request_unless_since("Planes", LATER, LATER), "one is read just now"
         await both.ours.cancel(["Planes"])
@@ -106,7 +106,7 @@ class SnapshotStoreContract:
         assert [one.after for one in others] == KEYS
         assert await both.ours.cut(claimed, []) == (await both.ours.survey()).ranges[0]  # whose answer was lost
 
-    async def test_progress_is_saved_given_back_and_taken_up_by_another(self, both: Both) -> None:
+    async def test_progress_is_saved_released_and_taken_up_by_another(self, both: Both) -> None:
         claimed = await both.claimed()
         assert await both.ours.save([RangeProgress(claimed, KEYS[0], 7, LATER)]) == set()
         assert await both.theirs.claim([WHOLE]) == []
@@ -199,7 +199,7 @@ class SnapshotStoreContract:
         assert await both.theirs.request_unless_since("Planes", LATER, NOON)
         assert [one.number for one in (await both.ours.survey()).ranges if one.until is None] == [0]
 
-    async def test_what_is_given_up_is_lost_to_its_reader_and_nobody_claims_it(self, both: Both) -> None:
+    async def test_what_is_cancelled_is_lost_to_its_reader_and_no_reader_claims_it(self, both: Both) -> None:
         claimed = await both.claimed("Seats")
         assert await both.theirs.cancel(["Planes", "Nothing"]) == ["Planes"]
         assert await both.theirs.cancel(["Planes"]) == []

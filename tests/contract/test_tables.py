@@ -214,13 +214,13 @@ class TablesContract:
         place.others.ensure(replace(PLANES, max_staleness=timedelta(hours=26, seconds=5)))
         assert place.staleness("planes") == timedelta(hours=26, seconds=5)
 
-    def test_a_dataset_that_the_file_names_and_nobody_has_made_is_those_tables_trouble(self, place: Place) -> None:
+    def test_a_missing_dataset_that_the_file_names_is_those_tables_trouble(self, place: Place) -> None:
         place.gone("nowhere")
         with pytest.raises(TableTroubleError):
             place.tables.ensure(replace(PLANES, dataset="nowhere"))
         assert place.tables.ensure(PLANES) == PLANES
 
-    def test_a_mirror_says_until_when_changes_became_dead_letters_whoever_saw_them(self, place: Place) -> None:
+    def test_a_mirrors_label_has_the_time_of_the_last_dead_letter_whichever_process_saw_it(self, place: Place) -> None:
         now = 1_700_000_000_000_000
         place.tables.note_dead_letters("planes", "", now)
         place.tables.ensure(PLANES)
@@ -240,30 +240,32 @@ class TablesContract:
         place.tables.ensure(replace(history_of(a_header("pilots")), instead_of=""))  # kept beside it
         for header in (a_header("airports"), a_header("crews")):  # of another source table, and of none
             place.others.ensure(history_of(header))
-        assert place.needs_resync("planes") == ""
+        assert place.pending_resync("planes") == ""
         place.others.ensure(HISTORY)
 
-        assert [place.needs_resync(name) for name in ("planes", "pilots", "airports")] == [LEFT_OUT, "", ""]
+        assert [place.pending_resync(name) for name in ("planes", "pilots", "airports")] == [LEFT_OUT, "", ""]
         place.tables.forget("planes")
         place.tables.ensure(PLANES)
-        assert place.needs_resync("planes") == LEFT_OUT, "what it lacks it still lacks"
+        assert place.pending_resync("planes") == LEFT_OUT, "what it lacks it still lacks"
 
-    def test_a_mirror_that_lacks_snapshot_rows_says_so_until_a_later_snapshot_is_complete(self, place: Place) -> None:
+    def test_a_mirror_that_lacks_snapshot_rows_reports_so_until_a_later_snapshot_is_complete(
+        self, place: Place
+    ) -> None:
         read = 2_000_000_000_000_000  # later than the table is made
         place.tables.ensure(PLANES)
-        place.tables.need_resync(PLANES, read)
-        place.others.need_resync(PLANES, read - 1)
-        assert place.needs_resync("planes") == ROWS_TOO_OLD
+        place.tables.set_pending_resync(PLANES, read)
+        place.others.set_pending_resync(PLANES, read - 1)
+        assert place.pending_resync("planes") == ROWS_TOO_OLD
         place.others.complete(PLANES, read, read)
-        assert place.needs_resync("planes") == ROWS_TOO_OLD, "of that very snapshot it lacks rows"
+        assert place.pending_resync("planes") == ROWS_TOO_OLD, "of that very snapshot it lacks rows"
 
         place.others.complete(PLANES, read + 1, read + 1)
-        assert place.needs_resync("planes") == ROWS_TOO_OLD, "in the same hour it was read"
+        assert place.pending_resync("planes") == ROWS_TOO_OLD, "in the same hour it was read"
         hour = 3_600_000_000
         place.others.complete(PLANES, read + hour, read + hour)
-        assert place.needs_resync("planes") == ""
-        place.tables.need_resync(PLANES, read)
-        assert place.needs_resync("planes") == "", "a snapshot that was read later is complete"
+        assert place.pending_resync("planes") == ""
+        place.tables.set_pending_resync(PLANES, read)
+        assert place.pending_resync("planes") == "", "a snapshot that was read later is complete"
 
     def test_a_history_keeps_its_changes_as_long_as_was_asked_for_last(self, place: Place) -> None:
         place.tables.ensure(replace(HISTORY, keep=timedelta(days=90)))
@@ -285,14 +287,14 @@ class TablesContract:
         def needed(definition: TableDefinition) -> str:
             place.tables.forget("planes")
             place.tables.ensure(definition)
-            return place.needs_resync("planes")
+            return place.pending_resync("planes")
 
         later = iter(range(4_000_000_000_000_000, 5_000_000_000_000_000, 1_000_000))
 
         def healed() -> str:
             at = next(later)
             place.tables.complete(PLANES, at, at)
-            return place.needs_resync("planes")
+            return place.pending_resync("planes")
 
         wide = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
         same = [masked(b"1"), masked(b"1"), masked(b"1", header=wide), masked(b"1"), masked(b"1", header=wide)]
@@ -309,14 +311,14 @@ class TablesContract:
         place.tables.forget("planes")
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.tables.ensure(found.mirror)
-        assert place.needs_resync("planes") == ""
+        assert place.pending_resync("planes") == ""
 
     def test_jsonb_is_written_to_a_column_that_was_made_for_json(self, place: Place) -> None:
         for kind in ("JSON", "PG_JSONB", "JSON"):
             place.tables.forget("planes")
             place.tables.ensure(table_definition(a_header(columns=(*PLANE_COLUMNS, ("facts", kind)))))
 
-    def test_a_table_nobody_knows_can_be_forgotten(self, place: Place) -> None:
+    def test_an_unknown_table_can_be_forgotten(self, place: Place) -> None:
         place.tables.forget("nothing")
 
 
@@ -324,7 +326,7 @@ class TestFakeTables(TablesContract):
     @pytest.fixture
     def place(self) -> Place:
         one, two = FakeTables(), FakeTables()
-        two.there, two.dead_letters, two.needs_resync = one.there, one.dead_letters, one.needs_resync
+        two.there, two.dead_letters, two.pending_resync = one.there, one.dead_letters, one.pending_resync
         two.complete_since, two.resync_after, two.masks = one.complete_since, one.resync_after, one.masks
 
         def drop(name: str) -> None:
@@ -342,7 +344,7 @@ class TestFakeTables(TablesContract):
             lambda name: one.there[name].max_staleness,
             lambda dataset: one.forbidden.add(f"{dataset}.planes"),
             lambda name: one.dead_letters.get(name, 0),
-            lambda name: one.needs_resync.get(name, ""),
+            lambda name: one.pending_resync.get(name, ""),
             lambda name: one.there[name].keep,
         )
 

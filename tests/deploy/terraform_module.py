@@ -69,17 +69,19 @@ def expression(value: Any) -> str:
     return text.removeprefix("${").removesuffix("}") if text.startswith("${") else text
 
 
-def misfits(resource: Resource) -> Sequence[str]:
+def attribute_errors(resource: Resource) -> Sequence[str]:
     """Return what of a resource the provider does not take, and what it needs and does not get."""
     folder = resource.kind.removeprefix("google_")
     classes = _classes(f"data_google_{folder}" if resource.data else folder)
     (top,) = (
         name for name, one in classes.items() if any("TerraformMetaArguments" in ast.unparse(b) for b in one.bases)
     )
-    return list(_misfits(resource.address, resource.body, top, classes))
+    return list(_attribute_errors(resource.address, resource.body, top, classes))
 
 
-def _misfits(where: str, body: Mapping[str, Any], name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[str]:
+def _attribute_errors(
+    where: str, body: Mapping[str, Any], name: str, classes: Mapping[str, ast.ClassDef]
+) -> Iterator[str]:
     (init,) = (one for one in classes[name].body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
     known = {
         argument.arg: (ast.unparse(argument.annotation or ast.Constant(None)), default is None)
@@ -99,7 +101,7 @@ def _misfits(where: str, body: Mapping[str, Any], name: str, classes: Mapping[st
         if bool(blocks) != bool(inner):
             yield f"{where}: {key} is {'a block' if inner else 'no block'}"
         for block in blocks if inner else ():
-            yield from _misfits(f"{where}.{key}", block, inner[0], classes)
+            yield from _attribute_errors(f"{where}.{key}", block, inner[0], classes)
     yield from (f"{where}: {key} is missing" for key, (_, needed) in known.items() if needed and key not in given)
 
 

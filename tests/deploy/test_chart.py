@@ -144,7 +144,7 @@ def test_dead_letters_are_never_kept_in_the_pod_alone() -> None:
 
 
 @pytest.mark.parametrize("example", NAMES)
-def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(tmp_path: Path, example: str) -> None:
+def test_a_service_is_given_nothing_that_it_does_not_know_and_all_that_it_needs(tmp_path: Path, example: str) -> None:
     file = tmp_path / "file"
     file.write_text("")
     found = set()
@@ -407,7 +407,7 @@ def test_driver_and_executors_have_the_key_that_the_tables_file_names() -> None:
     assert mount not in named["reader"]["volumeMounts"]
 
 
-def test_what_the_page_tells_kubectl_to_reach_is_there() -> None:
+def test_what_the_page_has_kubectl_reach_is_there() -> None:
     page = (ROOT / "docs/how-to/deploy-on-google-cloud.md").read_text()
     told = {(kind, name) for kind, name in re.findall(r"\b(deployment|statefulset|service)/([a-z-]+)", page)}
     there = {

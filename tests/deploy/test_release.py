@@ -53,7 +53,7 @@ def test_an_sbom_names_the_packages_of_the_image_with_their_hashes(
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_sbom_is_of_this_version_and_says_what_needs_what(
+def test_an_sbom_is_of_this_version_and_reports_what_needs_what(
     image: str, sboms: Mapping[str, Mapping[str, Any]]
 ) -> None:
     root = sboms[image]["metadata"]["component"]

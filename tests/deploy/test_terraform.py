@@ -22,7 +22,7 @@ from services.cdc_consumer.settings import Settings as ConsumerSettings
 from services.dead_letter.settings import Settings as DeadLetterSettings
 from services.spanner_reader.settings import Settings as SpannerReaderSettings
 from shared.runtime.settings import variable_name
-from tests.deploy.terraform_module import MODULE, Resource, expression, misfits, named, parsed, resources
+from tests.deploy.terraform_module import MODULE, Resource, attribute_errors, expression, named, parsed, resources
 from tests.documents.roles import lines
 
 FILES: Final = sorted(MODULE.glob("*.tf"))
@@ -65,7 +65,7 @@ def test_every_file_is_formatted() -> None:
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda one: one.address)
 def test_a_resource_has_what_the_provider_takes(resource: Resource) -> None:
-    assert misfits(resource) == []
+    assert attribute_errors(resource) == []
 
 
 def test_an_argument_that_the_provider_does_not_take_is_found() -> None:
@@ -74,7 +74,7 @@ def test_an_argument_that_the_provider_does_not_take_is_found() -> None:
     wrong = {key: value for key, value in right.body.items() if key != "topic"}
     wrong |= {"retention": "7d", "dead_letter_policy": [{**policy, "attempts": 5}]}
 
-    assert misfits(replace(right, body=wrong)) == [
+    assert attribute_errors(replace(right, body=wrong)) == [
         "google_pubsub_subscription.consumer.dead_letter_policy: there is no attempts",
         "google_pubsub_subscription.consumer: there is no retention",
         "google_pubsub_subscription.consumer: topic is missing",

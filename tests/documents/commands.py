@@ -43,7 +43,7 @@ def printed(*words):
     return out.getvalue()
 
 whole = printed()
-commands = re.findall(r"^ {2,4}([a-z]+) {2,}\S", whole, re.MULTILINE)
+commands = re.findall(r"^ {2,4}([a-z][a-z-]*) {2,}\S", whole, re.MULTILINE)
 print(json.dumps({"": whole, **{command: printed(command) for command in commands}}))
 """
 

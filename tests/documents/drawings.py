@@ -218,7 +218,7 @@ def snapshot_states() -> str:
     read = Box(x, 216, 170, ["all ranges read"])
     complete = Box(x, 292, 170, ["complete since T", "announced in the topic"], "good")
     labelled = Box(x, 386, 170, ["mirror complete", "label on the table"], "good")
-    swept = Box(x, 480, 170, ["older rows deleted", "sweep"], "good")
+    deleted = Box(x, 480, 170, ["older rows deleted", "delete-missing-rows"], "good")
     waiting = Box(side, 12, 128, ["waits", "stream paused"], "other")
     again = Box(side, 106, 128, ["new time", "T is not kept", "or 23 h old"], "other")
     given_up = Box(side, 216, 128, ["canceled", "--cancel"], "bad")
@@ -232,7 +232,7 @@ def snapshot_states() -> str:
             _down(reading, read, "last key"),
             _down(read, complete),
             _down(complete, labelled, "consumer"),
-            _down(labelled, swept, "by hand or by itself"),
+            _down(labelled, deleted, "by hand or by itself"),
             Arrow([(186, 31), (236, 31)]),
             Arrow([(236, 46), (186, 46)]),
             Arrow([(186, 124), (236, 124)]),
@@ -240,7 +240,7 @@ def snapshot_states() -> str:
             Arrow([(186, 150), (210, 150), (210, 234), (236, 234)]),
             Arrow([(186, 240), (222, 240), (222, 312), (236, 312)]),
             Arrow([(186, 330), (222, 330), (222, 406), (236, 406)]),
-            *(requested, reading, read, complete, labelled, swept, waiting, again, given_up, untold, late),
+            *(requested, reading, read, complete, labelled, deleted, waiting, again, given_up, untold, late),
         ],
     )
 

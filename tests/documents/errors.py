@@ -58,7 +58,7 @@ EXPLAINED: Final[Mapping[str, str]] = {
     "with `->` is a fix.",
     "append-refused": "BigQuery refuses to take rows, for the reason in its words. The consumer's `doctor` checks "
     "what it needs.",
-    "before-not-a-time": "`--before` of `sweep` takes a time such as `2026-01-02T03:04:05Z`.",
+    "before-not-a-time": "`--before` of `delete-missing-rows` takes a time such as `2026-01-02T03:04:05Z`.",
     "bigquery-query-refused": "BigQuery refuses the query of a mirror, for the reason in its words. The "
     "consumer's `doctor` checks dataset and roles.",
     "driver-refused": "The consumer's driver stops its tasks. Do what its words say.",

@@ -43,7 +43,7 @@ LABELS: Final[Mapping[str, str]] = {
     "kind": "of record, or of what was done to a table: a closed list",
     "reason": "why a record is a dead letter: the closed list in [dead letters](dead-letters.md)",
     "result": "`sent`, or why a dead letter was not sent again: a closed list",
-    "route": "the template of a route of the HTTP API, such as `/v1/letters/{letter}`",
+    "route": "the template of a route of the HTTP API, such as `/v1/dead-letters/{dead_letter}`",
     "service": "the four services",
     "source": f"a source, as messages name it; {MOST_SOURCES} at most",
     "stage": "`commit_to_published`, `published_to_applied`",

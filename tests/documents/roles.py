@@ -43,7 +43,7 @@ GRANT SELECT ON TABLE Orders, Customers TO ROLE mirror;
 GRANT ROLE spanner_info_reader TO ROLE mirror;
 ```
 
-`SELECT` on the tables is for snapshots, for updates that are completed, and for `reconcile` and `sweep`.
+`SELECT` on the tables is for snapshots, for updates that are completed, and for `reconcile` and `delete-missing-rows`.
 `spanner_info_reader` shows the reader the whole INFORMATION_SCHEMA. `PARTITION_DATABASE` has to be another database: a
 role cannot create tables. The emulator does not check what a role may do.
 

@@ -60,7 +60,7 @@ class Mending:
             done = self.asked("list", *filters)
             if done.returncode not in (0, 3):
                 return False  # the collector has not made its store yet
-            found[:] = json.loads(done.stdout)["letters"]
+            found[:] = json.loads(done.stdout)["dead_letters"]
             return len(found) == count
 
         try:

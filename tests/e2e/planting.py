@@ -94,9 +94,9 @@ class Mirrored(ABC):
         (found,) = [one for one in said["snapshots"] if one["table"] == self.name]
         return dict(found)
 
-    def sweep(self, since: str, *more: str) -> tuple[int, Mapping[str, Any]]:
+    def delete_missing_rows(self, since: str, *more: str) -> tuple[int, Mapping[str, Any]]:
         """Look for rows older than a time that the source does not have, or delete them; return what is said."""
-        return self._consumer("sweep", self.name, "--before", since, *more)
+        return self._consumer("delete-missing-rows", self.name, "--before", since, *more)
 
     def older(self, since: str) -> set[int]:
         """Return the keys of the mirror's rows that are from before a time."""

@@ -141,7 +141,7 @@ def permanent_dead_letters_come_back_and_are_discarded(everything: Everything) -
     assert mending.say("discard", *ids, "--why", "written again at its source")["changed"] == len(never)
     refused = mending.say("replay", *ids, "--execute")
     assert (refused["sent"], refused["verdicts"]["not_open"]) == (0, len(never))
-    assert {dead_letter["why"] for dead_letter in refused["letters"]} == {
+    assert {dead_letter["why"] for dead_letter in refused["dead_letters"]} == {
         "it is discarded: to send it all the same, restore it"
     }
 
@@ -162,7 +162,7 @@ def dead_letters_fixed_while_the_consumer_runs_are_applied(everything: Everythin
     assert mending.say("replay", *wanted)["verdicts"]["send"] == len(fixed) - 1, "a dry run"
     document = mending.say("replay", *wanted, "--execute", code=1)
     assert (document["sent"], document["verdicts"]["too_old_to_be_safe"]) == (len(fixed) - 1, 1)
-    (told,) = [one["why"] for one in document["letters"] if one["reason"] == forced.value]
+    (told,) = [one["why"] for one in document["dead_letters"] if one["reason"] == forced.value]
     assert "could bring a deleted row back" in told
     everything.equal(reason for reason, _scenario in fixed if reason is not forced)
     assert mending.say("replay", "--reason", forced.value, "--force", "--execute")["sent"] == 1

@@ -108,7 +108,9 @@ def check_report(said: str) -> None:
     reconciled = re.findall(r"^reconcile, (\w+): (\d+) tables? equal, [\d,]+ rows$", said, re.MULTILINE)
     assert reconciled == [("flights", "5"), ("weather", "2"), ("hourly_weather", "1"), ("airport_traffic", "1")]
     assert re.search(
-        r"^sweep, flights: a row of airlines that Spanner never had is deleted, \d+ others stay$", said, re.MULTILINE
+        r"^delete-missing-rows, flights: a row of airlines that Spanner never had is deleted, \d+ others stay$",
+        said,
+        re.MULTILINE,
     )
     ((entries, kinds),) = re.findall(
         r"change log of hourly_weather: ([\d,]+) entries.*: (.+); replayed, they are Bigtable's cells", said

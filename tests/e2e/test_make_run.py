@@ -54,9 +54,10 @@ def test_spanner_alone_starts_no_bigtable_and_an_unequal_run_exits_with_1_and_na
     assert said.count("differs: ") == 1, "every other column of every row is equal"
     (asked,) = re.findall(r"^reconcile, .*airlines.*$", said, re.MULTILINE)
     assert '["UA"] different' in asked
-    assert "sweep, flights: sweep ended with exit code 1; older, deleted, left: [2, 1, 0]\n" in said, (
-        "the changed row is older than the snapshot too; Spanner has it, so it stays"
-    )
+    assert (
+        "delete-missing-rows, flights: delete-missing-rows ended with exit code 1; older, deleted, left: [2, 1, 0]\n"
+        in said
+    ), "the changed row is older than the snapshot too; Spanner has it, so it stays"
     assert "bigtable_emulator.log" not in logs()
     assert running(mark) == []
 

@@ -203,19 +203,27 @@ class Deployment:
     def delete_missing_rows(self, mirrors: tuple[AnyPipeline, Sequence[str]], before: str | None = None) -> None:
         """Wait until tables are complete by a snapshot, and delete what is older and not in their source.
 
-        ``before``: what the tables had to be swept to before that snapshot.
+        ``before``: what the tables had rows deleted up to before that snapshot.
         """
         pipeline, tables = mirrors
         for table in tables:
-            self.wait(lambda table=table: self.to_sweep(table) not in (None, before), f"{table} to be complete")  # type: ignore[misc]
-            sweep = ("sweep", table, "--before", str(self.to_sweep(table)), "--execute")
-            done = partial(self.command, CONSUMER, *sweep, pipeline=pipeline)
-            self.wait(lambda done=done: done()[0] == 0, f"a sweep of {table}")  # type: ignore[misc]
+            self.wait(lambda table=table: self.delete_before(table) not in (None, before), f"{table} to be complete")  # type: ignore[misc]
+            delete_missing_rows = (
+                "delete-missing-rows",
+                table,
+                "--before",
+                str(self.delete_before(table)),
+                "--execute",
+            )
+            done = partial(self.command, CONSUMER, *delete_missing_rows, pipeline=pipeline)
+            self.wait(lambda done=done: done()[0] == 0, f"the deletion of missing rows of {table}")  # type: ignore[misc]
 
-    def to_sweep(self, table: str) -> str | None:
+    def delete_before(self, table: str) -> str | None:
         """Return what the consumer says that rows of a table have to be as new as; None: they are."""
         tables = self.running["cdc_consumer"].status().get("tables", ())
-        since: str | None = next((one.get("to_sweep") for one in tables if one["table"] == table), None)
+        since: str | None = next(
+            (one.get("delete_missing_rows_before") for one in tables if one["table"] == table), None
+        )
         return since
 
     def highest_version(self) -> datetime:
@@ -227,7 +235,7 @@ class Deployment:
 
     def command(self, module: str, *words: str, pipeline: AnyPipeline | None = None, code: Path = ROOT) -> Any:
         """Run a command of a service that prints JSON; return its exit code, and what it prints."""
-        if words[0] in ("reconcile", "sweep"):
+        if words[0] in ("reconcile", "delete-missing-rows"):
             words = (*words, "--source", shlex.join([sys.executable, "-m", (pipeline or self.spanner).module, "rows"]))
         ran = self.run(module, *words, "--json", pipeline=pipeline, code=code)
         assert ran.stdout, (words, ran.stderr)

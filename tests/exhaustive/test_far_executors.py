@@ -58,7 +58,7 @@ def test_the_tasks_of_other_machines_report_and_hear_of_a_stop(world: World, clu
     document = asked(consumer)
     assert document is not None
     assert document["processes"]["holding"] == 1
-    assert document["lag_seconds"]["oldest_held"] > LIVENESS.total_seconds()
+    assert document["lag_seconds"]["oldest_outstanding"] > LIVENESS.total_seconds()
     world.fix()
     world.wait_for_rows({**dict.fromkeys(range(3), "name 1"), 4: "name 1"})
     world.processes.wait_until(acks(consumer, 13), "what was written to be acked", TIMEOUT)
@@ -67,5 +67,5 @@ def test_the_tasks_of_other_machines_report_and_hear_of_a_stop(world: World, clu
     consumer.process.ask_to_end()
     assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
-    assert (counted["left"], counted["given_back"]) == (0, 1)
-    assert counted["taken"] == counted["acked"] + counted["given_back"]
+    assert (counted["left"], counted["released"]) == (0, 1)
+    assert counted["taken"] == counted["acked"] + counted["released"]

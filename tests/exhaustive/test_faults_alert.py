@@ -133,7 +133,7 @@ def report(request: pytest.FixtureRequest, seconds: float) -> None:
         print(f"\n{request.node.name}: {seconds:.0f} s from fault to alert, of rules scaled by 1:60")  # noqa: T201
 
 
-def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consumer_is_well(
+def test_a_subscription_at_80_percent_of_its_retention_alerts_though_its_consumer_is_healthy(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
     subscription = short_name(observed.rig.pipeline.topology.subscription)
@@ -180,7 +180,7 @@ def test_a_partition_that_its_owner_does_not_read_alerts_at_the_reader_and_at_th
     observed.wait_until_well()
 
 
-def test_a_reader_that_is_killed_alerts_and_its_consumer_does_not_look_well(
+def test_a_reader_that_is_killed_alerts_and_its_consumer_does_not_look_healthy(
     observed: Observed, request: pytest.FixtureRequest
 ) -> None:
     observed.wait_until_well()

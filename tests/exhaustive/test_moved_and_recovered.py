@@ -99,7 +99,7 @@ def test_mirrors_that_are_left_are_equal_after_a_first_start_a_snapshot_and_the_
     )
     found = deployment.differences(bigtable)  # and what was deleted meanwhile, unless a first start looks back as far
     assert found.items() >= {PLANTED: "different", EXTRA: "extra"}.items()
-    before = deployment.to_sweep(deployment.bigtable.table)
+    before = deployment.delete_before(deployment.bigtable.table)
     deployment.snapshot(deployment.bigtable)
     deployment.delete_missing_rows(bigtable, before)
     deployment.wait_until_equal(load, dead_letters=0)

@@ -80,7 +80,7 @@ def test_what_a_lost_worker_held_is_applied_by_the_other(world: World, cluster: 
     consumer.process.ask_to_end()
     assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
-    assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
+    assert counted["taken"] == counted["acked"] + counted["released"] + counted["left"]
     assert counted["taken"] - before == CHANGES + counted["left"], "no lease ran out but those of the lost worker"
     assert world.letters() == []
 
@@ -119,7 +119,7 @@ def drained(world: World, cluster: SparkCluster, name: str) -> int | None:
     consumer.process.expected_to_end = True
     code = consumer.process.wait(TIMEOUT)
     (counted,) = events(consumer.process, "leases_counted")
-    assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["deferred"] + counted["given_back"])
+    assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["deferred"] + counted["released"])
     return code
 
 

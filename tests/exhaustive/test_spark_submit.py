@@ -73,7 +73,7 @@ def test_the_driver_that_is_submitted_applies_drains_and_ends_with_the_consumers
     consumer.process.ask_to_end()
     assert consumer.process.wait(TIMEOUT) == 0, consumer.process.obituary()
     (counted,) = events(consumer.process, "leases_counted")
-    assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["given_back"])
+    assert (counted["left"], counted["taken"]) == (0, counted["acked"] + counted["released"])
 
     refused = cluster.start(world.processes, driver, "refused", SUBSCRIPTION=None)
     refused.expected_to_end = True

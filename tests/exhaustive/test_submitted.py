@@ -34,7 +34,7 @@ def test_it_drains_the_subscription_and_ends_and_one_that_is_killed_loses_nothin
     assert [letter.reason for letter in world.letters()] == [Reason.UNDECODABLE]
     (counted,) = events(drained.process, "leases_counted")
     assert counted["acked"] >= ROWS + 1  # more, where a slow start of Spark let a lease run out
-    assert (counted["taken"], counted["left"]) == (counted["acked"] + counted["given_back"], 0)
+    assert (counted["taken"], counted["left"]) == (counted["acked"] + counted["released"], 0)
     assert len(events(drained.process, "micro_batch_applied")) >= ROWS // 10
     assert len(events(drained.process, "subscription_drained")) == 1
 

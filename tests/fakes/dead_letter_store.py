@@ -204,7 +204,7 @@ class FakeDeadLetterStore:
             for held in self._chosen(selection):
                 members.setdefault(held.stored.group, []).append(held)
             found = [_group(identity, some) for identity, some in members.items()]
-        return sorted(found, key=lambda group: (-group.letters, -group.last_failed_at, group.id))[:limit]
+        return sorted(found, key=lambda group: (-group.dead_letters, -group.last_failed_at, group.id))[:limit]
 
     def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
         """Return of each group when its letters failed last."""
@@ -407,7 +407,7 @@ def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
         reason=newest.letter.reason,
         table=newest.letter.table,
         detail=normalised(newest.letter.detail),
-        letters=len(members),
+        dead_letters=len(members),
         by_state=by_state,
         first_failed_at=min(held.stored.first_failed_at for held in members),
         last_failed_at=newest.last_failed_at,

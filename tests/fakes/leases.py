@@ -25,7 +25,7 @@ class FakeLeases:
         self.effects = effects or Effects()
         self.kept: set[str] = set()
         self.acked: list[str] = []
-        self.given_back: list[str] = []
+        self.released: list[str] = []
         self.deferred_for: dict[str, timedelta] = {}
         self.away = 0
         self._must_keep = must_keep
@@ -71,7 +71,7 @@ class FakeLeases:
 
     def release(self, ack_ids: Sequence[str]) -> None:
         self._settle(f"give back {len(ack_ids)}", ack_ids)
-        self.given_back += ack_ids
+        self.released += ack_ids
         self._lease_until(ack_ids, self._now)
 
     def defer(self, ack_ids: Sequence[str], delay: timedelta) -> None:

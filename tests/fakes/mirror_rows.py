@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
+from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import DELETED_COLUMN, TableDefinition
-from services.cdc_consumer.ports import MirrorTable, OtherRows, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, RowBuffer
 from shared.contracts.change_batch import Change, Header, encode_batch
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.mirrors import SEQUENCE_COLUMN, label_of
@@ -22,7 +22,7 @@ class FakeMirrorRows:
 
     def __init__(self, writer: FakeCdcWriter) -> None:
         self._writer = writer
-        self.swept: dict[str, int] = {}
+        self.deleted_before: dict[str, int] = {}
         self.queries = 0
         self.told = 0
         """When mirrors that were made anew came to say that they are complete, in microseconds."""
@@ -41,7 +41,7 @@ class FakeMirrorRows:
             history=history if history.identity in self._writer.tables.there else None,
         )
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
         self.queries += 1
         into.clear()
         older, others = (self._rows(mirror, before, older=each) for each in (True, False))
@@ -53,11 +53,11 @@ class FakeMirrorRows:
         self.queries += 1
         return len(self._rows(mirror, before, older=True))
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
         name = mirror.definition.identity
         if self.told > told_by:
             return False
-        self.swept[name] = max(before, self.swept.get(name, 0))
+        self.deleted_before[name] = max(before, self.deleted_before.get(name, 0))
         return True
 
     def _rows(self, mirror: MirrorTable, before: int, *, older: bool) -> pa.Table:

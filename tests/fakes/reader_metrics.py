@@ -89,8 +89,8 @@ class FakeMetrics:
         """Show that the topic does not keep what is published to it."""
         self.losing = True
 
-    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
-        """Remember which tables need re-sync."""
+    def set_pending_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
+        """Remember which tables are pending resync."""
         self.requests = requests
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:

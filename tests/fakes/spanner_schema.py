@@ -9,7 +9,7 @@ from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncRequest,
     TableShape,
     compare,
@@ -106,7 +106,7 @@ class FakeShapeStore:
         self.shapes = shapes or Shapes()
         self._life = life or Life()
 
-    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+    async def compare(self, look: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare a look with the one before, remember it, and request resyncs for what was found."""
         self._life.step()
         old, requests = self.shapes.look, self.shapes.requests
@@ -114,7 +114,7 @@ class FakeShapeStore:
             return SchemaFindings(
                 (), (), self.shapes.all_requests, old.compared_since, counted=False, tables=old.tables
             )
-        comparison = compare(old, look, sightings)
+        comparison = compare(old, look, observations)
         self.shapes.look = comparison.remembered
         self.shapes.requests = with_findings(requests, comparison.findings)
         self._life.step()
@@ -130,12 +130,12 @@ class FakeShapeStore:
         return [self.shapes.requests[one.table] for one in found]
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
-        """Return what is remembered, and the tables that need re-sync."""
+        """Return what is remembered, and the tables that are pending resync."""
         self._life.step()
         return self.shapes.look, self.shapes.all_requests
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
-        """Return the tables that need re-sync."""
+        """Return the tables that are pending resync."""
         self._life.step()
         return self.shapes.all_requests
 

@@ -41,7 +41,7 @@ class FakeTables:
         self.complete_since: dict[str, int] = {}
         self.dead_letters: dict[str, int] = {}
         """Until when changes have become dead letters, by mirror."""
-        self.needs_resync: dict[str, str] = {}
+        self.pending_resync: dict[str, str] = {}
         """Why, by mirror."""
         self.resync_after: dict[str, int] = {}
         """The end of the hour in which the latest of the snapshot rows was read that a mirror lacks."""
@@ -68,8 +68,8 @@ class FakeTables:
         if min(since, read_since) > after and since > self.complete_since.get(name, 0):
             self.effects.note(f"complete {name}")
             self.complete_since[name] = since
-            if self.needs_resync.get(name) in (ROWS_TOO_OLD, MASKS_CHANGED):
-                del self.needs_resync[name]
+            if self.pending_resync.get(name) in (ROWS_TOO_OLD, MASKS_CHANGED):
+                del self.pending_resync[name]
 
     def note_dead_letters(self, name: str, dataset: str, at: int) -> None:
         identity = f"{dataset}.{name}" if dataset else name
@@ -81,15 +81,15 @@ class FakeTables:
             self.effects.note(f"note letters of {identity}")
             self.dead_letters[identity] = at
 
-    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+    def set_pending_resync(self, definition: TableDefinition, newest: int) -> None:
         name = definition.identity
         if self.complete_since.get(name, 0) > newest:
             return
         self._fail_if_told(name)
         if name in self.unlabelled:
             raise NotLabelledError(f"table {name}: its labels may not be written")
-        self.effects.note(f"need re-sync of {name}")
-        self.needs_resync.setdefault(name, ROWS_TOO_OLD)
+        self.effects.note(f"pending resync of {name}")
+        self.pending_resync.setdefault(name, ROWS_TOO_OLD)
         self.resync_after[name] = max(-(-newest // _HOUR) * _HOUR, self.resync_after.get(name, 0))
         self.complete_since.pop(name, None)
 
@@ -117,7 +117,7 @@ class FakeTables:
             wanted = _upper([column.name for column in definition.columns])
             if definition.marks.changed(there, self.masks.get(name, ""), wanted) and not definition.append_only:
                 self.effects.note(f"masks of {name} changed")
-                self.needs_resync.setdefault(name, MASKS_CHANGED)
+                self.pending_resync.setdefault(name, MASKS_CHANGED)
                 self.resync_after[name] = max(self.now, self.resync_after.get(name, 0))
                 self.complete_since.pop(name, None)
             if len(found.columns) + len(self._missing(found, definition)) > COLUMN_LIMIT:
@@ -142,7 +142,7 @@ class FakeTables:
         if found is not None and found.mirror_of == definition.mirror_of and not found.append_only:
             self._fail_if_told(mirror)
             self.effects.note(f"leave out {mirror}")
-            self.needs_resync[mirror] = LEFT_OUT
+            self.pending_resync[mirror] = LEFT_OUT
             self.complete_since.pop(mirror, None)
 
     def _fail_if_told(self, name: str) -> None:

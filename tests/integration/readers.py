@@ -105,7 +105,7 @@ def refused_without_a_subscription(readers: Readers, topology: PubsubTopology, c
     reader.end()
     client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
     assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
-    assert readers.status()[1]["needs_resync"] == []
+    assert readers.status()[1]["pending_resync"] == []
     assert "it has no subscription" in refused(topology.topic)
 
 

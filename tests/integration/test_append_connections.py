@@ -161,7 +161,7 @@ def test_what_went_over_connections_is_counted_those_that_are_closed_included(
     assert counted.seconds > 0
 
 
-def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_that_nobody_closes(
+def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_open(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
 ) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])

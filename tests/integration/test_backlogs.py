@@ -94,7 +94,7 @@ def test_retention_left_is_that_of_the_subscription_that_loses_messages_first(
         (404, MisconfiguredError, "HTTP 404"),
     ],
 )
-def test_an_answer_that_is_an_error_says_whether_the_next_one_may_be_none(
+def test_an_answer_that_is_an_error_reports_whether_the_next_one_may_be_none(
     backlogs: MonitoredBacklogs, monitoring: MonitoringServer, status: int, error: type[Exception], says: str
 ) -> None:
     monitoring.error = status
@@ -138,7 +138,7 @@ def test_beside_an_emulator_nothing_is_asked_unless_a_server_is_named(pubsub_emu
     assert monitored_backlogs(None, None, "projects/p/topics/t", "projects/p/topics/d") is not None
 
 
-def test_a_doctor_says_whether_they_can_be_read_and_the_role_that_is_missing(
+def test_a_doctor_reports_whether_they_can_be_read_and_the_role_that_is_missing(
     backlogs: MonitoredBacklogs, topology: PubsubTopology, monitoring: MonitoringServer
 ) -> None:
     monitoring.states(short_name(topology.subscription), age=10, messages=1_234)

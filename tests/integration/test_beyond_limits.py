@@ -101,7 +101,7 @@ class TestDeadLetters:
 
     @pytest.mark.parametrize("reason", REASONS)
     @pytest.mark.parametrize("method", ["GET", "PATCH"])
-    def test_a_refusal_is_told_until_it_has_passed(self, stand_in: StandIn, reason: str, method: str) -> None:
+    def test_a_refusal_is_reported_until_it_has_passed(self, stand_in: StandIn, reason: str, method: str) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         refuse(stand_in, reason, method, "planes", times=3)
@@ -112,7 +112,7 @@ class TestDeadLetters:
         assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
         assert [line["event"] for line in logs if "not_" in line["event"]] == ["dead_letters_not_noted"] * 3
 
-    def test_beyond_the_limit_the_report_says_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
+    def test_beyond_the_limit_the_report_has_when_calls_are_possible_again(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.ensure(PLANES)
         use_up_updates(stand_in)
@@ -136,7 +136,7 @@ class TestDeadLetters:
 
         assert DEAD_LETTERS in labels(stand_in)
 
-    def test_a_table_that_is_made_a_moment_later_says_so_too(self, stand_in: StandIn) -> None:
+    def test_a_table_that_is_made_a_moment_later_is_reported_too(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.note_dead_letters("planes", "", NOW)
         tables.ensure(PLANES)
@@ -263,6 +263,6 @@ class TestReplays:
         with pytest.raises(MisconfiguredError, match="jobUser"):
             ask()
 
-    def test_doctor_says_that_it_may_pass(self, stand_in: StandIn, reason: str) -> None:
+    def test_doctor_reports_that_it_may_pass(self, stand_in: StandIn, reason: str) -> None:
         check = partial(replayed.check_dataset, stand_in.client, PROJECT, stand_in.dataset)
         later(stand_in, reason, "GET", check, table="")

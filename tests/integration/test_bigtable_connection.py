@@ -170,7 +170,7 @@ def test_streams_that_were_closed_leave_neither_threads_nor_memory_behind() -> N
     run(scenario)
 
 
-def test_each_call_says_which_table_and_profile_it_is_for() -> None:
+def test_each_call_names_the_table_and_profile_it_is_for() -> None:
     async def scenario(server: Server, channels: BigtableChannels) -> None:
         answer = await channels.call(CALL, TABLE, CALL.request(row_key=b"k"))
         assert answer.predicate_matched

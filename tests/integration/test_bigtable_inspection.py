@@ -48,7 +48,7 @@ def wrong(findings: list[Finding]) -> list[tuple[Level, str, str]]:
     return [(one.level, one.detail, one.fix) for one in findings if one.level is not Level.OK]
 
 
-def test_what_is_as_it_should_be_is_said_and_what_it_costs(front: Front) -> None:
+def test_what_is_as_it_should_be_is_reported_and_what_it_costs(front: Front) -> None:
     found = looked_at(front.table("f", "g", retention=timedelta(days=7)))
 
     assert wrong(found) == []
@@ -136,7 +136,7 @@ def test_a_profile_of_data_boost_is_an_error_of_the_stream_and_of_the_partition_
         require_no_error(found)
 
 
-def test_a_tables_file_that_watches_nothing_or_names_no_family_is_told(front: Front) -> None:
+def test_a_tables_file_that_watches_nothing_or_names_no_family_is_reported(front: Front) -> None:
     table = front.table("weather", retention=timedelta(days=7))
     column = CellColumn(name="c", family="wether", qualifier=b"q")
 

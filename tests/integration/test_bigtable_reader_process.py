@@ -50,7 +50,7 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
     assert pipeline.changes == published + 1  # it went on behind what was confirmed
     assert '"resumed"' in again.output()
     assert len(events(reader, "service_started")) == 1
-    assert '"costs"' in reader.output()
+    assert '"change_stream_costs_listed"' in reader.output()
 
 
 def test_killed_at_random_under_splits_and_merges_the_mirror_ends_equal(

@@ -72,7 +72,7 @@ def test_status_shows_a_stream_before_during_and_after_its_reading(
 
             await asyncio.sleep(3)  # it has died: its row stays, and is not renewed
             code, nobody = await shown(settings)
-            assert (code, nobody["state"], nobody["readers"]) == (1, "nobody reads", [])
+            assert (code, nobody["state"], nobody["readers"]) == (1, "no reader", [])
             assert nobody["partitions"]["READY"] == 2
             assert nobody["unread"] == ["[, end)"]
             assert nobody["snapshots"][0]["waits"]["fix"] == "start one"

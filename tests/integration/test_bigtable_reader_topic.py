@@ -82,5 +82,5 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
 ) -> None:
     refused_without_a_subscription(pipeline, pipeline.topology, channel)
 
-    (mark,) = pipeline.status()[1]["needs_resync"]
+    (mark,) = pipeline.status()[1]["pending_resync"]
     assert [why["kind"] for why in mark["why"]] == [BigtableResyncKind.TOPIC_LOST]

@@ -31,10 +31,10 @@ class Marking(Snapshotting):
         """Drop the family."""
         self.table.modify({"id": "g", "drop": True})
 
-    def needs_resync(self) -> list[Mapping[str, Any]]:
+    def pending_resync(self) -> list[Mapping[str, Any]]:
         """Return what `status` says of it."""
         code, said = self.status()
-        found: list[Mapping[str, Any]] = said["needs_resync"]
+        found: list[Mapping[str, Any]] = said["pending_resync"]
         assert code == 1 or not found
         return found
 
@@ -51,31 +51,31 @@ def test_a_family_that_is_dropped_is_found_and_all_rows_come_again_without_being
     pipeline.fill()
     pipeline.drop_g()
     pipeline.wait_until_said(2)
-    pipeline.swept()
+    pipeline.delete_missing_rows()
 
     assert pipeline.newest.keys() == {b"%02d" % number for number in range(30)}
     assert all(text is not None and json.loads(text)["g"] is None for _sequence, text in pipeline.newest.values())
-    pipeline.processes.wait_until(lambda: not pipeline.needs_resync() or None, "the mark to go", TIMEOUT)
+    pipeline.processes.wait_until(lambda: not pipeline.pending_resync() or None, "the mark to go", TIMEOUT)
     outputs = [reader.output() for reader in readers]
-    assert any('"table_needs_resync"' in output for output in outputs)
+    assert any('"resync_requested"' in output for output in outputs)
     assert sum(output.count("and RESYNC=automatic") for output in outputs) == 1, "two readers ask once"
 
 
 def test_a_resync_request_outlives_readers_until_it_is_removed(pipeline: Marking) -> None:
     reader = pipeline.start(SNAPSHOT="never", **SOON)
     pipeline.fill()
-    assert pipeline.needs_resync() == []
+    assert pipeline.pending_resync() == []
     pipeline.drop_g()
-    pipeline.processes.wait_until(lambda: pipeline.needs_resync() or None, "the mark", TIMEOUT)
+    pipeline.processes.wait_until(lambda: pipeline.pending_resync() or None, "the mark", TIMEOUT)
     reader.kill()
 
-    (marked,) = pipeline.needs_resync()
+    (marked,) = pipeline.pending_resync()
     assert [(why["kind"], why["families"]) for why in marked["why"]] == [("families_dropped", ["g"])]
     assert "services.bigtable_reader snapshot`" in marked["fix"]
-    assert "needs re-sync since" in pipeline.run_command("doctor")[1]
+    assert "pending resync since" in pipeline.run_command("doctor")[1]
     code, said = pipeline.run_command("synced")
     assert (code, "taken away: families dropped" in said) == (0, True), said
-    assert pipeline.needs_resync() == []
+    assert pipeline.pending_resync() == []
     assert pipeline.run_command("synced")[0] == 2
     pipeline.start(SNAPSHOT="never", **SOON)
-    assert pipeline.needs_resync() == [], "what was found before is not found again"
+    assert pipeline.pending_resync() == [], "what was found before is not found again"

@@ -52,7 +52,7 @@ class Starting:
         return [] if resync_request is None else [one.kind for one in resync_request.findings]
 
 
-def test_a_start_that_a_disabled_stream_or_another_routing_refuses_marks_the_table(front: Front) -> None:
+def test_a_start_that_a_disabled_stream_or_another_routing_refuses_requests_a_resync_of_the_table(front: Front) -> None:
     async def scenario() -> None:
         starting = Starting(front)
         await starting.start()

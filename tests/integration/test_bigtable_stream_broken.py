@@ -139,7 +139,7 @@ def test_tokens_and_partitions_of_different_numbers_are_read_on_with_a_warning()
     assert isinstance(record, CloseStream)
     assert record.children == (Child(RangeToken(KeyRange(b"a", b"b"), "t"), KeyRange(b"a", b"b")),)
     assert [(line["event"], line["log_level"], line["amiss"]) for line in said] == [
-        ("stream_closed_strangely", "warning", "closed with 1 tokens for 2 new partitions")
+        ("stream_closed_inconsistently", "warning", "closed with 1 tokens for 2 new partitions")
     ]
 
 

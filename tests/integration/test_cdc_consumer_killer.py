@@ -53,7 +53,7 @@ def deadly_python(tmp_path: Path) -> str:
     return str(python)
 
 
-def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_letter(
+def test_a_message_that_kills_the_worker_is_alone_in_its_harm_and_becomes_a_dead_letter(
     world: World, deadly_python: str
 ) -> None:
     killer = a_message(a_change(99, name="killer"), a_change(98))
@@ -91,7 +91,7 @@ def alone_in_its_harm(world: World, deadly: Mapping[str, Any], **settings: str) 
     return failures, letter
 
 
-def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_becomes_a_letter(
+def test_a_message_that_exhausts_the_workers_memory_is_alone_in_its_harm_and_becomes_a_dead_letter(
     world: World,
 ) -> None:
     wide = a_header("wide", [("id", "INT64"), *((f"number{n}", "FLOAT64") for n in range(WIDE))])

@@ -23,8 +23,8 @@ from shared.runtime.stop import Stop
 from tests.builders import a_message
 from tests.integration.answering_source import HEADER, ROWS
 from tests.integration.log_lines import events
+from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
 from tests.integration.stand_in import StandIn
-from tests.integration.swept_mirror import SOURCE, Mirror
 from tests.worlds.command_lines import parsed
 from tests.worlds.consumer import TIMEOUT, World, acks, ends
 

@@ -81,7 +81,7 @@ def test_changes_arrive_poison_becomes_dead_letters_and_an_outage_loses_nothing(
     assert len(events(consumer.process, "service_started")) == 1
     (counted,) = events(consumer.process, "leases_counted")
     assert counted["left"] == 0
-    assert counted["taken"] == counted["acked"] + counted["deferred"] + counted["given_back"]
+    assert counted["taken"] == counted["acked"] + counted["deferred"] + counted["released"]
     assert world.letters() == []
 
 
@@ -122,7 +122,7 @@ def test_on_two_executors_everything_is_applied_and_one_that_is_killed_in_mid_ba
         executor.kill()
 
     counted = _ended_with_leases_left(first)
-    assert counted["taken"] == counted["acked"] + counted["given_back"] + counted["left"]
+    assert counted["taken"] == counted["acked"] + counted["released"] + counted["left"]
     _check_that_another_goes_on(world, counted, 3)
 
 
@@ -215,7 +215,7 @@ def _check_that_another_goes_on(world: World, before: Mapping[str, Any], least: 
     world.processes.wait_until(acks(second, least), "everything that was left to be acked", TIMEOUT)
     assert ends(second) == 0
     (rest,) = [event for event in events(second.process, "leases_counted") if event != before]
-    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["given_back"])
+    assert (rest["left"], rest["taken"]) == (0, rest["acked"] + rest["released"])
     assert world.letters() == []
     return rest
 

@@ -41,11 +41,11 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     world.stand_in.client.delete_table(f"{world.pipeline.project}.{world.pipeline.dataset}.planes")
     world.publish(a_message(a_change(2)))
     world.wait_for_rows({2: "name 1"})
-    wait_for(first, {"planes": "needs re-sync", "pilots": "running", "keyless": "refused"})
+    wait_for(first, {"planes": "pending resync", "pilots": "running", "keyless": "refused"})
     document = asked(first)
     assert document is not None
-    assert document["tables"]["planes"]["troubles"][0]["why"] == "table_made_anew"
-    assert document["changes"]["letters"] == {"no_primary_key": 1}
+    assert document["tables"]["planes"]["troubles"][0]["why"] == "table_recreated"
+    assert document["changes"]["dead_letters"] == {"no_primary_key": 1}
     assert document["changes"]["written"] >= 3
     assert document["processes"]["seen"] >= 1
     lag = document["lag_seconds"]
@@ -57,9 +57,9 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     process = world.processes.start("status", command, settings)
     process.expected_to_end = True
     assert process.wait(TIMEOUT) == 1, process.obituary()
-    assert "needs re-sync" in process.output()
+    assert "pending resync" in process.output()
 
     assert ends(first) == 0
     second = world.launch("second")
-    wait_for(second, {"planes": "needs re-sync", "pilots": "running"})  # from the labels, before Spark has started
+    wait_for(second, {"planes": "pending resync", "pilots": "running"})  # from the labels, before Spark has started
     second.process.kill()

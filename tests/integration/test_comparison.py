@@ -62,7 +62,7 @@ def test_values_from_both_clients_compare(database: Callable[..., SpannerDatabas
     assert comparison.named == ["kinds[2]: doc is None in BigQuery and {'a': [1, 2.5]} in Spanner (applied: None)"]
 
 
-def test_a_history_that_lacks_a_change_or_tells_another_present_is_seen(dataset: BigQueryDataset) -> None:
+def test_a_history_that_lacks_a_change_or_shows_another_present_is_found(dataset: BigQueryDataset) -> None:
     at = [f"2013-01-01 12:00:0{second}+00:00" for second in range(4)]
     for statement in (
         "DROP VIEW IF EXISTS kept_history",

@@ -112,7 +112,7 @@ def test_it_leases_no_message(world: World) -> None:
     assert received.delivery_attempt == 1
 
 
-def test_missing_settings_are_all_named_and_java_is_still_looked_at(world: World, tmp_path: Path) -> None:
+def test_missing_settings_are_all_named_and_java_is_still_inspected(world: World, tmp_path: Path) -> None:
     found = world.wrong(SUBSCRIPTION="", DEAD_LETTER_TOPIC="", SPARK_MASTER="locl", JAVA_HOME=str(tmp_path))
 
     assert set(found) == {"java", "settings"}
@@ -202,7 +202,7 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     ours: dict[str, Any] = {"labels": {"millrace_mirror_of": "x"}}
     world.make("keyless", key=(), **ours)
     world.make("stranger", key=())
-    world.make("anew", labels={**ours["labels"], "millrace_needs_resync": "table_made_anew"})
+    world.make("anew", labels={**ours["labels"], "millrace_needs_resync": "table_recreated"})
     world.make("conflict", bigquery.SchemaField("_millrace_sequence", "INT64"), **ours)
     world.make("strict", bigquery.SchemaField("name", "STRING", mode="REQUIRED"), **ours)
     world.make("fine", bigquery.SchemaField("_millrace_sequence", "STRING"), max_staleness="0-0 0 0:15:0", **ours)
@@ -211,14 +211,14 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert set(found) == {
         "table keyless: primary key",
         "table stranger: primary key",
-        "table anew: needs re-sync",
+        "table anew: pending resync",
         "table conflict: column conflict",
         "table strict: column conflict",
     }
     assert found["table keyless: primary key"].level is Level.ERROR
     assert found["table stranger: primary key"].level is Level.WARNING
     assert "ADD PRIMARY KEY" in found["table keyless: primary key"].fix
-    assert "--clear_label millrace_needs_resync" in found["table anew: needs re-sync"].fix
+    assert "--clear_label millrace_needs_resync" in found["table anew: pending resync"].fix
     assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].fix
     assert "DROP NOT NULL" in found["table strict: column conflict"].fix
     fine = {one.check: one.detail for one in world.findings()}["table fine"]
@@ -270,7 +270,7 @@ def test_a_mirror_that_its_readers_are_refused_is_named(world: World) -> None:
     assert advice.detail.startswith("1s is less than the recommended")
 
 
-def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_ours(
+def test_datasets_that_a_schema_names_are_inspected_where_they_hold_a_table_of_ours(
     world: World, tmp_path: Path
 ) -> None:
     file, prefix = tmp_path / "tables.toml", f"of_{uuid.uuid4().hex[:8]}_"
@@ -288,7 +288,7 @@ def test_datasets_that_a_schema_names_are_looked_at_where_they_hold_a_table_of_o
     assert f"dataset {prefix}sea" not in found
 
 
-def test_as_a_command_it_prints_a_table_and_its_exit_code_says_whether_there_is_an_error(
+def test_as_a_command_it_prints_a_table_and_its_exit_code_reports_whether_there_is_an_error(
     world: World, new_processes: Processes
 ) -> None:
     def run(**settings: str) -> tuple[int | None, str]:

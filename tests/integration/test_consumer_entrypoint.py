@@ -115,7 +115,7 @@ def test_as_executor_it_is_what_spark_on_kubernetes_starts_in_a_pod(tmp_path: Pa
 
 
 @pytest.mark.parametrize("missing", sorted(TOLD))
-def test_an_executor_that_is_told_too_little_starts_nothing(tmp_path: Path, missing: str) -> None:
+def test_an_executor_that_is_given_too_little_starts_nothing(tmp_path: Path, missing: str) -> None:
     told = {name: value for name, value in TOLD.items() if name != missing}
     ran = started(tmp_path, "executor", told=told, program="java")
     assert (ran.returncode != 0, ran.stdout) == (True, "")

@@ -131,13 +131,13 @@ def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd
     with as_set(tmp_path, Stop(), API_TOKEN_FILE=str(tokens)) as port:
         assert port is not None
         api = Served(port)
-        assert api.answer("POST", "discard", {"letters": {"table": ["pilots"]}, "why": "Ada"})["changed"] == 1
-        assert api.answer("GET", f"letters/{LETTERS[1].identity}/trail")["trail"][-1]["who"] == "ada"
-        assert api.ask("GET", f"letters?token={TOKEN}")[0] == 422
-        assert api.ask("GET", "letters?table=Ada%20Lovelace")[0] == 200
-        status, _headers, body = api.ask("POST", "replays", {"letters": {"everything": True}, "execute": True})
+        assert api.answer("POST", "discard", {"dead_letters": {"table": ["pilots"]}, "why": "Ada"})["changed"] == 1
+        assert api.answer("GET", f"dead-letters/{LETTERS[1].identity}/trail")["trail"][-1]["who"] == "ada"
+        assert api.ask("GET", f"dead-letters?token={TOKEN}")[0] == 422
+        assert api.ask("GET", "dead-letters?table=Ada%20Lovelace")[0] == 200
+        status, _headers, body = api.ask("POST", "replays", {"dead_letters": {"everything": True}, "execute": True})
         assert (status, b"set TOPIC" in body) == (503, True)
-        assert api.answer("POST", "replays", {"letters": {"everything": True}})["mirrors_asked"] is False
+        assert api.answer("POST", "replays", {"dead_letters": {"everything": True}})["mirrors_asked"] is False
     said = "".join(capfd.readouterr())
     assert "api_served" in said
     assert TOKEN not in said
@@ -160,7 +160,7 @@ def test_a_stop_ends_a_replay_under_way_with_an_answer_and_then_the_port(tmp_pat
     with served(tmp_path) as api, ThreadPoolExecutor() as another:
         api.publisher.then = lambda _letters: api.stop.request()
         slow = another.submit(
-            api.answer, "POST", "replays", {"letters": {"everything": True}, "execute": True, "rate": 0.1}
+            api.answer, "POST", "replays", {"dead_letters": {"everything": True}, "execute": True, "rate": 0.1}
         )
         answered = slow.result(timeout=60)
         assert (answered["stopped"], answered["sent"]) == (True, 1)
@@ -196,5 +196,5 @@ def test_every_operation_answers_as_its_document_says_whatever_is_sent(tmp_path:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Tested: 10" in done.stdout, done.stdout
-        trails = [api.answer("GET", f"letters/{letter.identity}/trail")["trail"] for letter in LETTERS]
+        trails = [api.answer("GET", f"dead-letters/{letter.identity}/trail")["trail"] for letter in LETTERS]
         assert {entry["action"] for trail in trails for entry in trail} >= {"arrived", "discarded", "restored"}

@@ -17,7 +17,7 @@ from tests.worlds.dead_letter_commands import TIMEOUT, Place, fresh
 pytestmark = pytest.mark.integration
 
 
-def test_a_replay_arrives_as_the_letters_came_and_a_second_one_changes_nothing(place: Place) -> None:
+def test_a_replay_arrives_as_the_dead_letters_came_and_a_second_one_changes_nothing(place: Place) -> None:
     letters = fresh(20)
     place.keep(letters)
     code, out, _err = place.run("replay", "--json")
@@ -39,7 +39,7 @@ def test_a_replay_arrives_as_the_letters_came_and_a_second_one_changes_nothing(p
 
 
 @pytest.mark.parametrize("many", [1, 40, 120])
-def test_killed_at_any_moment_and_run_again_every_letter_is_sent(place: Place, many: int) -> None:
+def test_killed_at_any_moment_and_run_again_every_dead_letter_is_sent(place: Place, many: int) -> None:
     letters = fresh(200)
     place.keep(letters)
     process = place.start("replay", "--all", "--execute", "--rate", "100")
@@ -48,7 +48,7 @@ def test_killed_at_any_moment_and_run_again_every_letter_is_sent(place: Place, m
     process.communicate(timeout=TIMEOUT)
 
     document = place.replay()  # what the dead one held is taken at once
-    assert document["verdicts"]["held"] == 0
+    assert document["verdicts"]["claimed"] == 0
     times = Counter(message.attributes["replay_of"] for message in place.published())
     assert times.keys() == {letter.identity for letter in letters}
     assert max(times.values()) <= 2

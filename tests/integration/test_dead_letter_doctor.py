@@ -91,7 +91,7 @@ def test_a_store_of_another_pipeline_is_reported_with_both_names_and_the_fix(pla
     assert "a DATABASE of its own" in found
 
 
-def test_the_consumers_subscription_is_found_to_be_none_of_letters(place: Place) -> None:
+def test_the_consumers_subscription_is_found_to_be_none_of_dead_letters(place: Place) -> None:
     subscription = place.environ["TOPIC"]  # the same name, as it happens
     found = place.wrong(DEAD_LETTER_SUBSCRIPTION=subscription)
     assert "it is of the topic of change batches" in found[f"subscription {subscription}"]

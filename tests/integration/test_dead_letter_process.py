@@ -43,7 +43,7 @@ def letters(channel: grpc.Channel, pubsub_emulator: str, new_processes: Processe
     return Letters(channel, pubsub_emulator, topology, new_processes, tmp_path / "letters.sqlite3")
 
 
-def test_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letters) -> None:
+def test_dead_letters_are_in_the_store_and_a_stop_ends_it_with_0(letters: Letters) -> None:
     sent = [a_letter(number) for number in (1, 2, 3, 2)]
     collector = letters.start()
     letters.publish(sent)
@@ -115,7 +115,9 @@ def test_what_pubsub_forwards_by_its_own_policy_is_collected_as_not_applied_in_t
     assert line.ordering_key == "planes/3"
 
 
-def test_an_answer_larger_than_the_window_is_refused_and_its_letters_come_in_smaller_ones(letters: Letters) -> None:
+def test_an_answer_larger_than_the_window_is_refused_and_its_dead_letters_come_in_smaller_ones(
+    letters: Letters,
+) -> None:
     sent = [a_letter(number, size=4_000_000) for number in range(8)]
     letters.publish(sent)
 
@@ -179,14 +181,14 @@ def test_a_silent_pubsub_is_reported_the_collector_stays_stoppable_and_continues
         assert collector.wait(timedelta(seconds=10)) == 0, collector.obituary()
 
 
-def test_the_consumers_own_subscription_is_no_subscription_of_letters(letters: Letters) -> None:
+def test_the_consumers_own_subscription_is_no_subscription_of_dead_letters(letters: Letters) -> None:
     process = letters.launch(DEAD_LETTER_SUBSCRIPTION=short_name(letters.topology.subscription))
 
     assert process.wait(STARTS) == MISCONFIGURED
     assert "it is of the topic of change batches" in process.log.read_text()
 
 
-def test_a_collector_of_another_pipeline_is_refused_and_takes_no_letter(letters: Letters) -> None:
+def test_a_collector_of_another_pipeline_is_refused_and_takes_no_dead_letter(letters: Letters) -> None:
     letters.start().end()
     theirs = a_topology(letters.channel, ACK_DEADLINE)
     DeadLetterPublisher(letters.channel, theirs.dead_letter_topic, Stop()).keep([a_letter(1)])

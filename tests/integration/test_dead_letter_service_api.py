@@ -61,12 +61,14 @@ class Running:
         return json.loads(answered)
 
     def replay(self, **more: Any) -> Any:
-        return self.answer("replays", {"letters": {"everything": True}, "execute": True} | more)
+        return self.answer("replays", {"dead_letters": {"everything": True}, "execute": True} | more)
 
     def collect(self, letters: Sequence[DeadLetter]) -> None:
         """Let letters fail, and wait until they are collected."""
         DeadLetterPublisher(self.channel, self.flow.topology.dead_letter_topic, Stop()).keep(letters)
-        self.wait_until(lambda: self.answer("stats", token=None)["by_state"].get("open", 0) >= len(letters), "letters")
+        self.wait_until(
+            lambda: self.answer("stats", token=None)["by_state"].get("open", 0) >= len(letters), "dead-letters"
+        )
 
     def wait_until(self, condition: Any, what: str) -> None:
         self.processes.wait_until(lambda: condition() or None, what, TIMEOUT)
@@ -108,16 +110,16 @@ def test_what_is_collected_is_replayed_over_http_as_it_came_and_counted(running:
     letters = fresh(20)
     running.collect(letters)
 
-    assert running.ask("replays", {"letters": {"everything": True}}, token=None)[0] == 401
-    assert running.ask("replays", {"letters": {"everything": True}}, token=BOB)[0] == 401
-    dry = running.answer("replays", {"letters": {"everything": True}})
+    assert running.ask("replays", {"dead_letters": {"everything": True}}, token=None)[0] == 401
+    assert running.ask("replays", {"dead_letters": {"everything": True}}, token=BOB)[0] == 401
+    dry = running.answer("replays", {"dead_letters": {"everything": True}})
     assert (dry["verdicts"]["send"], dry["sent"], running.published()) == (20, 0, [])
     done = running.replay()
     assert (done["sent"], done["left_open"]) == (20, 0)
 
     replayed = sorted((message.attributes["replay_of"], message.data) for message in running.published())
     assert replayed == sorted((letter.identity, letter.data) for letter in letters)
-    trail = running.answer(f"letters/{letters[0].identity}/trail")["trail"]
+    trail = running.answer(f"dead-letters/{letters[0].identity}/trail")["trail"]
     assert [(entry["action"], entry["who"]) for entry in trail] == [("arrived", "collector"), ("replayed", "ada")]
     metrics = running.service.metrics()
     assert metrics["millrace_dead_letter_api_requests_total"] >= 5
@@ -138,20 +140,20 @@ def test_an_export_is_streamed_whole_and_masked_unless_asked_for(running: Runnin
     assert running.ask("export?values=true", token=None)[0] == 401
     shown = running.ask("export?values=true&key=[7]")[1]
     assert json.loads(shown)["masked"] is False
-    assert running.answer(f"letters/{json.loads(shown)['id']}/trail")["trail"][-1]["action"] == "exported"
+    assert running.answer(f"dead-letters/{json.loads(shown)['id']}/trail")["trail"][-1]["action"] == "exported"
 
 
 def test_a_token_is_exchanged_without_a_restart(running: Running) -> None:
     running.collect(fresh(1))
     running.tokens.write_text(f"ada {ADA}\nbob {BOB}\n")
-    assert running.answer("replays", {"letters": {"everything": True}}, token=BOB)["verdicts"]["send"] == 1
+    assert running.answer("replays", {"dead_letters": {"everything": True}}, token=BOB)["verdicts"]["send"] == 1
     running.tokens.write_text(f"bob {BOB}\n")
-    assert running.ask("replays", {"letters": {"everything": True}})[0] == 401
-    assert running.answer("replays", {"letters": {"everything": True}, "execute": True}, token=BOB)["sent"] == 1
+    assert running.ask("replays", {"dead_letters": {"everything": True}})[0] == 401
+    assert running.answer("replays", {"dead_letters": {"everything": True}, "execute": True}, token=BOB)["sent"] == 1
 
 
 @pytest.mark.parametrize("sign", ["kill", "ask_to_end"])
-def test_an_export_that_is_cut_short_looks_cut_short(running: Running, sign: str) -> None:
+def test_an_export_that_is_cut_short_can_be_told_from_a_whole_one(running: Running, sign: str) -> None:
     running.collect([replace(one, data=one.data + b" " * 100_000, identity="") for one in fresh(400)])
     with urllib.request.urlopen(
         urllib.request.Request(

@@ -49,7 +49,7 @@ def test_a_machine_without_the_sdk_gets_an_error_that_names_it(tmp_path: Path) -
         emulators.find_sdk({"PATH": str(tmp_path)})
 
 
-def test_an_sdk_without_its_emulators_is_told_which_it_lacks(tmp_path: Path) -> None:
+def test_of_an_sdk_without_its_emulators_those_it_lacks_are_named(tmp_path: Path) -> None:
     spanner = tmp_path / "bin/cloud_spanner_emulator/emulator_main"
     spanner.parent.mkdir(parents=True)
     spanner.touch()

@@ -134,4 +134,4 @@ def test_a_quota_that_is_exhausted_again_and_again_delays_and_loses_nothing(cons
 
     assert refused() - before >= len(TABLES), "the quota was met again and again"
     check(consumer, TABLES, rows(3))
-    assert (consumer.total.given_back, consumer.total.dead_letters, consumer.dead_letters()) == (0, {}, [])
+    assert (consumer.total.released, consumer.total.dead_letters, consumer.dead_letters()) == (0, {}, [])

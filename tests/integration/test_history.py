@@ -145,7 +145,7 @@ def test_a_new_column_widens_the_table_and_the_view(stand_in: StandIn, fed: Fed)
     ]
 
 
-def test_a_history_of_before_gets_the_column_that_says_what_was_reconstructed(stand_in: StandIn, fed: Fed) -> None:
+def test_a_history_of_before_gets_the_column_that_shows_what_was_reconstructed(stand_in: StandIn, fed: Fed) -> None:
     def change(second: int, name: str, place: str) -> Change:
         return structs.replace(a_plane(1, second, name=name), place=place)
 

@@ -44,7 +44,7 @@ def install(directory: Path, python: str, **environment: str) -> "subprocess.Com
     )
 
 
-def test_an_install_without_a_network_says_so_and_names_the_settings_of_pip(tmp_path: Path) -> None:
+def test_an_install_without_a_network_reports_so_and_names_the_settings_of_pip(tmp_path: Path) -> None:
     ran = install(tmp_path / "a path", sys.executable, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0")
 
     assert ran.returncode == 1
@@ -109,7 +109,7 @@ def test_an_install_names_the_cause_that_pip_ends_with_and_not_what_it_has_retri
     assert above == WHAT_PIP_SAYS[case].splitlines(), "pip's own words are above"
 
 
-def test_an_install_in_a_checkout_that_cannot_be_written_says_so_and_where_to_clone() -> None:
+def test_an_install_in_a_checkout_that_cannot_be_written_reports_so_and_where_to_clone() -> None:
     with tempfile.TemporaryDirectory() as name:  # which every user may enter, unlike a path of pytest's
         directory = Path(name)
         shutil.copy(ROOT / "deploy/install.sh", directory)
@@ -169,7 +169,7 @@ def test_a_target_that_starts_emulators_names_what_is_missing_before_it_installs
         ("/no/such python", {}, "there is no /no/such python"),
     ],
 )
-def test_an_install_without_a_python_says_how_to_name_one(
+def test_an_install_without_a_python_reports_how_to_name_one(
     tmp_path: Path, python: str, environment: Mapping[str, str], cause: str
 ) -> None:
     ran = install(tmp_path, python, **environment)

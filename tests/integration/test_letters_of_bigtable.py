@@ -48,7 +48,7 @@ def kept(letters: Letters) -> Mapping[Reason, StoredDeadLetter]:
     return {one.letter.reason: one for one in found}
 
 
-def test_what_it_cannot_make_a_change_of_is_the_same_letter_when_it_is_read_again_and_is_replayed_as_it_came(
+def test_what_it_cannot_make_a_change_of_is_the_same_dead_letter_when_read_again_and_is_replayed_as_it_came(
     letters: tuple[BigtablePipeline, Letters], tmp_path: Path
 ) -> None:
     pipeline, service = letters

@@ -70,7 +70,7 @@ def patient(database: Callable[..., SpannerDatabase], spanner_pipeline: Callable
     return Patient(spanner_pipeline(database(*DDL), database()))
 
 
-def test_a_healthy_setting_has_no_error_and_says_what_it_looked_at(patient: Patient) -> None:
+def test_a_healthy_setting_has_no_error_and_reports_what_it_inspected(patient: Patient) -> None:
     patient.database.alter("ALTER CHANGE STREAM Everything SET OPTIONS (retention_period = '7d')")
     code, findings = patient.examine()
     assert [one for one in findings if one["level"] != "ok"] == []
@@ -229,30 +229,30 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     pipeline.write(rows=3)
     pipeline.wait_for_all()
     code, running = _status(capsys)
-    assert (code, running["state"], running["needs_resync"]) == (0, "reading", [])
+    assert (code, running["state"], running["pending_resync"]) == (0, "reading", [])
     assert sum(one["partitions"] for one in running["readers"]) >= 1
     assert running["partitions"]["FINISHED"] >= 1  # the first query
     assert 0 <= running["lag_seconds"] < 30
     assert running["retention_left_seconds"] <= running["retention_seconds"]
 
     patient.database.alter("ALTER TABLE Planes DROP COLUMN Name", "ALTER TABLE Planes ADD COLUMN Name INT64")
-    pipeline.wait(lambda: bool(events(reader, "table_needs_resync")), "the mark")
+    pipeline.wait(lambda: bool(events(reader, "resync_requested")), "the mark")
     (served,) = events(reader, "health_served")
     with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
         asked = json.loads(answer.read())
-    assert (asked["state"], [one["table"] for one in asked["needs_resync"]]) == ("reading", ["Planes"])
+    assert (asked["state"], [one["table"] for one in asked["pending_resync"]]) == ("reading", ["Planes"])
     reader.ask_to_end()
     assert reader.wait(timedelta(seconds=10)) == 0
 
     code, after = _status(capsys)
-    assert (code, after["state"]) == (1, "nobody reads")
-    (table,) = after["needs_resync"]
+    assert (code, after["state"]) == (1, "no reader")
+    (table,) = after["pending_resync"]
     assert (table["table"], table["why"][0]["kind"], table["why"][0]["columns"]) == (
         "Planes", "column_type_changed", ["Name"],
     )  # fmt: skip
     assert "synced Planes" in table["fix"]
     assert main(["status"]) == 1
-    assert "Planes: needs re-sync since" in capsys.readouterr().out
+    assert "Planes: pending resync since" in capsys.readouterr().out
     _code, findings = patient.examine()
     assert any(one["check"] == "table Planes" and one["level"] == "warning" for one in findings)
 
@@ -262,11 +262,11 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
         "table Planes has no resync request: `python -m services.spanner_reader status` lists"
         in capsys.readouterr().err
     )
-    assert _status(capsys)[1]["needs_resync"] == []
+    assert _status(capsys)[1]["pending_resync"] == []
 
 
 @pytest.mark.parametrize("arguments", [("status", "--json"), ("synced", "Planes")])
-def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
+def test_a_command_to_which_spanner_does_not_answer_reports_so_in_one_line(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("GOOGLE_CLOUD_PROJECT", "SPANNER_INSTANCE", "SPANNER_DATABASE", "CHANGE_STREAM", "TOPIC")
@@ -281,7 +281,7 @@ def test_a_command_to_which_spanner_does_not_answer_says_so_in_one_line(
     assert "Traceback" not in line
 
 
-def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
+def test_a_tables_file_keeps_a_table_out_and_reports_how_many_ordering_keys_it_has(
     pipeline: SpannerPipeline, patient: Patient, tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
@@ -296,7 +296,7 @@ def test_a_tables_file_keeps_a_table_out_and_says_how_many_ordering_keys_it_has(
     pipeline.wait_for_all()
     assert sorted(key for key, _time in pipeline.received) == list(range(20))
     assert [one["table"] for one in events(reader, "table_announced")] == ["Planes"]
-    warned = [one["section"] for one in events(reader, "tables_file_misfit_found")]
+    warned = [one["section"] for one in events(reader, "tables_file_section_unmatched")]
     assert sorted(warned) == ['[tables."Plains"]', '[tables."Planes"]']
     file.write_text('[tables.Planes]\nignored_columns = ["id"]\n')
     assert "primary key" in pipeline.refused(TABLES_FILE=str(file))

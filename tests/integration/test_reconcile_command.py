@@ -17,8 +17,8 @@ from shared.contracts.change_batch import Op, encode_batch
 from shared.contracts.change_sequence import four_sections
 from shared.runtime.stop import Stop
 from tests.integration.answering_source import HEADER
+from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.integration.swept_mirror import SOURCE, Mirror
 from tests.worlds.command_lines import parsed
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,7 @@ def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compare
     assert "too busy" in told["not_compared"][1]["why"]
 
 
-def test_how_far_a_mirror_is_says_no_row_of_a_time_to_come_or_of_another_form(mirror: Mirror) -> None:
+def test_how_far_a_mirror_is_goes_by_no_row_of_a_time_to_come_or_of_another_form(mirror: Mirror) -> None:
     mirror.write([11], 10**15)
     mirror.stand_in.run("INSERT INTO Things (Id, _millrace_sequence) VALUES (12, 'FF'), (13, NULL)")
     mirrors = BigQueryMirrorTables(mirror.stand_in.client, PROJECT, mirror.stand_in.dataset)

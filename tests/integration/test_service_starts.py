@@ -55,7 +55,7 @@ WRONG: Final[Mapping[str, Mapping[str, str]]] = {
     DEAD_LETTER: {
         "DATABASE": "oracle://me:marked-secret@host/letters",
         "PULL_BYTES": "1",
-        "KEEP_LETTERS_FOR": "long",
+        "KEEP_DEAD_LETTERS_FOR": "long",
         "IAP_KEYS_FILE": "/nowhere/keys",
         "TABLES_FILE": "/nowhere/tables.toml",
         "API_HOST": "0.0.0.0",  # noqa: S104  with a port and nobody known: refused

@@ -104,7 +104,7 @@ def test_updates_of_some_columns_are_published_as_the_whole_rows_that_were_true_
 
 
 @pytest.mark.parametrize("postgresql", [False, True], ids=["googlesql", "postgresql"])
-def test_some_tables_are_inspected_as_a_look_at_all_of_them_shows_them(
+def test_some_tables_are_inspected_as_an_inspection_of_all_of_them_shows_them(
     database: Callable[..., SpannerDatabase], postgresql: bool
 ) -> None:
     """What completing asks for with each batch is what the reader knows of the schema otherwise."""

@@ -77,8 +77,8 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     (dropped,) = events(reader, "changes_dropped")
     assert dropped["table"] == "Planes"
     code, shown = pipeline.status()
-    assert (code, shown["paused_tables"][0]["table"], shown["needs_resync"][0]["table"]) == (1, "Planes", "Planes")
-    assert "resume Planes" in shown["needs_resync"][0]["fix"]
+    assert (code, shown["paused_tables"][0]["table"], shown["pending_resync"][0]["table"]) == (1, "Planes", "Planes")
+    assert "resume Planes" in shown["pending_resync"][0]["fix"]
     assert pipeline.run_command("synced", "Planes")[0] == 2
 
     reader.kill()  # and it stays so
@@ -90,8 +90,8 @@ def test_what_a_paused_table_drops_is_brought_by_a_snapshot_after_it(pipeline: S
     pipeline.database.commit([plane(5, "d")])
     topic.wait_for("what is written after", lambda: keys(topic, "Planes") == {1, 2, 5})
     code, shown = pipeline.status()
-    assert (code, shown["paused_tables"], shown["needs_resync"][0]["table"]) == (1, [], "Planes")
+    assert (code, shown["paused_tables"], shown["pending_resync"][0]["table"]) == (1, [], "Planes")
     assert pipeline.run_command("snapshot", "Planes")[0] == 0
     topic.wait_for("all rows", lambda: keys(topic, "Planes") >= {1, 3, 4, 5})
-    topic.wait_for("its mark to go", lambda: pipeline.status()[1]["needs_resync"] == [])
-    assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for the sweep
+    topic.wait_for("its mark to go", lambda: pipeline.status()[1]["pending_resync"] == [])
+    assert keys(topic, "Planes") == {1, 2, 3, 4, 5}  # what was deleted is for `delete-missing-rows`

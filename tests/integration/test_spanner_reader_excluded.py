@@ -58,7 +58,7 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
     server.options = {"exclude_delete": "true"}
     said = pipeline.refused(**settings)
     assert "exclude_delete = false" in said
-    assert "table_needs_resync" in said
+    assert "resync_requested" in said
     assert marks() == 1
 
     server.options = {}

@@ -173,7 +173,7 @@ def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time_though_
     assert reader.wait(timedelta(seconds=10)) == 0
 
 
-def test_a_stop_is_quick_though_pubsub_is_away_and_what_was_not_confirmed_is_published_later(
+def test_a_stop_is_quick_though_pubsub_is_unavailable_and_what_was_not_confirmed_is_published_later(
     database: Callable[..., SpannerDatabase], new_processes: Processes
 ) -> None:
     with emulators.pubsub_emulator(new_processes) as address, open_channel(address) as channel:

@@ -39,7 +39,9 @@ def test_a_table_made_under_a_stream_of_everything_is_announced_and_mirrored_and
     asyncio.run(scenario())
 
 
-def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_marked(watching: Callable[..., Watched]) -> None:
+def test_a_table_put_into_the_stream_is_announced_and_mirrored_and_pending_resync(
+    watching: Callable[..., Watched],
+) -> None:
     watched = watching()
 
     async def scenario() -> None:
@@ -195,7 +197,7 @@ def test_a_recreated_table_is_pending_resync_and_its_changes_still_arrive(watchi
     asyncio.run(scenario())
 
 
-def test_a_table_taken_out_and_put_back_is_marked(watching: Callable[..., Watched]) -> None:
+def test_a_table_taken_out_and_put_back_is_pending_resync(watching: Callable[..., Watched]) -> None:
     watched = watching()
 
     async def scenario() -> None:

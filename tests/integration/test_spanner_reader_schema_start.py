@@ -65,7 +65,7 @@ def test_a_recreated_table_is_found_from_the_records_where_spanner_keeps_no_old_
     asyncio.run(scenario())
 
 
-def test_a_start_after_which_nothing_was_altered_marks_nothing(watching: Callable[..., Watched]) -> None:
+def test_a_start_after_which_nothing_was_altered_requests_no_resync(watching: Callable[..., Watched]) -> None:
     watched = watching()
 
     async def scenario() -> None:

@@ -150,7 +150,7 @@ def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world
     assert sorted(json.loads(change.key)["Id"] for change in world.topic.changes) == ["1", "1", "2"]
 
 
-def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_says_what_is_lost(world: World) -> None:
+def test_a_position_that_the_stream_keeps_no_more_stops_the_reader_and_reports_what_is_lost(world: World) -> None:
     world.stream.add(ROOT, children(FIRST, T1, T2))
 
     async def scenario() -> None:

@@ -190,7 +190,7 @@ def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_r
     pipeline: SpannerPipeline, channel: grpc.Channel
 ) -> None:
     def marked() -> list[str]:
-        return [mark["table"] for mark in pipeline.status()[1]["needs_resync"]]
+        return [mark["table"] for mark in pipeline.status()[1]["pending_resync"]]
 
     refused_without_a_subscription(pipeline, pipeline.topology, channel)
     assert marked() == ["Planes"]

@@ -94,7 +94,7 @@ class Endless(SpannerServer):
             await self.moved.wait()
 
 
-def test_a_transaction_that_nobody_waits_for_any_more_is_rolled_back_soon_and_those_behind_it_never_begin() -> None:
+def test_an_abandoned_transaction_is_rolled_back_soon_and_those_behind_it_never_begin() -> None:
     def decide(_rows: list[Row]) -> tuple[None, list[Mutation]]:
         return None, [DELETION]
 

@@ -115,7 +115,7 @@ def test_arguments_for_spark_with_a_quote_that_is_not_closed_are_named(tmp_path:
         pytest.fail(f"it starts in {tmp_path}")
 
 
-def test_without_a_java_that_spark_runs_on_it_is_said_which_where_and_how_to_get_it(tmp_path: Path) -> None:
+def test_without_a_java_that_spark_runs_on_it_is_reported_which_where_and_how_to_get_it(tmp_path: Path) -> None:
     needed = r"Spark needs Java 17 or newer \(apt-get install openjdk-17-jre-headless\), in JAVA_HOME or on PATH; "
     with pytest.raises(MisconfiguredError, match=f"{needed}none was found \\[java-missing\\]$"):
         check_java({"PATH": str(tmp_path)})

@@ -100,7 +100,7 @@ def test_no_process_there_is_told_from_no_way_there(host: str, silence: Silence)
     assert raised.value.silence is silence
 
 
-def test_the_first_look_waits_until_asking_a_service_that_hangs_is_given_up() -> None:
+def test_the_first_inspection_waits_until_asking_a_service_that_hangs_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, as a suspended process does
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         poller = ServicePoller({"hangs": address}, HttpStatusPages(), SystemClock())

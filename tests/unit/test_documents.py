@@ -46,13 +46,13 @@ def test_a_page_begins_with_its_only_title(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_tells_the_reader_to_run_exists(page: Path) -> None:
+def test_what_a_page_has_the_reader_run_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
     for words in re.findall(r"(?:`|^)make((?: [a-z0-9-]+)+)", text, re.MULTILINE):
         assert set(words.split()) <= targets, f"{page.name}: make{words}"
-    for service, command in re.findall(r"python -m services\.([a-z_]+)(?: ([a-z]+))?", text):
+    for service, command in re.findall(r"python -m services\.([a-z_]+)(?: ([a-z][a-z-]*))?", text):
         assert service in SERVICES, f"{page.name}: services.{service}"
         assert not command or command in _commands(service), f"{page.name}: services.{service} {command}"
 
@@ -132,7 +132,7 @@ def _anchors(page: Path) -> frozenset[str]:
 def _commands(service: str) -> frozenset[str]:
     """Return a service's commands, as the page that is made from its help has them."""
     page = (DOCS / "reference/commands.md").read_text(encoding="utf-8")
-    return frozenset(re.findall(rf"^### {service} (\w+)$", page, re.MULTILINE))
+    return frozenset(re.findall(rf"^### {service} ([\w-]+)$", page, re.MULTILINE))
 
 
 @cache

@@ -34,7 +34,11 @@ def test_a_service_gets_the_words_after_its_name(name: str) -> None:
 
 
 def test_a_command_of_the_consumer_needs_no_service_name() -> None:
-    assert launched("sweep", "--help").stdout == launched("consumer", "sweep", "--help").stdout != ""
+    assert (
+        launched("delete-missing-rows", "--help").stdout
+        == launched("consumer", "delete-missing-rows", "--help").stdout
+        != ""
+    )
 
 
 def test_to_watch_takes_the_services_that_are_named() -> None:
@@ -102,7 +106,7 @@ def test_each_shell_has_its_script() -> None:
     )
 
 
-def test_the_script_of_a_checkout_says_what_to_do_without_an_environment(tmp_path: Path) -> None:
+def test_the_script_of_a_checkout_reports_what_to_do_without_an_environment(tmp_path: Path) -> None:
     script = tmp_path / "a checkout" / "millrace"
     script.parent.mkdir()
     script.write_bytes((ROOT / "millrace").read_bytes())

@@ -68,7 +68,7 @@ def test_tables_in_trouble_are_shown_up_to_a_limit_and_all_are_counted() -> None
     assert shown() == {"another"}
 
 
-def test_a_reason_that_nobody_knows_makes_no_series_of_its_own() -> None:
+def test_an_unknown_reason_makes_no_series_of_its_own() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(registry, SystemClock())
 

@@ -32,8 +32,8 @@ class Snapshotting(BigtablePipeline):
         """Wait until so many snapshots are complete."""
         self.wait(lambda: len(self.lines) >= number, "the end of a snapshot", self.pull, TIMEOUT)
 
-    def swept(self) -> None:
-        """Forget what no snapshot brought since the last that was complete, as the consumer's sweep does."""
+    def delete_missing_rows(self) -> None:
+        """Forget what no snapshot brought since the last that was complete, as the consumer's command does."""
         since = max(self.lines)
         self.newest = {key: found for key, found in self.newest.items() if found[0] >= since}
 

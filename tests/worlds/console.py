@@ -53,8 +53,8 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
                 )
             ],
             "labels": {"read_at": committed, "error": ""},
-            "changes": {"seen": 1200, "written": 1000, "superseded": 200, "letters": {}},
-            "lag_seconds": {"commit_to_published": 0.4, "published_to_applied": 1.9, "oldest_held": 40.0},
+            "changes": {"seen": 1200, "written": 1000, "superseded": 200, "dead_letters": {}},
+            "lag_seconds": {"commit_to_published": 0.4, "published_to_applied": 1.9, "oldest_outstanding": 40.0},
         },
         FLIGHTS: {
             "service": "spanner_reader",
@@ -63,7 +63,7 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
             "partitions": {"RUNNING": 3, "CREATED": 0, "FINISHED": 12},
             "low_watermark": committed,
             "lag_seconds": lag,
-            "needs_resync": [
+            "pending_resync": [
                 {
                     "table": "airports",
                     "since": committed,
@@ -79,7 +79,7 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
             "low_watermark": committed,
             "lag_seconds": 0.8,
             "low_watermark_stalled_seconds": 0.0,
-            "needs_resync": [],
+            "pending_resync": [],
         },
     }
 

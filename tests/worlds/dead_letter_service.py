@@ -90,7 +90,7 @@ class Letters:
             found: list[DeadLetterLine] = []
             while True:
                 page = store.find(Selection(), limit=1_000, after=after)
-                found += page.letters
+                found += page.dead_letters
                 after = page.after
                 if after is None:
                     return found

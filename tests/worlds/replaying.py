@@ -140,7 +140,7 @@ class Shell:
 
     def ids(self, *arguments: str) -> set[str]:
         code = self.run("list", *arguments, "--json")
-        found = {one["id"] for one in json.loads(self.out)["letters"]}
+        found = {one["id"] for one in json.loads(self.out)["dead_letters"]}
         assert code == (0 if found else 3)
         return found
 

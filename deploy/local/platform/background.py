@@ -298,7 +298,7 @@ def how_to_use(stack: Stack, directory: Path) -> str:
   cat {token_file}   # the token to sign in with
 The state of the services, what could not be applied, and the end of it all:
   {_COMMAND} status
-  {_COMMAND} letters groups
+  {_COMMAND} dead-letters groups
   make down
 {"".join(examples)}any command of a service, with the settings that it has here:
   (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)
@@ -323,7 +323,7 @@ def _is_ours(pid: int) -> bool:
 def write_settings_files(directory: Path, services: Mapping[str, Mapping[str, str]]) -> None:
     """Write ``<service>.env`` for each; a shell that has read one has what its commands need.
 
-    A command that compares or sweeps reads two: that of the source's reader, and then the consumer's.
+    A command that compares or deletes missing rows reads two: that of the source's reader, and then the consumer's.
     """
     for name, settings in services.items():
         lines = [f"export {variable}={shlex.quote(value)}\n" for variable, value in sorted(settings.items())]

@@ -63,7 +63,7 @@ def wait_until_applied(change: Change, consumer: Endpoint, dataset: BigQueryData
     """Wait until BigQuery has a change; ProcessDiedError where it does not come."""
     wait_until(
         lambda: is_applied(change, consumer, dataset),
-        f"{change} to be applied (`status` and `letters groups` name what is in its way)",
+        f"{change} to be applied (`status` and `dead-letters groups` name what is in its way)",
         timeout=_WITHIN,
         stop=stop,
     )

@@ -139,9 +139,9 @@ class DeadLettersStory:
     def _write_runways(self, database: SpannerDatabase) -> None:
         rows = [(airport, name) for airport, runways in _LENGTHS.items() for name in runways]
         self._commit(database, [Write("insert", TABLE, _row(*key)) for key in rows])
-        conflict, misfit = Reason.SCHEMA_CONFLICT.value, Reason.VALUE_DOES_NOT_FIT.value
+        conflict, invalid = Reason.SCHEMA_CONFLICT.value, Reason.VALUE_DOES_NOT_FIT.value
         self._wait(
-            lambda: self._open().get(conflict, 0) >= len(rows) - 1 and self._open().get(misfit, 0) >= 1,
+            lambda: self._open().get(conflict, 0) >= len(rows) - 1 and self._open().get(invalid, 0) >= 1,
             "the runways to be collected",
         )
         before = self._open()[conflict]

@@ -14,8 +14,8 @@ from deploy.local.demo.schema import KEYS
 from deploy.local.proof.comparison import TableComparison
 from deploy.local.proof.dead_letters import DeadLettersFound
 from deploy.local.proof.history import HistoryComparison, describe_versions
+from deploy.local.proof.missing_rows import MissingRowsProof
 from deploy.local.proof.reconciling import Reconciled
-from deploy.local.proof.sweeping import Swept
 from deploy.local.proof.wide_comparison import ChangeLogComparison
 
 
@@ -101,12 +101,12 @@ class Report:
     written: Mapping[str, int]
     dead_letters: DeadLettersFound
     reconciled: Sequence[Reconciled]
-    swept: Swept | None = None
+    missing_rows: MissingRowsProof | None = None
     """None where no database of Spanner runs."""
 
     @property
     def equal(self) -> bool:
-        """Return whether all is equal, `reconcile` and `sweep` did what they should, and no dead letter is open."""
+        """Return whether all is equal, the commands did what they should, and no dead letter is open."""
         return not self.failures
 
     @property
@@ -125,7 +125,11 @@ class Report:
             *unequal,
             *incomplete,
             *reconciled,
-            *([f"sweep, {self.swept.source}: {self.swept}"] if self.swept is not None and self.swept.wrong else []),
+            *(
+                [f"delete-missing-rows, {self.missing_rows.source}: {self.missing_rows}"]
+                if self.missing_rows is not None and self.missing_rows.wrong
+                else []
+            ),
             *([] if self.dead_letters.settled else ["dead letters are missing or still open"]),
         ]
 
@@ -175,8 +179,8 @@ class Report:
                 console.print(f"  and {one.differing - len(one.named):,} more in {one.table}")
         for answer in self.reconciled:
             self._line(console, f"reconcile, {answer.source}", str(answer))
-        if self.swept is not None:
-            self._line(console, f"sweep, {self.swept.source}", str(self.swept))
+        if self.missing_rows is not None:
+            self._line(console, f"delete-missing-rows, {self.missing_rows.source}", str(self.missing_rows))
         for line in self.dead_letters.lines():
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         names = " and ".join(side.name for side in self.sides)

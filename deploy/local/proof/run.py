@@ -16,12 +16,12 @@ from deploy.local.platform.stack import Say, Sources, Stack, running_stack
 from deploy.local.proof.bigtable_side import BigtableSide
 from deploy.local.proof.dead_letters import Command, DeadLettersFound, DeadLettersStory
 from deploy.local.proof.launching import Launcher, LocalLauncher
+from deploy.local.proof.missing_rows import prove_missing_rows
 from deploy.local.proof.progress import Progress
 from deploy.local.proof.reconciling import reconcile_all
 from deploy.local.proof.report import Compared, Report
 from deploy.local.proof.sides import Pace, Side
 from deploy.local.proof.spanner_side import SpannerSide
-from deploy.local.proof.sweeping import prove_sweep
 from shared.runtime.settings import setting
 from shared.runtime.stop import Stop
 
@@ -70,9 +70,9 @@ def prove(
 ) -> Report:
     """Load rows, change them, let changes fail and replay them; return what was found when all writes were done.
 
-    In the end the command ``reconcile`` has to agree, and ``sweep`` to delete a row that only BigQuery has.
-    ``meanwhile`` is done while rows are changed. If it restarts services, their counters prove nothing in the end: then
-    only the tables are compared.
+    In the end the command ``reconcile`` has to agree, and ``delete-missing-rows`` to delete a row that only BigQuery
+    has. ``meanwhile`` is done while rows are changed. If it restarts services, their counters prove nothing in the
+    end: then only the tables are compared.
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
@@ -99,14 +99,14 @@ def prove(
         progress.waits_for = "reconcile"
         reconciled = reconcile_all(launch, stack.pipelines)
         _check_goes_on(stop)
-        written, swept = stack.dataset.rows_written(), None
+        written, missing_rows = stack.dataset.rows_written(), None
         if stack.databases:
-            progress.waits_for = "sweep"
+            progress.waits_for = "delete-missing-rows"
             patience = max(settings.patience, _COMMANDS_TIMEOUT)
-            swept = prove_sweep(launch, stack.databases[0], stack.dataset, patience, stop)
+            missing_rows = prove_missing_rows(launch, stack.databases[0], stack.dataset, patience, stop)
             _check_goes_on(stop)
     found = [side.found(databases) for side, databases in zip(sides, compared, strict=True)]
-    return Report(found, written, dead_letters, reconciled, swept)
+    return Report(found, written, dead_letters, reconciled, missing_rows)
 
 
 def sides_of(stack: Stack, rows: int, changes: int = 0, seed: int = 2013, before: int = 0) -> list[Side]:

@@ -49,7 +49,7 @@ class DeadLettering:
             self._bytes -= size
             self._freed.set()
 
-        task = asyncio.create_task(self._keep(refused), name="set aside")
+        task = asyncio.create_task(self._keep(refused), name="dead-letter")
         self._under_way.add(task)
         task.add_done_callback(done)
         return task
@@ -69,7 +69,7 @@ class DeadLettering:
             dead_letters = [self._dead_letter(one) for one in some]
             for dead_letter in dead_letters:
                 structlog.get_logger().warning(
-                    "change_set_aside",
+                    "change_dead_lettered",
                     reason=dead_letter.reason.value,
                     table=dead_letter.table,
                     payload_bytes=dead_letter.payload_bytes,

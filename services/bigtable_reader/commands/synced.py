@@ -12,7 +12,7 @@ async def synced(store: ResyncStore, out: TextIO) -> int:
     request = await store.read()
     if request is None:
         raise MisconfiguredError(
-            "bigtable-table-not-marked",
+            "bigtable-no-resync-request",
             "the table is not pending resync: `python -m services.bigtable_reader status` says when it is",
         )
     await store.synced(request)

@@ -68,7 +68,7 @@ async def _keep(channels: BigtableChannels, watched: Table, file: TablesFile) ->
 
 
 async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, settings: Settings) -> list[Finding]:
-    """Return that the stream is paused, and that the table needs re-sync.
+    """Return that the stream is paused, and that the table is pending resync.
 
     Nothing where that is not known: another finding says why.
     """
@@ -89,6 +89,6 @@ async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, 
         )
     if found is not None and (request := found.resync_request) is not None:
         kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in request.findings}))
-        said = f"needs re-sync since {shown(request.since)}: {kinds}"
+        said = f"pending resync since {shown(request.since)}: {kinds}"
         findings.append(Finding.warning(f"table {request.table}", said, fix_of(request)))
     return findings

@@ -223,7 +223,7 @@ async def prepare(
     inspection = await catalog.inspect()
     if inspection.retention is not None:
         file.refuse_short_keep([settings.bigtable_table], inspection.retention)
-    log.info("costs", what=COSTS)
+    log.info("change_stream_costs_listed", what=COSTS)
     await create_partition_table(channels, rows)
     store = partition_store(settings, rows, owner, inspection.retention or timedelta(0))
     await begin(

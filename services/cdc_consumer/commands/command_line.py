@@ -80,14 +80,14 @@ class ConsumerStatusCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepCommand:
+class DeleteMissingRowsCommand:
     """Delete from a mirror what its source no longer has.
 
-    T is what the consumer's `status` prints: rows older than T may wait to be swept. `snapshot --status` of the reader
-    names the same time; but that of an initial snapshot, which began before the mirror was made, never counts: take
-    another one. Rows of the mirror that are older, and that the source does not have now, are deleted with --execute,
-    and listed without; others of them wait for their snapshot row, or that is a dead letter, and stay. The command of
-    the source's reader answers for the source.
+    T is what the consumer's `status` prints: rows older than T may wait to be deleted. `snapshot --status` of the
+    reader names the same time; but that of an initial snapshot, which began before the mirror was made, never counts:
+    take another one. Rows of the mirror that are older, and that the source does not have now, are deleted with
+    --execute, and listed without; others of them wait for their snapshot row, or that is a dead letter, and stay. The
+    command of the source's reader answers for the source.
 
     It takes the consumer's own settings; the consumer may run or not. Exits 0 if nothing older stays, or would after
     --execute, else 1; 2 where T or the source is not one to go by.
@@ -95,8 +95,8 @@ class SweepCommand:
     Examples:
 
     \b
-      {program} sweep Orders --before 2026-11-22T10:00:00.123456Z
-      {program} sweep Orders --before 2026-11-22T10:00:00.123456Z --execute
+      {program} delete-missing-rows Orders --before 2026-11-22T10:00:00.123456Z
+      {program} delete-missing-rows Orders --before 2026-11-22T10:00:00.123456Z --execute
     """
 
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A source table, as change batches name it.")]
@@ -306,7 +306,7 @@ ConsumerCommand = (
     SetupCommand
     | DoctorCommand
     | ConsumerStatusCommand
-    | SweepCommand
+    | DeleteMissingRowsCommand
     | ReconcileCommand
     | AdviseCommand
     | TablesCommand
@@ -320,7 +320,7 @@ COMMAND_LINE: Final[CommandLine[ConsumerCommand]] = CommandLine(
         "setup": SetupCommand,
         "doctor": DoctorCommand,
         "status": ConsumerStatusCommand,
-        "sweep": SweepCommand,
+        "delete-missing-rows": DeleteMissingRowsCommand,
         "reconcile": ReconcileCommand,
         "advise": AdviseCommand,
         "tables": TablesCommand,

@@ -65,24 +65,24 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     if len(rows) == 1:
         yield "(no table yet)"
     for table in document["tables"]:
-        if table.get("to_sweep"):  # an older consumer may answer
-            why = f": {table['not_swept']}" if table["not_swept"] else ""
-            yield f"{table['table']}: rows older than {table['to_sweep']} may wait to be swept{why}"
+        if table.get("delete_missing_rows_before"):  # an older consumer may answer
+            why = f": {table['deletion_refused']}" if table["deletion_refused"] else ""
+            yield f"{table['table']}: rows older than {table['delete_missing_rows_before']} may wait to be deleted{why}"
     changes, lag, processes = document["changes"], document["lag_seconds"], document["processes"]
-    dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["letters"].items())) or "none"
+    dead_letters = ", ".join(f"{reason} {count}" for reason, count in sorted(changes["dead_letters"].items())) or "none"
     yield f"changes since the start: {changes['written']} written, {changes['superseded']} superseded by newer ones"
     yield f"dead letters since the start: {dead_letters}"
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
-        + (f"; oldest outstanding message: {_seconds(lag['oldest_held'])} old" if processes else "")
+        + (f"; oldest outstanding message: {_seconds(lag['oldest_outstanding'])} old" if processes else "")
     )
     if processes:  # an older consumer may not know
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
     if document["labels"]["error"]:
         read_at = document["labels"]["read_at"]
         told = f"as of {_moment(read_at)}" if read_at else "unknown"
-        yield f"which tables need a re-sync is {told}: {document['labels']['error']}"
+        yield f"which tables are pending resync is {told}: {document['labels']['error']}"
 
 
 def ask_consumer(address: str) -> Mapping[str, Any]:

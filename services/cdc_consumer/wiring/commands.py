@@ -11,17 +11,17 @@ from services.cdc_consumer.commands.command_line import (
     COMMAND_LINE,
     AdviseCommand,
     ConsumerStatusCommand,
+    DeleteMissingRowsCommand,
     ReconcileCommand,
     SetupCommand,
-    SweepCommand,
     TablesCommand,
 )
 from services.cdc_consumer.commands.status import status
 from services.cdc_consumer.settings import SetupSettings
 from services.cdc_consumer.wiring.advise import advise_command
+from services.cdc_consumer.wiring.delete_missing_rows import delete_missing_rows_command
 from services.cdc_consumer.wiring.doctor import doctor
 from services.cdc_consumer.wiring.reconcile import reconcile
-from services.cdc_consumer.wiring.sweep import sweep_command
 from services.cdc_consumer.wiring.tables import check_tables
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import stoppable_channel
@@ -45,8 +45,8 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                     return status(told, environ, sys.stdout)
                 case DoctorCommand(json=as_json):
                     return doctor(environ, sys.stdout, as_json=as_json)
-                case SweepCommand():
-                    return sweep_command(told, environ, sys.stdout, stop)
+                case DeleteMissingRowsCommand():
+                    return delete_missing_rows_command(told, environ, sys.stdout, stop)
                 case ReconcileCommand():
                     return reconcile(told, environ, stop, sys.stdout)
                 case AdviseCommand():

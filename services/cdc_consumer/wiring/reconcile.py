@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from services.cdc_consumer.adapters.mask_key import read_mask_key
+from services.cdc_consumer.adapters.reconcile.disk_row_buckets import DiskRowBuckets
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
-from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
 from services.cdc_consumer.adapters.source_rows import opened_source
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
@@ -60,7 +60,7 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
                 source=source,
                 mirrors=mirrors,
                 plan=Plan(file, settings.bigquery_dataset, read_mask_key(file)),
-                spilled=_spilled,
+                row_buckets=_row_buckets,
                 waits=Waits(SystemClock(), stop),
                 options=ReconcileOptions(settle=told.settle, at=told.at, repair=told.repair),
             )
@@ -131,8 +131,8 @@ def compared(ask: Callable[[str], T], tables: Sequence[str], stop: Stop) -> Iter
 
 
 @contextmanager
-def _spilled(table: Mirrored, buckets: int) -> Iterator[SpilledRows]:
+def _row_buckets(table: Mirrored, buckets: int) -> Iterator[DiskRowBuckets]:
     with tempfile.TemporaryDirectory(prefix="millrace-reconcile-") as directory:
-        rows = SpilledRows(Path(directory) / "rows", table.schema, key_kinds(table.definition), buckets)
+        rows = DiskRowBuckets(Path(directory) / "rows", table.schema, key_kinds(table.definition), buckets)
         with rows:
             yield rows

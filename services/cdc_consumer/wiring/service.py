@@ -61,7 +61,7 @@ from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.settings import Settings
 from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource
-from services.cdc_consumer.wiring.sweep import sweeping
+from services.cdc_consumer.wiring.delete_missing_rows import deleting
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp
@@ -140,7 +140,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     datasets = [settings.bigquery_dataset, *sorted(tables.datasets - {settings.bigquery_dataset})]
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    oldest_messages = OldestMessages(SystemClock(), settings.liveness, settings.sweep_after)
+    oldest_messages = OldestMessages(SystemClock(), settings.liveness, settings.delete_missing_rows_after)
     metrics = ConsumerMetrics(registry, SystemClock(), oldest_messages)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
     told = ConsumerStatus(
@@ -185,7 +185,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
                     receiving_reports(take, limit) as reports,
                     told.polling_labels(),
                     watermarks.showing(),
-                    sweeping(settings, told, os.environ, stop),
+                    deleting(settings, told, os.environ, stop),
                     spark(settings, starting, stop) as session,
                 ):
                     if stop.requested:

@@ -67,7 +67,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
             appends=writer.appends.since(before) if ended else Appends(),
             retries=RETRIED.since(retries) if ended else {},
             connections=writer.connections_open,
-            oldest_held=oldest_outstanding,
+            oldest_outstanding=oldest_outstanding,
         )
         send_report(options.driver, sent)
 
@@ -76,7 +76,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
 
     report(oldest_outstanding=oldest)
     ports = replace(composed.ports, waiting=waiting)
-    acked, deferred, given_back = leases.acked, leases.deferred_count, leases.given_back
+    acked, deferred, released = leases.acked, leases.deferred_count, leases.released
     try:
         whole = _with_data(options, messages, damaged, leases)
         counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
@@ -88,7 +88,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
             acked=leases.acked - acked,
             deferred=leases.deferred_count - deferred,
             deferred_until=leases.deferred_until,
-            given_back=leases.given_back - given_back,
+            released=leases.released - released,
         )
         composed.deferrals.take(left)
         report(left, ended=True)

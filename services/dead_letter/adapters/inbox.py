@@ -106,7 +106,7 @@ class PubsubInbox:
         try:
             self._leases.release(leased)
         except (TransientError, MisconfiguredError) as error:  # they come again when their leases end
-            structlog.get_logger().warning("letters_not_given_back", leases=len(leased), error=str(error))
+            structlog.get_logger().warning("dead_letters_not_nacked", leases=len(leased), error=str(error))
 
     def _see_that_it_answers(self) -> None:
         """Ask after a silence; if the service does not answer that either, the pull is begun again."""

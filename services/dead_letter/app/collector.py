@@ -40,14 +40,14 @@ class Collector:
         metrics: CollectorMetrics,
         health: Health,
         clock: Clock,
-        keep_letters_for: timedelta,
+        keep_dead_letters_for: timedelta,
     ) -> None:
         self._inbox = inbox
         self._store = store
         self._metrics = metrics
         self._health = health
         self._clock = clock
-        self._keep_letters_for = keep_letters_for
+        self._keep_dead_letters_for = keep_dead_letters_for
         self._stats_at = self._forget_at = Nanoseconds(0)
         self._away: set[str] = set()
 
@@ -83,7 +83,9 @@ class Collector:
                 raise
             except Exception as error:  # noqa: BLE001  raised again below, when the others are kept
                 failure = error
-                structlog.get_logger().error("letter_not_kept", message_id=one.message_id, error=type(error).__name__)
+                structlog.get_logger().error(
+                    "dead_letter_not_stored", message_id=one.message_id, error=type(error).__name__
+                )
         if failure is not None:
             raise failure
 
@@ -107,13 +109,13 @@ class Collector:
         """Forget what is to be forgotten, some at a time, and see what there is."""
         now = self._clock.now()
         if now >= self._forget_at:
-            before = Nanoseconds(now - nanoseconds(self._keep_letters_for))
+            before = Nanoseconds(now - nanoseconds(self._keep_dead_letters_for))
             forgotten = self._until_back(
                 "the store", lambda: self._store.forget(before=before, limit=_FORGET_AT_ONCE), stop
             )
             self._metrics.forgotten(forgotten)
             if forgotten:
-                structlog.get_logger().info("letters_forgotten", letters=forgotten)
+                structlog.get_logger().info("expired_dead_letters_deleted", dead_letters=forgotten)
             if forgotten < _FORGET_AT_ONCE:
                 self._forget_at = Nanoseconds(now + nanoseconds(_FORGET_EVERY))
         if now >= self._stats_at:

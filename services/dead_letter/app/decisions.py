@@ -138,8 +138,8 @@ def _pages(store: DeadLetterStore, selection: Selection, limit: int | None) -> S
     after, left = None, limit
     while left is None or left > 0:
         page = store.find(selection, limit=_AT_ONCE if left is None else min(left, _AT_ONCE), after=after)
-        pages.append([line.id for line in page.letters])
-        left = None if left is None else left - len(page.letters)
+        pages.append([line.id for line in page.dead_letters])
+        left = None if left is None else left - len(page.dead_letters)
         after = page.after
         if after is None:
             break

@@ -21,7 +21,7 @@ _BYTES: Final = 16 << 20
 class Lines:
     """Some dead letters, a line each."""
 
-    letters: int
+    dead_letters: int
     text: bytes
 
 

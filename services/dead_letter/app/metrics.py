@@ -85,7 +85,7 @@ class CollectorMetrics:
         stats = self._stats
         if stats is not None:
             document |= {
-                "letters": {state.value: stats.by_state.get(state, 0) for state in State},
+                "dead_letters": {state.value: stats.by_state.get(state, 0) for state in State},
                 "open_by_reason": {reason.value: letters for reason, letters in stats.by_reason.items()},
                 "open_by_table": dict(stats.by_table),
                 "oldest_open": None if stats.oldest_open is None else format_timestamp(stats.oldest_open),
@@ -129,6 +129,6 @@ class ApiMetrics:
             self._replayed[result].inc(letters)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count a request; ``route`` is a template such as ``/v1/letters/{letter}``, or ``none``."""
+        """Count a request; ``route`` is a template such as ``/v1/dead-letters/{dead_letter}``, or ``none``."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)

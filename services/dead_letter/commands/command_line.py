@@ -29,7 +29,7 @@ class RunCommand:
 class ListCommand(SelectingCommand):
     """List dead letters, those that failed last first; open ones unless --state or --id says otherwise.
 
-    --json: {"letters": [...], "after": "..." or null, "matched": how many there are on all pages}.
+    --json: {"dead_letters": [...], "after": "..." or null, "matched": how many there are on all pages}.
 
     Examples:
 
@@ -187,9 +187,9 @@ class ReplayCommand(SelectingCommand):
     to be safe, waiting for a person, without payload, leased by another replay, failed again, or stopped before the
     end; 3 when no dead letter is as it was asked for; 4 when it has ended because what it sent comes back failing.
 
-    --json: {"replay", "executed", "verdicts": {verdict: letters}, "sent", "failed_again", "failing": {group:
-    letters}, "left_open", "stopped", "seconds", "mirrors_asked", "letters": [{"id", "table", "key", "sequence",
-    "reason", "verdict", "why"}] (the first thousand), "letters_left_out"}.
+    --json: {"replay", "executed", "verdicts": {verdict: dead letters}, "sent", "failed_again", "failing": {group:
+    dead letters}, "left_open", "stopped", "seconds", "mirrors_asked", "dead_letters": [{"id", "table", "key",
+    "sequence", "reason", "verdict", "why"}] (the first thousand), "dead_letters_left_out"}.
 
     Examples:
 

@@ -38,14 +38,14 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
             raise MisconfiguredError("after-malformed", f"--after {command.after}: {error}") from error
         matched = store.count(selection)
     if command.json:
-        letters = [line_document(line) for line in page.letters]
-        print_document({"letters": letters, "after": page.after, "matched": matched})
+        letters = [line_document(line) for line in page.dead_letters]
+        print_document({"dead_letters": letters, "after": page.after, "matched": matched})
     if not matched:
         raise no_letters(selection)
     if not command.json:
-        print_table(_COLUMNS, map(_row, page.letters))
+        print_table(_COLUMNS, map(_row, page.dead_letters))
         if page.after is not None:
-            say(f"{len(page.letters)} of {matched}; the next: --after {page.after}")
+            say(f"{len(page.dead_letters)} of {matched}; the next: --after {page.after}")
 
 
 def show(command: ShowCommand, tools: CommandTools) -> None:
@@ -76,9 +76,9 @@ def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
         raise no_letters(selection)
     if not command.json:
         documents = [group_document(one) for one in found]
-        names = ("id", "letters", "reason", "table")
+        names = ("id", "dead_letters", "reason", "table")
         print_table(
-            ("GROUP", "LETTERS", "REASON", "TABLE", "FIRST", "LAST", "DETAIL"),
+            ("GROUP", "DEAD LETTERS", "REASON", "TABLE", "FIRST", "LAST", "DETAIL"),
             (
                 [
                     *(each[name] for name in names),
@@ -122,7 +122,7 @@ def export(command: ExportCommand, tools: CommandTools) -> None:
         with _destination(command.out) as file, progress("exported", total) as bar:
             for lines in exported(store, selection, values=command.values, who=tools.who, clock=tools.clock):
                 file.write(lines.text)
-                bar.add(lines.letters)
+                bar.add(lines.dead_letters)
 
 
 def _row(line: DeadLetterLine) -> list[object]:

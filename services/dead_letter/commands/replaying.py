@@ -87,7 +87,7 @@ def _failing(outcome: Outcome) -> str:
 
 def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float, *, asked: bool) -> None:
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
-    examples = {one.verdict: one.why for one in reversed(report.letters) if one.why}
+    examples = {one.verdict: one.why for one in reversed(report.dead_letters) if one.why}
     print_table(
         ("VERDICT", "LETTERS", "WHY"),
         [
@@ -108,10 +108,10 @@ def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float
                     one.letter.letter.sequence,
                     names[one.verdict],
                 )
-                for one in report.letters[:_SHOWN]
+                for one in report.dead_letters[:_SHOWN]
             ],
         )
-        more = outcome.verdicts.total() - min(_SHOWN, len(report.letters))
+        more = outcome.verdicts.total() - min(_SHOWN, len(report.dead_letters))
         say(f"and {more} more" if more else "")
     if not asked:
         say("BIGQUERY_DATASET is not set: whether anything is superseded is not known (it loses by its sequence then)")

@@ -37,8 +37,8 @@ _MODULES: Final = {
 }
 _DIAGNOSE: Final = "docs/how-to/diagnose-a-table.md"
 _SILENT: Final[Mapping[Silence | None, str]] = {
-    None: "look again in a few seconds: what does not answer then hangs, or its name does not resolve",
-    Silence.HANGS: "its process is there and does nothing: look at it with `ps -o pid,stat -p PID`. T is suspended: "
+    None: "check again in a few seconds: what does not answer then hangs, or its name does not resolve",
+    Silence.HANGS: "its process is there and does nothing: inspect it with `ps -o pid,stat -p PID`. T is suspended: "
     "`kill -CONT PID`. Otherwise `kill -KILL PID`, or delete its pod, and start it; nothing is lost. "
     "Where there is no process, a firewall or a network policy drops what it is sent",
     Silence.REFUSES: "no process listens there: start it; if it has ended, its log ends with the cause and a code. "
@@ -302,7 +302,7 @@ def _of_table(
             "its changes become dead letters: fix what the message says, then replay them under Dead letters",
             launcher.command("dead-letters", "groups", "--table", name=table.table),
         ),
-        "needs re-sync": ("take another snapshot of its source table", snapshot),
+        "pending resync": ("take another snapshot of its source table", snapshot),
         "dropped": (
             "if that was not meant: its next change makes it again, and then take a snapshot of its source table",
             snapshot,
@@ -326,7 +326,7 @@ def _only(readers: Mapping[str, Sequence[str]], kind: str) -> str | None:
 
 
 def _of_reader(service: WatchedService, reader: ReaderStatus, launcher: Launcher) -> Iterator[Attention]:
-    for table in reader.needs_resync:
+    for table in reader.pending_resync:
         yield _resync(service, table, launcher)
     if reader.state == "paused":
         yield Attention(

@@ -161,7 +161,7 @@ class DeadLetterGroup:
     table: str
     detail: str
     """Normalised: what differs from dead letter to dead letter is taken out."""
-    letters: int
+    dead_letters: int
     by_state: Mapping[State, int]
     first_failed_at: Nanoseconds
     last_failed_at: Nanoseconds

@@ -37,7 +37,7 @@ class Verdict(Enum):
     """Its bytes could not be kept."""
     NO_ROOM = "no_room_for_marks"
     """A foreign message with so many attributes that those of a replay have no place beside them."""
-    CLAIMED = "held"
+    CLAIMED = "claimed"
     """Another replay is sending it."""
     NOT_OPEN = "not_open"
     """It is replayed, superseded or discarded already."""
@@ -105,7 +105,7 @@ def judge(
         return PlannedReplay(
             letter,
             Verdict.WAITS,
-            f"replayed {times} in vain: look at it (show), fix its cause or edit it, then replay it by its id",
+            f"replayed {times} in vain: inspect it (show), fix its cause or edit it, then replay it by its id",
         )
     # what is nearly too old may be so by the time it is applied, and what is not understood may be as old as it likes
     by_then = Nanoseconds(now + _ON_ITS_WAY)

@@ -63,7 +63,7 @@ class ReaderStatus(_Status):
     partitions: dict[str, int] = {}
     low_watermark: str | None = None
     lag_seconds: float | None = None
-    needs_resync: list[PendingResync] = []
+    pending_resync: list[PendingResync] = []
     backlogs: list[Backlog] = []
 
 
@@ -120,7 +120,7 @@ class ChangeCounts(msgspec.Struct):
 class ConsumerLag(msgspec.Struct):
     """How old the oldest message is that the consumer has leased, in seconds."""
 
-    oldest_held: float | None = None
+    oldest_outstanding: float | None = None
 
 
 class ConsumerAnswer(_Status, tag="cdc_consumer"):

@@ -37,10 +37,10 @@ class Line(BaseModel):
     claimed_until: datetime | None
 
 
-class LetterPage(BaseModel):
+class ListedDeadLetters(BaseModel):
     """Some dead letters, those that failed last first."""
 
-    letters: list[Line]
+    dead_letters: list[Line]
     after: str | None = Field(description="what to ask for the next page with; null at the end")
     matched: int = Field(description="dead letters on all pages")
 
@@ -67,7 +67,7 @@ class Payload(BaseModel):
     kind: Literal["change_batch", "json", "bytes", "left_out"]
 
 
-class Letter(Line):
+class ShownDeadLetter(Line):
     """A dead letter with what it holds and what was done to it."""
 
     attributes: dict[str, str]
@@ -83,7 +83,7 @@ class Group(BaseModel):
     reason: Reason
     table: str
     detail: str = Field(description="without what differs between dead letters")
-    letters: int
+    dead_letters: int
     by_state: dict[str, int]
     first_failed_at: datetime
     last_failed_at: datetime
@@ -154,8 +154,8 @@ class Replayed(BaseModel):
     stopped: bool = Field(description="it took too long, or the service was stopped: ask again, and it goes on")
     seconds: float
     mirrors_asked: bool = Field(description="whether it is known what is superseded (BIGQUERY_DATASET)")
-    letters: list[Planned] = Field(description="the first thousand")
-    letters_left_out: int
+    dead_letters: list[Planned] = Field(description="the first thousand")
+    dead_letters_left_out: int
 
 
 class Document(BaseModel):

@@ -10,7 +10,7 @@ from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.editing import with_columns
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Discarding, Editing, Restoring
-from services.dead_letter.web.reading import Letter
+from services.dead_letter.web.reading import DeadLetterPath
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
 from services.dead_letter.web.tools import WebTools
@@ -55,18 +55,18 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
         )
 
     @router.post(
-        "/letters/{letter}/edit",
+        "/dead-letters/{dead_letter}/edit",
         response_model=answers.Edited,
         responses=documented(404, 409, 413),
         operation_id="edit",
     )
-    def edit(letter: Letter, body: Editing, raw: Annotated[bytes, Depends(_body)], who: Who) -> Answer:
+    def edit(dead_letter: DeadLetterPath, body: Editing, raw: Annotated[bytes, Depends(_body)], who: Who) -> Answer:
         """Give the row of a dead letter other values: a copy that takes its place, to be replayed in its stead."""
         try:
             exact = _exact.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RefusedError(422, f"the body is not JSON: {error}", at="body") from None
-        original = letter_of(store, letter.lower())
+        original = letter_of(store, dead_letter.lower())
 
         def row() -> str:
             if body.row is not None:
@@ -80,7 +80,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
 
 
 def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: State) -> Answer:
-    asked = body.letters
+    asked = body.dead_letters
     selection = with_usual_states(tools.store, asked.selection(tools.clock.now()), *asked.usual(*usual))
     matched = tools.store.count(selection)
     done = decide(tools.store, selection, decision, tools.clock, lambda _letters: None, body.limit)

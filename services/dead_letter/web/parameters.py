@@ -36,7 +36,7 @@ _EPOCH: Final = Nanoseconds(0)
 
 Text = Annotated[str, StringConstraints(max_length=1024, pattern=_NO_NUL)]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]
-LetterName = Annotated[str, StringConstraints(pattern=_LETTER)]
+DeadLetterName = Annotated[str, StringConstraints(pattern=_LETTER)]
 Why = Annotated[str, StringConstraints(max_length=2000, pattern=_WRITTEN)]
 
 
@@ -93,7 +93,7 @@ def unknown_names(unknown: list[str], known: Mapping[str, object]) -> str:
 class DeadLetterFilters(Strict):
     """Which dead letters are meant: everything given has to hold; of several values of one, any."""
 
-    id: list[LetterName] = Field(
+    id: list[DeadLetterName] = Field(
         [], max_length=_MOST_VALUES, description="ids, or their first eight characters or more"
     )
     group: list[GroupName] = Field([], max_length=_MOST_VALUES, description="groups, by their ids")
@@ -156,7 +156,7 @@ class Narrowed(DeadLetterFilters):
         return self
 
 
-class LetterList(DeadLetterFilters):
+class DeadLetterList(DeadLetterFilters):
     """The parameters of a list."""
 
     limit: int = Field(50, ge=1, le=500, description="dead letters on a page")
@@ -193,9 +193,9 @@ def _example(**body: JsonValue) -> ConfigDict:
 class Discarding(Strict):
     """What a request to discard says."""
 
-    model_config = _example(letters={"everything": True, "state": ["any"]}, why="a rehearsal's, not ours")
+    model_config = _example(dead_letters={"everything": True, "state": ["any"]}, why="a rehearsal's, not ours")
 
-    letters: Narrowed
+    dead_letters: Narrowed
     why: Why = Field(description="for the trail")
     limit: Whole = Field(MOST_CHANGED, ge=1, le=MOST_CHANGED, description="dead letters to change, at most")
 
@@ -203,7 +203,7 @@ class Discarding(Strict):
 class Restoring(Discarding):
     """What a request to restore says."""
 
-    model_config = _example(letters={"everything": True})
+    model_config = _example(dead_letters={"everything": True})
 
     why: Text = Field("", description="for the trail")
 
@@ -235,9 +235,9 @@ class Editing(Strict):
 class Replaying(Strict):
     """What a replay is to do. Without ``execute`` nothing is sent, and the answer says what would be."""
 
-    model_config = _example(letters={"everything": True}, execute=True, limit=1)
+    model_config = _example(dead_letters={"everything": True}, execute=True, limit=1)
 
-    letters: Narrowed
+    dead_letters: Narrowed
     execute: StrictBool = Field(default=False, description="do it")
     rate: StrictFloat = Field(DEFAULT_RATE, ge=0.1, le=100_000, description="dead letters a second, at most")
     limit: Whole = Field(1_000, ge=1, le=MOST_CHANGED, description="dead letters to send, at most")

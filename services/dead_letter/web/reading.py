@@ -15,16 +15,16 @@ from services.dead_letter.core.documents import (
 )
 from services.dead_letter.web import answers
 from services.dead_letter.web.exporting import add_export
-from services.dead_letter.web.parameters import GroupList, LetterList, LetterName, Showing
+from services.dead_letter.web.parameters import DeadLetterList, DeadLetterName, GroupList, Showing
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
 from services.dead_letter.web.routes import Who
 from services.dead_letter.web.tools import WebTools
 
 _LINKS: Final = {
-    name: {"operationId": name, "parameters": {"letter": "$response.body#/letters/0/id"}}
-    for name in ("showLetter", "trail", "edit")
+    name: {"operationId": name, "parameters": {"dead_letter": "$response.body#/dead_letters/0/id"}}
+    for name in ("showDeadLetter", "trail", "edit")
 }
-Letter = Annotated[LetterName, Path(description="its id, or the first eight characters or more of it")]
+DeadLetterPath = Annotated[DeadLetterName, Path(description="its id, or the first eight characters or more of it")]
 
 
 def add_reading(router: APIRouter, tools: WebTools) -> None:
@@ -32,12 +32,12 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     store = tools.store
 
     @router.get(
-        "/letters",
-        response_model=answers.LetterPage,
+        "/dead-letters",
+        response_model=answers.ListedDeadLetters,
         responses={200: {"links": _LINKS}, **documented(404)},
-        operation_id="listLetters",
+        operation_id="listDeadLetters",
     )
-    def letters(asked: Annotated[LetterList, Query()]) -> Answer:
+    def dead_letters(asked: Annotated[DeadLetterList, Query()]) -> Answer:
         """List dead letters, those that failed last first; open ones unless state or id says otherwise."""
         selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
         try:
@@ -45,30 +45,36 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
         except ValueError:  # numbers beyond 64 bits, which no page ends with
             message = "no page has ended so: give `after` as the page before this one had it"
             raise RefusedError(404, message, at="query.after") from None
-        shown = [line_document(line) for line in page.letters]
-        return Answer({"letters": shown, "after": page.after, "matched": store.count(selection)})
+        shown = [line_document(line) for line in page.dead_letters]
+        return Answer({"dead_letters": shown, "after": page.after, "matched": store.count(selection)})
 
     @router.get(
-        "/letters/{letter}", response_model=answers.Letter, responses=documented(404), operation_id="showLetter"
+        "/dead-letters/{dead_letter}",
+        response_model=answers.ShownDeadLetter,
+        responses=documented(404),
+        operation_id="showDeadLetter",
     )
-    def letter(letter: Letter, asked: Annotated[Showing, Query()], who: Who) -> Answer:
+    def dead_letter(dead_letter: DeadLetterPath, asked: Annotated[Showing, Query()], who: Who) -> Answer:
         """Show a dead letter whole: why it failed, what it holds, and what was done about it.
 
         With values=true it takes a token, or the identity-aware proxy, and is written into the trail.
         """
         if asked.values and who is None:
             raise tools.callers.refused()
-        stored = letter_of(store, letter.lower())
+        stored = letter_of(store, dead_letter.lower())
         if asked.values and who is not None:  # first written down, then shown
             store.note([stored.id], Action.VALUES_SHOWN, who, tools.clock.now())
         return Answer(letter_document(stored, store.trail(stored.id), values=asked.values))
 
     @router.get(
-        "/letters/{letter}/trail", response_model=answers.Trail, responses=documented(404), operation_id="trail"
+        "/dead-letters/{dead_letter}/trail",
+        response_model=answers.Trail,
+        responses=documented(404),
+        operation_id="trail",
     )
-    def trail(letter: Letter) -> Answer:
+    def trail(dead_letter: DeadLetterPath) -> Answer:
         """Show what was done to a dead letter, first things first, without the values that an edit has changed."""
-        entries = store.trail(full_id(store, letter.lower()))
+        entries = store.trail(full_id(store, dead_letter.lower()))
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
 
     add_export(router, tools)

@@ -21,7 +21,7 @@ _RETRY_AFTER: Final = "5"  # seconds
 class Problem(BaseModel):
     """What is wrong with one part of a request."""
 
-    at: str = Field(description="where: query.limit, body.letters.since, path.letter")
+    at: str = Field(description="where: query.limit, body.dead_letters.since, path.dead_letter")
     message: str
 
 

@@ -47,7 +47,7 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
 
 def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
     selection = with_usual_states(
-        tools.store, body.letters.selection(tools.clock.now()), *body.letters.usual(State.OPEN)
+        tools.store, body.dead_letters.selection(tools.clock.now()), *body.dead_letters.usual(State.OPEN)
     )
     matched = tools.store.count(selection)
     order = ReplayOrder(

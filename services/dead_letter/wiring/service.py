@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> None:
         store = SqlDeadLetterStore(database)
         with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
             join(settings, store, health, stop)
-            Collector(letters, store, metrics, health, clock, settings.keep_letters_for).run(stop)
+            Collector(letters, store, metrics, health, clock, settings.keep_dead_letters_for).run(stop)
 
 
 @contextmanager

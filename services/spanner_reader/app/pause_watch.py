@@ -36,7 +36,7 @@ class PauseWatch:
         """Return what was seen last."""
         return self._known
 
-    def rests(self, table: str) -> bool:
+    def is_paused(self, table: str) -> bool:
         """Return whether no snapshot of a table is to be read: it is paused, or the whole stream is."""
         return self._known.stream is not None or table in self._known.paused_tables
 
@@ -63,7 +63,7 @@ class PauseWatch:
                 "changes_dropped",
                 table=table,
                 since=format_timestamp(pause.paused_at),
-                why="the table is paused; it needs re-sync",
+                why="the table is paused; it is pending resync",
                 fix=f"`resume {table}`, and then `snapshot {table}`",
             )
         self._dropped[table] += changes
@@ -83,12 +83,15 @@ class PauseWatch:
         for table in sorted(now.paused_tables.keys() - before.paused_tables.keys()):
             since = format_timestamp(now.tables[table].paused_at)
             self._log.warning(
-                "table_paused", table=table, since=since, why="its changes are dropped from now on; it needs re-sync"
+                "table_paused",
+                table=table,
+                since=since,
+                why="its changes are dropped from now on; it is pending resync",
             )
         for table in sorted(before.paused_tables.keys() - now.paused_tables.keys()):
             self._log.info(
                 "table_resumed",
                 table=table,
                 dropped=self._dropped.pop(table, 0),
-                fix=f"it needs re-sync: `snapshot {table}` brings its rows",
+                fix=f"it is pending resync: `snapshot {table}` brings its rows",
             )

@@ -116,7 +116,7 @@ class SpannerSourceRows:
                     raise TransientError(f"table {request.table} was altered while it was read") from None
                 reading = replace(later, rows=reading.rows)
             except TransientError as error:  # it goes on behind the last row
-                structlog.get_logger().warning("reading_broken_off", table=request.table, error=str(error))
+                structlog.get_logger().warning("rows_read_interrupted", table=request.table, error=str(error))
         yield reading.done(first)
 
     async def read_keys(self, request: ReadKeys) -> AsyncGenerator[bytes | Done, None]:

@@ -38,7 +38,7 @@ class SpannerPauseCommand:
     """Pause the stream, or the tables that are named.
 
     While the stream is paused nothing is read, and nothing is lost for as long as the stream keeps it. What is
-    committed to a paused table is dropped, and the table needs re-sync.
+    committed to a paused table is dropped, and the table is pending resync.
 
     Examples:
 

@@ -34,7 +34,7 @@ async def pause(
         new = await _retried(partial(pauses.pause, table))
         out.write(
             f"{table} {'is paused now' if new else 'was paused already'}: its changes are dropped until `resume "
-            f"{table}`, and it needs re-sync\n"
+            f"{table}`, and it is pending resync\n"
         )
     return 0
 
@@ -48,7 +48,7 @@ async def resume(tables: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
         if still := sorted((await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)).paused_tables):
             out.write(f"still paused: {', '.join(still)}; `resume {' '.join(still)}` lets them go on\n")
     for table in dict.fromkeys(tables):
-        what = f"goes on; it needs re-sync: `snapshot {table}` brings its rows" if done[table] else "was not paused"
+        what = f"goes on; it is pending resync: `snapshot {table}` brings its rows" if done[table] else "was not paused"
         out.write(f"{table} {what}\n")
     return int(not all(done.values()))
 

@@ -101,7 +101,7 @@ async def synced(table: str, settings: Settings) -> int:
         await partitions.learn_dialect()
         if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
             raise MisconfiguredError(
-                "table-not-marked",
+                "no-resync-request",
                 f"table {table} has no resync request: `python -m services.spanner_reader status` lists the tables "
                 "that have one",
             )

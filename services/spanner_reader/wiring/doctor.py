@@ -30,8 +30,8 @@ from services.spanner_reader.adapters.spanner.dialects import partition_sql
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
-from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.schema.resync import ROWS_AGAIN, fix_of
+from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from services.spanner_reader.core.stream.partitions import low_watermark
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.ports import CatalogInspection
@@ -172,7 +172,7 @@ class _SpannerInspection:
                 f"ALTER CHANGE STREAM {settings.change_stream} SET FOR ALL, or the tables' names; and see TABLES_FILE",
             )
         yield from inspect_keep(self._file, included, definition.retention)
-        for one in misfits(self._file, {name: inspection.shapes.tables[name] for name in watched}):
+        for one in unmatched_sections(self._file, {name: inspection.shapes.tables[name] for name in watched}):
             level = Level.ERROR if one.refused else Level.WARNING
             yield Finding(level, f"tables file: {one.section}", one.why, one.fix)
         for name in included:
@@ -211,7 +211,7 @@ class _SpannerInspection:
             kinds = ", ".join(sorted({found.kind.value.replace("_", " ") for found in request.findings}))
             since = format_timestamp(request.since)
             fix = fix_of(request, self._database.dialect.quote)
-            self._found.append(Finding.warning(f"table {request.table}", f"needs re-sync since {since}: {kinds}", fix))
+            self._found.append(Finding.warning(f"table {request.table}", f"pending resync since {since}: {kinds}", fix))
 
     async def _transaction(self) -> None:
         sql = partition_sql(self._partitions.dialect, self._settings.partition_table)

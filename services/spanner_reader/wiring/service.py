@@ -34,7 +34,7 @@ from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
-from services.spanner_reader.core.schema.misfits import misfits
+from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from services.spanner_reader.core.stream.changes import ChangeMaker
 from services.spanner_reader.core.stream.records import ROOT, SpannerStreamQuery
 from services.spanner_reader.settings import Settings
@@ -111,11 +111,11 @@ async def read(
         async with opened as (publisher, _dead_letters):
             rows = SpannerRows(database, data_boost=settings.snapshot_data_boost)
 
-            def reading_snapshots(trusted: Callable[[], bool], rests: Callable[[str], bool]) -> SpannerSnapshots:
+            def reading_snapshots(trusted: Callable[[], bool], is_paused: Callable[[str], bool]) -> SpannerSnapshots:
                 tables = MirroredTables(catalog, changes, file.included)
                 automatic = settings.resync == "automatic"
                 return Snapshots(
-                    SpannerSnapshotSource(snapshots, rows, tables, rests, metrics, stop),
+                    SpannerSnapshotSource(snapshots, rows, tables, is_paused, metrics, stop),
                     SpannerSnapshotEnds(snapshots, shapes, tables, publisher, metrics, automatic=automatic),
                     publisher,
                     trusted,
@@ -188,7 +188,7 @@ async def prepare(
     tables = [table for table in watched if file.included(table.name)]
     check_tables(settings.change_stream, definition.dialect, tables)
     file.refuse_short_keep([table.name for table in watched], definition.retention)
-    unfit = list(misfits(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
+    unfit = list(unmatched_sections(file, {table.name: inspection.shapes.tables[table.name] for table in watched}))
     refused = [f"{one.section} {one.why}; {one.fix}" for one in unfit if one.refused]
     if refused:
         raise MisconfiguredError(
@@ -227,6 +227,6 @@ async def prepare(
             fix=f"{alter} makes Spanner write whole rows; records of before are completed as now",
         )
     for one in unfit:
-        log.warning("tables_file_misfit_found", section=one.section, why=one.why, fix=one.fix)
+        log.warning("tables_file_section_unmatched", section=one.section, why=one.why, fix=one.fix)
     keys = {table.name: table.primary_key for table in tables}
     return ChangeMaker(settings.source, settings.buckets, keys, lambda table: file.options(table).buckets)

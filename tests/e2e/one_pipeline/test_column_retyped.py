@@ -72,7 +72,7 @@ def test_a_retyped_column_is_followed_and_the_fixes_that_both_services_print_res
 
     rig.wait(lambda: reader_says(rig, "status").code == 1, "the reader to say so", TIMEOUT)
     told = reader_says(rig, "status").text
-    assert f"{singers}: needs re-sync since" in told
+    assert f"{singers}: pending resync since" in told
     assert "column type changed (Born)" in told
 
     # The consumer's fix: both columns go, and the values have their own name again.

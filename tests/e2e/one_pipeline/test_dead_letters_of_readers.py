@@ -38,7 +38,7 @@ class Person:
         def there() -> bool:
             code, said = self._command("list", "--json")
             if code == 0:
-                found[:] = json.loads(said)["letters"]
+                found[:] = json.loads(said)["dead_letters"]
             return code == 0 and [one["attempts"] for one in found] == [attempts] * count
 
         self.rig.wait(there, f"{count} letters that have failed {attempts} times")

@@ -1,7 +1,8 @@
 """A row that is missing, one that is changed and one too many, planted in BigQuery while everything changes.
 
 `reconcile` names exactly these, of a table of Spanner and of one of Bigtable. They are healed by `--repair`, and others
-like them by a re-sync and a sweep. What is done to both tables is done at the same time: most of it is waiting.
+like them by a snapshot and the deletion of missing rows. What is done to both tables is done at the same time: most of
+it is waiting.
 """
 
 import itertools
@@ -56,9 +57,9 @@ class Started:
         """Return what the consumer says of a table."""
         return next((one for one in self.consumer.status().get("tables", ()) if one["table"] == table.name), {})
 
-    def to_sweep(self, table: Mirrored) -> str | None:
+    def delete_before(self, table: Mirrored) -> str | None:
         """Return what the consumer says that rows of a table have to be as new as; None: they are."""
-        since: str | None = self.told(table).get("to_sweep")
+        since: str | None = self.told(table).get("delete_missing_rows_before")
         return since
 
     def settle(self, table: Mirrored) -> str:
@@ -118,23 +119,25 @@ def named_and_repaired(started: Started, table: Mirrored) -> None:
 
 
 @pytest.mark.usefixtures("load")
-def test_a_snapshot_and_a_sweep_remove_the_planted_differences(started: Started) -> None:
-    started.for_each_table(healed_by_resync_and_sweep)
+def test_a_snapshot_and_the_deletion_of_missing_rows_remove_the_planted_differences(started: Started) -> None:
+    started.for_each_table(healed_by_snapshot_and_deletion)
 
 
-def healed_by_resync_and_sweep(started: Started, table: Mirrored) -> None:
+def healed_by_snapshot_and_deletion(started: Started, table: Mirrored) -> None:
     table.plant(deleted=20, changed=21, extra=20_000)
 
-    before = started.to_sweep(table)
+    before = started.delete_before(table)
     table.snapshot()
-    started.rig.wait(lambda: started.to_sweep(table) not in (None, before), "the consumer to apply its end", _TIMEOUT)
+    started.rig.wait(
+        lambda: started.delete_before(table) not in (None, before), "the consumer to apply its end", _TIMEOUT
+    )
     since = table.snapshot("--status")["complete_since"]
-    assert started.to_sweep(table) == since
+    assert started.delete_before(table) == since
     started.rig.wait(lambda: table.older(since) == {20_000}, "its rows to be applied", _TIMEOUT)
-    code, said = table.sweep(since)
+    code, said = table.delete_missing_rows(since)
     assert (code, said["gone"], said["in_source"], said["deleted"]) == (0, 1, 0, 0), said
     assert [int(json.loads(key)[0]) for key in said["some_gone"]] == [20_000]
-    code, said = table.sweep(since, "--execute")
+    code, said = table.delete_missing_rows(since, "--execute")
     assert (code, said["deleted"], said["left"]) == (0, 1, 0), said
 
     code, others = table.differences(started.settle(table))

@@ -1,4 +1,4 @@
-"""A table dropped and made again, of which no record tells: healed by snapshot and sweep, by command or by itself."""
+"""A table dropped and made again, of which no record tells: healed by a snapshot and `delete-missing-rows`."""
 
 import json
 from collections.abc import Mapping
@@ -62,13 +62,13 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
     table = rig.named("Tags")
     make_again(rig)
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"], "the table to be marked", TIMEOUT)
-    (mark,) = reader_status(rig)["needs_resync"]
+    rig.wait(lambda: reader_status(rig)["pending_resync"], "the table to be marked", TIMEOUT)
+    (mark,) = reader_status(rig)["pending_resync"]
     assert (mark["table"], mark["why"][0]["kind"]) == (table, "table_dropped_and_made_again")
     says(rig, "spanner_reader", "snapshot", table)
 
-    def to_sweep() -> str | None:
-        shown: str | None = told_of(consumer, table).get("to_sweep", "")
+    def delete_before() -> str | None:
+        shown: str | None = told_of(consumer, table).get("delete_missing_rows_before", "")
         return shown
 
     def complete_since() -> str | None:
@@ -76,36 +76,36 @@ def test_a_recreated_table_is_resynced_by_commands(rig: Rig) -> None:
         since: str | None = shown["complete_since"]
         return since
 
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
+    rig.wait(lambda: reader_status(rig)["pending_resync"] == [], "the mark to be taken away", TIMEOUT)
     since = complete_since()
     assert since is not None
-    rig.wait(lambda: to_sweep() == since, "the consumer to know what is to be swept", TIMEOUT)
-    assert says(rig, "spanner_reader", "status")["needs_resync"] == []
+    rig.wait(lambda: delete_before() == since, "the consumer to know which rows to delete", TIMEOUT)
+    assert says(rig, "spanner_reader", "status")["pending_resync"] == []
 
-    def swept(*words: str) -> Mapping[str, Any]:
+    def delete_missing(*words: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = says(
-            rig, "cdc_consumer", "sweep", table, "--before", since, "--source", SOURCE, *words, code=None
+            rig, "cdc_consumer", "delete-missing-rows", table, "--before", since, "--source", SOURCE, *words, code=None
         )
         return found
 
-    rig.wait(lambda: swept()["in_source"] == 0, "the snapshot's rows to arrive", TIMEOUT)
-    dry = swept()
+    rig.wait(lambda: delete_missing()["in_source"] == 0, "the snapshot's rows to arrive", TIMEOUT)
+    dry = delete_missing()
     assert (dry["gone"], dry["some_gone"], dry["deleted"]) == (2, ['["goes"]', '["goes too"]'], 0)
-    done = swept("--execute")
+    done = delete_missing("--execute")
     assert (done["deleted"], done["in_source"], done["left"]) == (2, 0, 0)
     rig.wait_until_equal(timeout=TIMEOUT)
-    rig.wait(lambda: to_sweep() is None, "the consumer to say that it is done", TIMEOUT)
+    rig.wait(lambda: delete_before() is None, "the consumer to say that it is done", TIMEOUT)
 
 
 def test_a_recreated_table_is_resynced_automatically(rig_without_spark: Rig) -> None:
     rig = rig_without_spark
     source = {"SOURCE_ROWS": SOURCE, **rig.pipeline.reader_environment()}
-    consumer = rig.consumer(SWEEP="automatic", SWEEP_AFTER="2s", **source)
+    consumer = rig.consumer(DELETE_MISSING_ROWS="automatic", DELETE_MISSING_ROWS_AFTER="2s", **source)
     reader = rig.start_reader(CHECK_SCHEMA_EVERY="1s", RESYNC="automatic")
     rig.wait_until_ready(reader, consumer, timeout=TIMEOUT)
     make_again(rig)
 
     rig.wait_until_equal(timeout=TIMEOUT)
-    rig.wait(lambda: reader_status(rig)["needs_resync"] == [], "the mark to be taken away", TIMEOUT)
+    rig.wait(lambda: reader_status(rig)["pending_resync"] == [], "the mark to be taken away", TIMEOUT)
     rig.commit(*tags("after"))
     rig.wait_until_equal(timeout=TIMEOUT)

@@ -131,5 +131,5 @@ def dead_letters(processes: Processes) -> int:
     """Return how many dead letters the store has, each as often as it failed for the reason that it should."""
     with closing(open_database(f"sqlite:///{dead_letters_in(processes.directory)}", make=False)) as database:
         page = SqlDeadLetterStore(database).find(Selection(), limit=1_000, after=None)
-    assert {one.reason for one in page.letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}
-    return len(page.letters)
+    assert {one.reason for one in page.dead_letters} <= {Reason.UNDECODABLE, Reason.VALUE_DOES_NOT_FIT}
+    return len(page.dead_letters)

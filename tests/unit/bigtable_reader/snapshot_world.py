@@ -1,4 +1,4 @@
-"""A world whose readers read snapshots, too, and a consumer that sweeps what a complete one has not brought."""
+"""A world whose readers read snapshots, too, and a consumer that deletes what a complete one has not brought."""
 
 import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -185,7 +185,7 @@ class SnapshotWorld(World):
         await self.wait_until_snapshots_are_over()
         await self.wait_until_all_is_read()
         await self.end()
-        assert self.mirrored(swept=True) == self.source()
+        assert self.mirrored(without_missing=True) == self.source()
 
     @property
     def complete_since(self) -> str | None:
@@ -193,12 +193,12 @@ class SnapshotWorld(World):
         said = [header.complete_since for header, _changes in self.topic.batches if header.complete_since]
         return max((one for one in said if isinstance(one, str)), default=None)
 
-    def mirrored(self, *, swept: bool) -> Mapping[bytes, str]:
+    def mirrored(self, *, without_missing: bool) -> Mapping[bytes, str]:
         """Return the rows of the mirror, delivered twice and in any order; without those of before a snapshot."""
         changes = [(header, [change]) for header, batch in self.topic.batches for change in batch]
         delivered = changes * 2
         self.chance.shuffle(delivered)
-        since = self.complete_since if swept else None
+        since = self.complete_since if without_missing else None
         return {
             key: change.row
             for key, change in folded(delivered).items()

@@ -65,7 +65,7 @@ def read_back(row: dict[str, Any]) -> Entry:
 
 @settings(deadline=None)
 @given(data_changes())
-def test_a_record_can_be_told_again_from_its_lines(record: DataChange) -> None:
+def test_a_record_can_be_rebuilt_from_its_lines(record: DataChange) -> None:
     found = consumed(entry_maker(LOSSLESS).header, lines(record, LOSSLESS))
 
     assert [read_back(row) for row in found] == list(record.entries)
@@ -155,7 +155,7 @@ def test_a_line_has_the_columns_of_the_template_and_its_place_in_the_call() -> N
     assert [row["id"][:-1] for row in (first, second)] == [second["id"][:-1]] * 2
 
 
-def test_a_line_says_in_its_place_what_the_source_says_of_it() -> None:
+def test_a_line_reports_in_its_place_what_the_source_says_of_it() -> None:
     (line,) = lines(a_change(a_cell(), commit=COMMIT, tiebreaker=-3, low_watermark=COMMIT - 456))
 
     assert msgspec.json.decode(line.place) == {

@@ -81,14 +81,14 @@ def test_a_family_that_is_not_there_is_named_by_no_setting() -> None:
 
 @RAISED
 @pytest.mark.parametrize("code", sorted(UNKNOWN, key=str))
-def test_what_nobody_knows_passes_as_it_is(code: grpc.StatusCode, raised: type[Exception]) -> None:
+def test_what_is_unknown_passes_as_it_is(code: grpc.StatusCode, raised: type[Exception]) -> None:
     error = raised(code)
     with pytest.raises(type(error)), bigtable_errors("read t"):
         raise error
     assert status_of(error) == (code, "the details")
 
 
-def test_credentials_that_are_missing_are_for_somebody_to_give_and_those_out_of_reach_come_later() -> None:
+def test_missing_credentials_are_for_a_person_to_give_and_those_out_of_reach_come_later() -> None:
     with pytest.raises(MisconfiguredError), bigtable_errors("connect"):
         raise google.auth.exceptions.DefaultCredentialsError("none")  # type: ignore[no-untyped-call]
     with pytest.raises(TransientError), bigtable_errors("connect"):

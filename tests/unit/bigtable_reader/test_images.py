@@ -80,7 +80,7 @@ row_cells = st.dictionaries(
 
 @settings(deadline=None)
 @given(row_cells, st.binary(min_size=1, max_size=8))
-def test_a_row_can_be_told_again_from_its_image(cells: RowCells, row_key: bytes) -> None:
+def test_a_row_can_be_rebuilt_from_its_image(cells: RowCells, row_key: bytes) -> None:
     options = BigtableOptions(row_key="BYTES", qualifiers="base64", versions=3)
     names = {family_column(family, "row_key"): family for family in cells}
 
@@ -211,7 +211,7 @@ def test_numbers_of_eight_bytes_come_through_exactly(whole: int, number: float) 
         ("JSON", "text", b"{"),
     ],
 )
-def test_a_value_that_does_not_fit_is_set_aside_whole_and_names_its_column(
+def test_a_value_that_does_not_fit_is_dead_lettered_whole_and_names_its_column(
     kind: str, encoding: str, value: bytes
 ) -> None:
     found = maker(declared(kind, encoding)).image(b"k", {"f": {b"q": cell(value, 5)}}, TRIGGER, 7)
@@ -254,7 +254,7 @@ def test_what_only_the_consumer_can_judge_it_sets_aside(kind: str, value: bytes)
         (declared("STRING", "text", timestamp="at"), b"k", {"f": {b"q": cell(b"v", 2**62)}}, "column at of type"),
     ],
 )
-def test_what_is_not_as_the_tables_file_says_is_set_aside_with_the_fix(
+def test_what_is_not_as_the_tables_file_says_is_dead_lettered_with_the_fix(
     options: BigtableOptions, row_key: bytes, cells: RowCells | None, fix: str
 ) -> None:
     found = maker(options).image(row_key, cells, TRIGGER, 7)

@@ -33,7 +33,7 @@ class WithoutStream(FakeCatalog):
         raise StreamGoneError("made-up", "it no longer has a change stream")
 
 
-async def test_a_stream_whose_reading_is_refused_as_it_is_disabled_marks_the_table_before_the_reader_ends() -> None:
+async def test_a_reading_that_a_disabled_stream_refuses_requests_a_resync_before_the_reader_ends() -> None:
     world = await a_read_world([b"a"])
     (reader,) = world.readers
     assert not world.is_marked()
@@ -45,7 +45,7 @@ async def test_a_stream_whose_reading_is_refused_as_it_is_disabled_marks_the_tab
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lost: bool) -> None:
+async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the_reader_ends(lost: bool) -> None:
     world = await a_read_world([b"a"])
     (reader,) = world.readers
     kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
@@ -56,7 +56,7 @@ async def test_what_the_topic_has_lost_marks_the_table_before_the_reader_ends(lo
     assert world.metrics.losing
 
 
-async def test_a_profile_that_comes_to_allow_no_condition_marks_the_table_once_it_routes_back() -> None:
+async def test_a_profile_that_comes_to_allow_no_condition_requests_a_resync_of_the_table_once_it_routes_back() -> None:
     world = await a_read_world([b"a"])
     (reader,) = world.readers
     await asyncio.sleep(60)
@@ -103,7 +103,7 @@ def kinds(table: PartitionTable) -> list[str]:
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-async def test_a_start_that_is_refused_because_the_stream_is_disabled_marks_the_table_until_the_mark_is_there(
+async def test_a_start_that_a_disabled_stream_refuses_tries_until_the_resync_request_is_stored(
     failures: int,
 ) -> None:
     table, fails = PartitionTable(), iter([True] * failures)
@@ -127,14 +127,14 @@ async def test_a_start_that_is_refused_because_of_the_profile_leaves_a_note_and_
         pytest.param(WithoutStream("f"), False, id="of a stream that is not known"),
     ],
 )
-async def test_a_start_that_is_refused_otherwise_marks_nothing(catalog: FakeCatalog, begin: bool) -> None:
+async def test_a_start_that_is_refused_otherwise_requests_no_resync(catalog: FakeCatalog, begin: bool) -> None:
     table = PartitionTable()
     await refused(catalog, table, begin)
     assert kinds(table) == []
 
 
 @pytest.mark.parametrize(("mirrored", "found"), [(True, [BigtableResyncKind.TOPIC_LOST]), (False, [])])
-async def test_what_a_topic_has_lost_marks_no_table_of_which_only_a_change_log_is_kept(
+async def test_what_a_topic_has_lost_requests_a_resync_of_no_table_of_which_only_a_change_log_is_kept(
     mirrored: bool, found: Sequence[str]
 ) -> None:
     table = PartitionTable()

@@ -172,7 +172,7 @@ def test_a_change_that_memory_may_not_hold_stops_with_what_to_raise() -> None:
     assert len(merged(stream, most_bytes=20_000, keep="names")) == 1
 
 
-def test_what_was_held_is_given_back_with_the_record() -> None:
+def test_what_was_held_is_released_with_the_record() -> None:
     change = a_change(*(a_cell(value=b"x" * 100) for _ in range(10)))
 
     assert len(merged(messages(change, ends=range(1, 10)) * 10, most_bytes=3_000)) == 10
@@ -249,7 +249,7 @@ def test_without_new_partitions_each_token_has_its_own() -> None:
     assert record == CloseStream(11, "", (Child(RangeToken(KeyRange(b"", b"c"), "-c"), KeyRange(b"", b"c")),))
 
 
-def test_tokens_that_belong_to_no_partition_are_read_for_their_own_ranges_and_that_is_told() -> None:
+def test_tokens_that_belong_to_no_partition_are_read_for_their_own_ranges_and_that_is_reported() -> None:
     message = _closing((b"b", b"c", b"a", b"c"))
     message.close_stream.new_partitions.add().row_range.end_key_open = b"x"
 

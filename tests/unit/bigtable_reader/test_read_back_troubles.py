@@ -135,7 +135,7 @@ async def test_a_row_that_no_message_can_hold_is_a_dead_letter_with_its_size_and
     assert reading.held.prefix.outstanding == 0
 
 
-async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_aside() -> None:
+async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_dead_lettered() -> None:
     reading = Reading(GatedRows(a=ROW, b=ROW))
     reading.rows.refuses = lambda _row_keys: True
     await reading.ask_for_each(b"a", b"b")
@@ -146,7 +146,7 @@ async def test_when_no_row_at_all_is_read_that_is_reported_and_no_row_is_set_asi
     assert reading.held.prefix.outstanding == 2
 
 
-async def test_what_nobody_can_fix_is_reported_and_confirms_nothing() -> None:
+async def test_an_unforeseen_error_is_reported_and_confirms_nothing() -> None:
     reading = Reading(GatedRows(a=ROW))
     reading.rows.errors = [MisconfiguredError("made-up", "PERMISSION_DENIED")]
     await reading.ask(b"a", 1)

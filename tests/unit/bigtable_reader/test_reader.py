@@ -62,7 +62,7 @@ async def test_the_claim_of_each_partition_is_logged_for_debugging_only() -> Non
     assert [one["log_level"] for one in logs if one["event"] == "partition_claimed"] == ["debug"] * 2
 
 
-async def test_streams_are_cancelled_only_by_a_handover_and_a_stop_which_gives_back_what_is_held() -> None:
+async def test_streams_are_cancelled_only_by_a_handover_and_a_stop_which_releases_what_is_held() -> None:
     """The audit log has an error for each; heartbeats, renewals, silences, splits and merges cancel none."""
     world = await a_world(b"b", b"c", b"d")
     first = world.start_steady()
@@ -128,7 +128,7 @@ async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_sec
     assert await world.stop(living) < 10
 
 
-async def test_what_is_held_at_a_stop_is_given_back_though_the_first_attempts_fail() -> None:
+async def test_what_is_held_at_a_stop_is_released_though_the_first_attempts_fail() -> None:
     world = await a_world(b"b", b"c")
     living = world.start_steady()
     await asyncio.sleep(10)
@@ -180,7 +180,7 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
         read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
 
 
-async def test_while_the_stream_is_paused_readers_are_well_hold_nothing_and_publish_nothing() -> None:
+async def test_while_the_stream_is_paused_readers_are_healthy_hold_nothing_and_publish_nothing() -> None:
     world = await a_world(b"b")
     health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
     world.start_steady(health=health)

@@ -169,13 +169,16 @@ TestMarking = Marking.TestCase
 TestMarking.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 
 
-def test_the_fix_is_commands_to_copy_and_names_the_sweep() -> None:
+def test_the_fix_is_commands_to_copy_and_names_delete_missing_rows() -> None:
     kept = core.with_finding(None, BigtableResyncKind.FAMILIES_DROPPED, EPOCH, 0)
     resync_request = resync_request_of("projects/p/instances/i/tables/weather", kept)
     assert resync_request is not None
     text = fix_of(resync_request)
     assert text.startswith("`python -m services.bigtable_reader snapshot` brings all rows as they are now")
-    assert "`python -m services.cdc_consumer sweep weather --source 'python -m services.bigtable_reader rows' " in text
+    assert (
+        "`python -m services.cdc_consumer delete-missing-rows weather --source 'python -m services.bigtable_reader "
+        "rows' " in text
+    )
     assert text.endswith("`python -m services.bigtable_reader synced`")
 
 

@@ -94,8 +94,8 @@ async def test_without_being_asked_nothing_is_read_unless_set_so_and_a_snapshot_
         await world.request()
         await world.end_equal()
     assert not world.is_marked()
-    told = [line for line in said if line["event"] in ("table_needs_resync", "table_healed")]
-    assert [line["event"] for line in told] == ["table_needs_resync", "table_healed"]
+    told = [line for line in said if line["event"] in ("resync_requested", "table_healed")]
+    assert [line["event"] for line in told] == ["resync_requested", "table_healed"]
     assert (told[0]["log_level"], told[0]["why"], told[0]["families"]) == ("error", ["families_dropped"], ["f"])
     assert "`python -m services.bigtable_reader snapshot`" in told[0]["fix"]
 
@@ -150,7 +150,7 @@ async def test_what_is_found_while_a_snapshot_runs_is_not_healed_by_that() -> No
     await world.end()
 
 
-async def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals_as_well() -> None:
+async def test_a_snapshot_whose_end_was_announced_before_the_request_was_stored_heals_as_well() -> None:
     world = await a_read_world(KEYS)
     assert all(part.state is PartState.DONE for part in world.parts)
     await world.find(run=0)
@@ -159,7 +159,7 @@ async def test_a_snapshot_whose_end_was_told_before_the_request_was_stored_heals
     await world.end()
 
 
-async def test_a_first_start_under_another_name_is_marked_until_its_first_snapshot_is_complete() -> None:
+async def test_a_first_start_under_another_name_is_pending_resync_until_its_first_snapshot_is_complete() -> None:
     world = await a_filled_world(KEYS, elsewhere=True)
     assert world.marked_for == [BigtableResyncKind.BEGUN_ANEW]
     world.start()

@@ -31,7 +31,7 @@ async def a_world() -> SnapshotWorld:
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
+async def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_reports_how_it_ended(terminal: bool) -> None:
     world = await a_world()
     command, out = Command(world, fails=2), Terminal() if terminal else io.StringIO()
     assert await Command(world)("--status") == (0, "weather: no snapshot was asked for\n")
@@ -50,7 +50,7 @@ async def test_watched_it_draws_a_bar_on_a_terminal_and_elsewhere_says_how_it_en
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_watched_it_says_that_no_reader_is_there_and_goes_on_watching(terminal: bool) -> None:
+async def test_watched_it_reports_that_no_reader_is_there_and_goes_on_watching(terminal: bool) -> None:
     world = await a_world()
     command, out = Command(world), Terminal() if terminal else io.StringIO()
     with capture_logs() as lines:

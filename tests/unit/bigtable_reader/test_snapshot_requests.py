@@ -74,7 +74,7 @@ async def test_a_first_start_reads_all_rows_though_some_keys_were_asked_for_befo
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_told(told: bool) -> None:
+def test_some_keys_are_read_beside_a_snapshot_whose_end_is_not_announced(told: bool) -> None:
     whole = read(asked_for(None))
     if told:
         whole = Snapshot(run=whole.run, requested_at=EPOCH, parts=whole.parts, whole=True, announced=True)
@@ -100,7 +100,7 @@ def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> 
 @pytest.mark.parametrize(
     ("ranges", "told"), [(["-"], True), (["-m", "m-"], True), (["-m"], False), (["m-"], False), (["-b", "c-"], False)]
 )
-async def test_the_end_of_one_that_leaves_out_keys_is_not_told(ranges: Sequence[str], told: bool) -> None:
+async def test_the_end_of_one_that_leaves_out_keys_is_not_reported(ranges: Sequence[str], told: bool) -> None:
     ends = BigtableSnapshotEnds(
         FakeSnapshotStore(SnapshotTable(), "reader", timedelta(seconds=10)),
         FakeResyncStore(PartitionTable()),

@@ -48,7 +48,7 @@ BOTH = (a_part(0, LEFT, owner="one"), a_part(1, RIGHT))
 UNREAD = "no reader reads the stream of keys [m, end)"
 
 
-def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> None:
+def test_it_waits_for_nothing_while_a_reader_reads_it_or_nothing_is_left() -> None:
     survey = a_survey(read_by("one"), read_by("two"))
     assert hindrance(a_snapshot(*BOTH), survey, None) is None
     done = [replace(part, state=PartState.DONE) for part in BOTH]
@@ -69,7 +69,7 @@ def test_it_waits_for_nothing_while_somebody_reads_it_or_nothing_is_left() -> No
         (a_survey(read_by("one"), read_by("two", above=-9)), None, "not above that yet", "that takes seconds"),
     ],
 )
-def test_why_it_waits_is_said_with_the_fix(
+def test_why_it_waits_is_reported_with_the_fix(
     survey: BigtablePartitionSurvey, end: int | None, why: str, fix: str
 ) -> None:
     at = None if end is None else Microseconds(NOON + end)
@@ -78,7 +78,7 @@ def test_why_it_waits_is_said_with_the_fix(
     assert (why in found.why, fix in found.fix) == (True, True), found
 
 
-def test_what_no_reader_has_taken_is_said_to_be_so() -> None:
+def test_a_range_that_no_reader_has_claimed_is_reported() -> None:
     survey = a_survey(read_by("one"), read_by("two"))
     untaken = a_snapshot(*(replace(part, owner="dead") for part in BOTH))
     found = hindrance(untaken, survey, None)
@@ -99,7 +99,7 @@ def test_status_shows_how_far_it_is_since_when_and_why_it_waits() -> None:
 
     (one,) = shown["snapshots"]
     assert (one["state"], one["rows"], one["ranges"], one["ranges_left"]) == ("READING", 7, 2, 1)
-    assert (one["complete_since"], one["told"], one["keys"]) == (None, False, None)
+    assert (one["complete_since"], one["announced"], one["keys"]) == (None, False, None)
     first, why, fix = list(lines(shown))[-3:]
     assert first == (
         "snapshot of weather as of 2023-11-14T22:13:20.000001Z: reading, 7 rows, 1 of 2 key ranges left; asked for at "

@@ -94,7 +94,7 @@ async def test_while_the_stream_is_paused_no_row_is_read_and_after_it_all_come()
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_however_far_versions_are_ahead_of_the_clocks_the_end_says_a_time_before_its_rows_were_read(
+async def test_however_far_versions_are_ahead_of_the_clocks_the_end_reports_a_time_before_its_rows_were_read(
     again: bool,
 ) -> None:
     world = await a_filled_world(KEYS, cuts=[b"b", b"d"])
@@ -182,4 +182,4 @@ async def test_where_rows_are_limited_no_more_are_asked_for_at_once_than_may_pas
     await world.wait_until_snapshots_are_over()
     await world.end()
     assert max(world.scans[0].asked) == 7
-    assert world.mirrored(swept=True) == world.source() != {}
+    assert world.mirrored(without_missing=True) == world.source() != {}

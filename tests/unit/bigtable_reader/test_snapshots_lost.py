@@ -40,7 +40,9 @@ async def shown(world: SnapshotWorld) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(automatic: bool) -> None:
+async def test_one_whose_first_half_the_topic_has_lost_is_never_announced_and_another_one_heals(
+    automatic: bool,
+) -> None:
     with capture_logs() as logs:
         world = await half_read_and_lost(automatic)
         for _reader in ("one", "started later"):
@@ -51,8 +53,8 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another
             world.readers.clear()
         assert (world.complete_since is not None, world.resync_request is None) == (automatic, automatic)
         assert world.run == 1 + automatic
-        assert (world.mirrored(swept=False) == world.source()) is automatic
-    assert ("snapshot_not_told" in [line["event"] for line in logs]) is not automatic
+        assert (world.mirrored(without_missing=False) == world.source()) is automatic
+    assert ("snapshot_end_withheld" in [line["event"] for line in logs]) is not automatic
 
 
 AT_THE_END = Microseconds(EPOCH + 120_000_000)
@@ -65,7 +67,7 @@ class ToAnEnd(BigtableReaderOptions):
     end: Microseconds | None = AT_THE_END
 
 
-async def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
+async def test_a_reader_with_an_end_timestamp_does_not_wait_until_it_is_announced() -> None:
     world = await half_read_and_lost(automatic=False)
     reader = world.start(kind=ToAnEnd)
     async with asyncio.timeout(600):
@@ -74,12 +76,12 @@ async def test_whoever_reads_to_an_end_does_not_wait_until_it_is_told() -> None:
     assert world.snapshots.snapshot.unannounced
 
 
-async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing() -> None:
+async def test_its_status_reports_why_it_is_never_announced_and_complete_since_nothing() -> None:
     world = await half_read_and_lost(automatic=False)
     for state in ("READING", "DONE"):
         one = await shown(world)
-        assert (one["state"], one["complete_since"], one["told"]) == (state, None, False)
-        assert "the topic lost messages" in str(one["never_told"])
+        assert (one["state"], one["complete_since"], one["announced"]) == (state, None, False)
+        assert "the topic lost messages" in str(one["never_announced"])
         code, said = await Command(world)("--status")
         assert code == (state == "READING")
         assert "it is never announced as complete: the topic lost" in said
@@ -89,6 +91,6 @@ async def test_its_status_says_why_it_is_never_told_and_complete_since_nothing()
     assert (await Command(world)("--watch"))[0] == 0  # another one
     await asyncio.sleep(60)
     one = await shown(world)
-    assert (one["told"], one["never_told"], world.resync_request) == (True, None, None)
+    assert (one["announced"], one["never_announced"], world.resync_request) == (True, None, None)
     assert one["complete_since"] is not None
     await world.end()

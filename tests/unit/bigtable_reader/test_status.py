@@ -46,7 +46,7 @@ def test_a_stream_that_was_never_begun_is_not_started() -> None:
     ]
 
 
-def test_each_stream_range_is_in_one_state_and_owners_are_told() -> None:
+def test_each_stream_range_is_in_one_state_and_owners_are_reported() -> None:
     survey = a_survey(
         a_stream_range("a", LEFT),
         a_stream_range("b", MIDDLE, target=KeyRange(b"b", b"")),
@@ -81,13 +81,13 @@ def test_a_hole_and_what_is_covered_twice_are_shown_and_no_success() -> None:
 
 
 @pytest.mark.parametrize(("readers", "behind", "code"), [("one", 60, 0), ("", 60, 1), ("one", 13 * 3600, 1)])
-def test_success_is_somebody_who_reads_in_time(readers: str, behind: int, code: int) -> None:
+def test_success_is_a_reader_that_reads_in_time(readers: str, behind: int, code: int) -> None:
     whole = KeyRange(b"", b"")
     survey = a_survey(a_stream_range("a", whole), readers=readers, a=running(readers, behind=behind))
     assert exit_code(document("s", survey, DAY, NOON)) == code
 
 
-def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() -> None:
+def test_what_a_dead_reader_owns_and_what_has_just_ended_is_unread() -> None:
     survey = a_survey(
         a_stream_range("a", LEFT),
         a_stream_range("b", MIDDLE),
@@ -106,7 +106,7 @@ def test_what_a_dead_reader_holds_and_what_has_just_ended_is_read_by_nobody() ->
 
 
 @pytest.mark.parametrize(("behind", "code"), [(60, 0), (13 * 3600, 1)])
-def test_a_stream_that_is_paused_is_well_until_half_of_what_is_kept_is_over(behind: int, code: int) -> None:
+def test_a_stream_that_is_paused_is_healthy_until_half_of_what_is_kept_is_over(behind: int, code: int) -> None:
     survey = a_survey(a_stream_range("a", KeyRange(b"", b"")), a=running("", behind=behind))
     shown = document("s", replace(survey, paused_since=Microseconds(NOON - behind * 1_000_000)), DAY, NOON)
     assert (shown["state"], exit_code(shown)) == ("paused", code)
@@ -131,9 +131,9 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     well = document("s", survey, DAY, NOON)
     shown = document("s", replace(survey, resync_request=BigtableResyncRequest("weather", findings)), DAY, NOON)
 
-    assert (well["needs_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
+    assert (well["pending_resync"], exit_code(well), exit_code(shown)) == ([], 0, 1)
     told = list(lines(shown))
-    at = told.index("weather: needs re-sync since 2023-11-14T22:13:20Z")
+    at = told.index("weather: pending resync since 2023-11-14T22:13:20Z")
     assert told[at + 1] == "  families dropped (f, g), found at 2023-11-14T22:13:21Z"
     assert told[at + 2] == "  routed to another cluster, found at 2023-11-14T22:13:20Z"
     assert told[at + 3] == "  tables file watches more (families), found at 2023-11-14T22:13:20Z"
@@ -143,7 +143,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     metrics = BigtablePrometheusMetrics(registry, "s", MicrosecondClock())
     for resync_request, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
         metrics.surveyed(replace(survey, resync_request=resync_request), NOON, timedelta(0))
-        name = "millrace_reader_tables_needing_resync"
+        name = "millrace_reader_tables_pending_resync"
         assert registry.get_sample_value(name, {"kind": "families_dropped"}) == value
         assert registry.get_sample_value(name, {"kind": "change_stream_disabled"}) == 0
-    assert metrics.document()["needs_resync"] == []
+    assert metrics.document()["pending_resync"] == []

@@ -139,7 +139,7 @@ def test_an_added_family_is_learnt_and_a_dropped_one_is_an_error_with_the_fix() 
     assert said[1]["fix"]
 
 
-def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> None:
+def test_a_cluster_that_comes_or_goes_is_reported_with_what_follows_from_it() -> None:
     added, dropped = changed(clusters=frozenset({"c1", "c2"})), changed(clusters=frozenset({"c2"}))
     said, learnt = watched(nothing, added, dropped, nothing)
 
@@ -152,14 +152,14 @@ def test_a_cluster_that_comes_or_goes_is_said_with_what_follows_from_it() -> Non
     assert "APP_PROFILE" in said[1]["fix"]
 
 
-def test_a_look_that_fails_is_made_again() -> None:
+def test_an_inspection_that_fails_is_made_again() -> None:
     said, learnt = watched(nothing, failing(TransientError("away")), with_also("h"))
 
-    assert [line["event"] for line in said] == ["table_not_looked_at", "families_added"]
+    assert [line["event"] for line in said] == ["table_inspection_failed", "families_added"]
     assert learnt == [frozenset({"h"})]
 
 
-def test_what_changed_while_no_reader_ran_is_said_at_the_first_look_and_once() -> None:
+def test_what_changed_while_no_reader_ran_is_reported_at_the_first_inspection_and_once() -> None:
     dropped, table = changed(families=frozenset({"g", "h"}), clusters=frozenset({"c2"})), PartitionTable()
     assert watched(nothing, kept=table) == ([], [])
     assert table.seen == InspectedTable(frozenset({"f", "g"}), frozenset({"c1"}), 7 * 86_400, "c1")
@@ -193,7 +193,7 @@ def test_a_profile_that_routes_elsewhere_stops_the_reader_and_the_next_one_until
     assert watched(nothing, nothing, kept=table) == ([], [])
 
 
-def test_what_a_profile_routes_to_is_remembered_while_nobody_may_ask() -> None:
+def test_what_a_profile_routes_to_is_remembered_while_it_cannot_be_inspected() -> None:
     hidden, moved, table = changed(routed_to=None), changed(routed_to="c2"), PartitionTable()
     watched(nothing, kept=table)
     with pytest.raises(MisconfiguredError, match="cluster c1"):
@@ -215,7 +215,7 @@ def test_a_low_watermark_that_is_half_the_retention_old_is_a_warning_and_soon_an
     assert all("--change-stream-retention-period" in line["fix"] for line in said)
 
 
-def test_a_position_that_ages_because_of_a_pause_is_said_with_what_ends_it() -> None:
+def test_a_position_that_ages_because_of_a_pause_is_reported_with_what_ends_it() -> None:
     old = [timedelta(days=days) for days in (1, 4, 6)]
     said, _learnt = watched(nothing, nothing, nothing, behind=old, paused=True)
 
@@ -229,7 +229,7 @@ def found_of(table: PartitionTable) -> list[tuple[str, tuple[str, ...], int]]:
     return [(one.kind, one.families, one.run) for one in table.resync.findings] if table.resync is not None else []
 
 
-def test_a_dropped_family_marks_the_table_whoever_looked_before() -> None:
+def test_a_dropped_family_requests_a_resync_of_the_table_whichever_reader_inspected_before() -> None:
     table = PartitionTable()
     watched(nothing, kept=table)
     assert found_of(table) == []
@@ -293,7 +293,7 @@ def test_clusters_and_families_that_are_added_or_not_watched_mark_nothing() -> N
     assert [line["event"] for line in said] == ["families_added", "clusters_changed"]
 
 
-def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> None:
+def test_a_change_log_alone_is_never_pending_resync_and_what_is_reported_of_it_is_true() -> None:
     table = PartitionTable()
     said, _learnt = watched(nothing, without("f"), nothing, kept=table, mirrored=False)
 
@@ -310,7 +310,9 @@ def test_a_change_log_alone_is_never_marked_and_what_is_said_of_it_is_true() -> 
     ],
     ids=["a profile that moves", "a stream that is disabled"],
 )
-def test_what_stops_a_reader_marks_the_table_before(what: Callable[[Looking], None], kind: BigtableResyncKind) -> None:
+def test_what_stops_a_reader_requests_a_resync_of_the_table_before(
+    what: Callable[[Looking], None], kind: BigtableResyncKind
+) -> None:
     table = PartitionTable()
     for looks in ([nothing, what], [what]):
         with pytest.raises(MisconfiguredError):

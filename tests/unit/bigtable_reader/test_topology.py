@@ -270,7 +270,7 @@ def test_a_restart_that_would_lose_changes_is_refused() -> None:
         ("a-c", ["-b", "b-"], None),  # it is parts of two
     ],
 )
-def test_what_is_only_a_part_of_a_present_partition_is_told(
+def test_what_is_only_a_part_of_a_present_partition_is_reported(
     part: str, partitions: list[str], around: str | None
 ) -> None:
     found = partition_around(span(*part.split("-")), [span(*one.split("-")) for one in partitions])

@@ -35,7 +35,7 @@ CELL = CellColumn(name="t", family="f", qualifier=b"q")
         (BigtableOptions(families=("g",), columns=(CELL,)), BigtableOptions(families=("g",)), "columns"),
     ],
 )
-def test_what_lets_in_more_is_told_and_what_only_narrows_is_not(
+def test_what_lets_in_more_is_reported_and_what_only_narrows_is_not(
     wide: BigtableOptions, narrow: BigtableOptions, option: str
 ) -> None:
     one, other = watching_of("mirror", wide), watching_of("both", narrow)
@@ -55,7 +55,9 @@ def test_what_lets_in_more_is_told_and_what_only_narrows_is_not(
         (BigtableOptions(cell_timestamps=True), ALL, "cell_timestamps"),
     ],
 )
-def test_what_rows_have_otherwise_is_told_both_ways(one: BigtableOptions, other: BigtableOptions, option: str) -> None:
+def test_what_rows_have_otherwise_is_reported_both_ways(
+    one: BigtableOptions, other: BigtableOptions, option: str
+) -> None:
     first, second = watching_of("mirror", one), watching_of("mirror", other)
     assert watched_more(first, second, ["f"]) == watched_more(second, first, ["f"]) == (option,)
 
@@ -106,7 +108,7 @@ async def over(world: SnapshotWorld, reader: Living) -> None:
         (ALL, "history", "mode"),
     ],
 )
-async def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_what_is_missing(
+async def test_a_start_that_watches_more_requests_a_resync_of_the_table_and_a_snapshot_brings_what_is_missing(
     narrow: BigtableOptions, mode: Mode, option: str
 ) -> None:
     world = await a_world(narrow, mode)
@@ -120,7 +122,7 @@ async def test_a_start_that_watches_more_marks_the_table_and_a_snapshot_brings_w
     await world.request()
     await world.wait_until_snapshots_are_over()
     assert not world.is_marked()
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
     await over(world, reader)
 
 
@@ -132,11 +134,11 @@ async def test_without_being_asked_it_is_read_once() -> None:
     await world.wait_until_healed()
     await asyncio.sleep(300)
     assert world.run == 2
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
     await world.end()
 
 
-async def test_a_start_that_only_narrows_marks_nothing() -> None:
+async def test_a_start_that_only_narrows_requests_no_resync() -> None:
     world = await a_world(ALL)
     world.watches = BigtableOptions(key_prefixes=("a",), families=("f",))
     await over(world, world.start_steady())
@@ -161,7 +163,7 @@ async def test_a_narrower_reader_heals_nothing_of_a_wider_one_though_its_own_sna
     assert not world.is_marked()
 
 
-async def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_end_is_told_by_a_narrower_one() -> None:
+async def test_a_reader_with_a_narrower_file_neither_reads_nor_announces_a_snapshot_of_a_wider_one() -> None:
     world = await a_world(ALL)
     world.watches = BigtableOptions(families=("f",))
     world.start_steady()
@@ -175,10 +177,10 @@ async def test_of_a_snapshot_that_a_wider_file_asked_for_nothing_is_read_and_no_
     await over(world, world.start_steady())
     assert world.run == 2
     assert world.is_announced
-    assert world.mirrored(swept=True) == world.source()
+    assert world.mirrored(without_missing=True) == world.source()
 
 
-async def test_what_was_not_read_to_its_end_is_asked_for_anew_by_a_start_with_another_file() -> None:
+async def test_what_was_not_read_to_its_end_is_asked_for_again_by_a_start_with_another_file() -> None:
     world = await a_filled_world([b"a", b"b"])
     world.watches = BigtableOptions(families=("f",))
     await over(world, world.start_steady())

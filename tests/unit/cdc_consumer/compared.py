@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from services.cdc_consumer.adapters.reconcile.spilled_rows import SpilledRows
+from services.cdc_consumer.adapters.reconcile.disk_row_buckets import DiskRowBuckets
 from services.cdc_consumer.app.reconcile.comparison import TableDifferences
 from services.cdc_consumer.app.reconcile.recheck import Waits
 from services.cdc_consumer.app.reconcile.reconcile import ReconcileOptions, Reconciler
@@ -215,9 +215,11 @@ def reconciler(
     numbers = iter(range(1_000_000))
 
     @contextmanager
-    def spilled(table: Mirrored, wanted: int) -> Iterator[SpilledRows]:
+    def row_buckets(table: Mirrored, wanted: int) -> Iterator[DiskRowBuckets]:
         place = directory / f"{id(world)}-{next(numbers)}"
-        with SpilledRows(place, table.schema, key_kinds(table.definition), buckets or wanted, buffer_bytes=200) as rows:
+        with DiskRowBuckets(
+            place, table.schema, key_kinds(table.definition), buckets or wanted, buffer_bytes=200
+        ) as rows:
             if buckets:
                 rows.buckets = buckets
             yield rows
@@ -225,7 +227,7 @@ def reconciler(
     options = ReconcileOptions(settle=timedelta(seconds=settle), repair=repair)
     waits = Waits(Clock(), Stop(), pause)
     return Reconciler(
-        source=world, mirrors=Mirrors(world), plan=world.plan, spilled=spilled, waits=waits, options=options
+        source=world, mirrors=Mirrors(world), plan=world.plan, row_buckets=row_buckets, waits=waits, options=options
     )
 
 

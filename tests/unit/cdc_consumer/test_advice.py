@@ -294,7 +294,7 @@ def test_expected_throughput_is_computed_as_in_the_documents_example() -> None:
     assert (quotas("EU").bytes_per_second, quotas("europe-west4").bytes_per_second) == (3_000_000_000, 300_000_000)
 
 
-def test_what_a_throughput_costs_is_said_once_whatever_the_regions_and_without_any() -> None:
+def test_what_a_throughput_costs_is_reported_once_whatever_the_regions_and_without_any() -> None:
     """10,000 changes of 1,000 bytes in 10 seconds are 1 MB a second."""
     expected: Mapping[str, Any] = {"changes_per_second": 1_000, "change_bytes": 1_000}
     regions = [RegionFigures(location=one, mirrors=[a_mirror()]) for one in ("US", "europe-west4")]

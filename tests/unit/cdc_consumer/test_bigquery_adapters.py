@@ -89,7 +89,7 @@ def test_a_column_that_we_would_not_make_gets_one_beside_it_and_is_reported_once
     assert said["fix"].endswith("ALTER TABLE `p.d.planes` DROP COLUMN IF EXISTS `seats`, DROP COLUMN `seats_INT64`")
 
 
-def test_who_adds_a_column_is_told_that_older_rows_have_null_in_it() -> None:
+def test_a_column_is_added_with_the_warning_that_older_rows_have_null_in_it() -> None:
     with capture_logs() as logs:
         tables_of(FakeBigQuery(planes())).ensure(COLOUR)
     (said,) = [line for line in logs if line["event"] == "columns_added"]
@@ -223,7 +223,7 @@ def test_tables_of_a_dataset_that_the_tables_file_names_never_stop_the_others() 
     assert client.asked == []
 
 
-def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
+def test_another_key_is_a_schema_conflict_and_reports_what_to_do() -> None:
     with pytest.raises(PoisonRecordError) as raised:
         tables_of(FakeBigQuery(planes())).ensure(table_definition(a_header(key=("name",))))
 
@@ -253,7 +253,7 @@ def test_another_key_is_a_schema_conflict_and_says_what_to_do() -> None:
         (auth_exceptions.RefreshError, MisconfiguredError),
     ],
 )
-def test_each_error_of_the_client_says_what_to_do_next(
+def test_each_error_of_the_client_reports_what_to_do_next(
     kind: Callable[[str], Exception], expected: type[Exception]
 ) -> None:
     with pytest.raises(expected) as translated, rest_errors("table planes"):
@@ -296,7 +296,7 @@ def test_errors_of_another_form_have_no_reason() -> None:
     assert not beyond_limits(forbidden("words", errors=["rateLimitExceeded", {"message": "words"}]))
 
 
-def test_an_error_that_nobody_knows_is_left_as_it_is() -> None:
+def test_an_unknown_error_is_left_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), rest_errors("table planes"):
         raise ZeroDivisionError
 
@@ -317,7 +317,7 @@ def test_every_status_of_an_append_means_something(code: grpc.StatusCode) -> Non
         assert retry_code(error) == (code.name if known else "OTHER")
 
 
-def test_a_storage_error_tells_more_than_the_status() -> None:
+def test_a_storage_error_reports_more_than_the_status() -> None:
     status = Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="words")
     status.details.add().Pack(StorageError.pb()(code="SCHEMA_MISMATCH_EXTRA_FIELDS"))
     error = append_error("planes", status)

@@ -27,7 +27,7 @@ from tests.unit.cdc_consumer.wire import (
 )
 
 
-def test_garbage_is_poison_as_a_whole_message_that_says_what_is_wrong_and_its_neighbours_are_applied() -> None:
+def test_garbage_is_poison_as_a_whole_message_that_reports_what_is_wrong_and_its_neighbours_are_applied() -> None:
     good = batch_of([upsert(1)])
     not_text = batch_of([upsert(1, {"note": "x"})]).replace(b'"x"', b'"\xff"')
     deep = batch_of([upsert(1, '{"note":' + "[" * 200_000 + "]" * 200_000 + "}")])
@@ -73,7 +73,7 @@ def test_a_wrong_header_without_changes_is_poison_as_a_message() -> None:
     assert (poison.change, poison.reason, poison.table) == (None, Reason.NO_PRIMARY_KEY, "orders")
 
 
-def test_poison_says_where_it_is_and_never_what_the_row_holds() -> None:
+def test_poison_reports_where_it_is_and_never_what_the_row_holds() -> None:
     header = header_of({"id": "INT64", "qty": "INT64"}, table="shop.Orders")
     decoded = decode(
         batch_of([upsert(1)], header),
@@ -169,7 +169,7 @@ def test_every_sequence_of_the_grammar_is_applied_as_it_is(sequence: str) -> Non
     assert row["_CHANGE_SEQUENCE_NUMBER"] == row["_millrace_sequence"] == sequence
 
 
-def test_a_letters_texts_are_cut_so_that_it_can_always_be_published() -> None:
+def test_a_dead_letters_texts_are_cut_so_that_it_can_always_be_published() -> None:
     poison = only(decode_changes([upsert("{" + '"id":"' + "9" * 5000 + '"}', sequence="F" * 5000)]))
     assert poison.reason is Reason.BAD_SEQUENCE
     assert max(len(text) for text in (poison.key, poison.sequence, poison.detail)) <= 1024

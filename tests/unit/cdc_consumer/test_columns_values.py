@@ -118,7 +118,7 @@ def test_an_array_is_its_elements_among_rows_of_every_other_kind(kind: str, text
     assert {str(row["f"]) for row in rows(decoded)} == {"nan", "1.0"}
 
 
-def test_good_rows_of_every_type_and_their_arrays_are_never_looked_at_one_by_one(
+def test_good_rows_of_every_type_and_their_arrays_are_never_inspected_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_arguments: object) -> NoReturn:

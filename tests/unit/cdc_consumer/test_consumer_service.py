@@ -68,7 +68,10 @@ def test_every_missing_setting_is_named_at_once() -> None:
         ({"TASKS": "3"}, "TASKS=3 is more than the 2"),
         ({"BIGQUERY_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
         ({"BIGQUERY_STORAGE_EMULATOR_HOST": "h:1"}, "set both BIGQUERY_EMULATOR_HOST"),
-        ({"SWEEP": "automatic", "SPARK_MASTER": "spark://h:1"}, "SWEEP=automatic needs SOURCE_ROWS"),
+        (
+            {"DELETE_MISSING_ROWS": "automatic", "SPARK_MASTER": "spark://h:1"},
+            "DELETE_MISSING_ROWS=automatic needs SOURCE_ROWS",
+        ),
         ({"SPARK_MASTER": "locl"}, "SPARK_MASTER='locl': names no Spark: write local"),
         ({"SPARK_MASTER": "local[two]"}, "SPARK_MASTER='local[two]': names no Spark: write local"),
         ({"SPARK_MASTER": "h:7077"}, "SPARK_MASTER='h:7077': names no Spark: write local"),
@@ -80,8 +83,10 @@ def test_settings_that_cannot_work_are_refused(more: dict[str, str], words: str)
 
 
 @pytest.mark.parametrize("more", [{"SOURCE_ROWS": "rows", "SPARK_MASTER": "yarn"}, {"SPARK_MASTER": "local[2]"}])
-def test_what_sweeps_by_itself_asks_the_source_or_knows_what_is_held(more: dict[str, str]) -> None:
-    assert read_settings(Settings, NEEDED | {"SWEEP": "automatic"} | more).sweep == "automatic"
+def test_automatic_deletion_asks_the_source_or_knows_what_is_outstanding(more: dict[str, str]) -> None:
+    assert (
+        read_settings(Settings, NEEDED | {"DELETE_MISSING_ROWS": "automatic"} | more).delete_missing_rows == "automatic"
+    )
 
 
 def test_set_up_needs_the_topic_and_not_the_dataset() -> None:
@@ -147,7 +152,7 @@ Identifier: cdc_consumer
 
 
 @pytest.mark.parametrize("text", [FROM_A_TASK, FROM_A_PLAN])
-def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> None:
+def test_an_error_of_sparks_processes_is_reported_in_its_own_words(text: str) -> None:
     fix = "subscription s cannot be used:\n  it expires; fix it with `gcloud x`\n  it has a filter"
     error = error_of(text.format(error=f"shared.contracts.errors.MisconfiguredError: {fix} [made-up]"))
     assert isinstance(error, MisconfiguredError)
@@ -158,7 +163,7 @@ def test_an_error_of_sparks_processes_is_told_in_its_own_words(text: str) -> Non
     assert str(error).splitlines()[-1] == "google.api_core.exceptions.TeapotError: no coffee"
 
 
-def test_an_error_without_python_in_it_is_told_as_it_is() -> None:
+def test_an_error_without_python_in_it_is_reported_as_it_is() -> None:
     assert str(error_of("no space left on device")) == "no space left on device"
 
 
@@ -194,7 +199,7 @@ def test_json_that_ends_early_in_a_task_is_no_damage_of_the_checkpoint() -> None
         ("", QueryFailedError),
     ],
 )
-def test_a_spark_that_does_not_start_is_told_in_one_line(words: str, kind: type[Exception]) -> None:
+def test_a_spark_that_does_not_start_is_reported_in_one_line(words: str, kind: type[Exception]) -> None:
     error = start_error("locl", RuntimeError(words))
 
     assert type(error) is kind
@@ -285,17 +290,17 @@ def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> 
 
 def test_reports_reach_the_driver_whatever_the_number_of_their_tables() -> None:
     tables = {f"table_{number}": TableNote(deferred="x" * 300) for number in range(20_000)}
-    report = Report(counts=replace(COUNTS, tables=tables), process="p", oldest_held=5)
+    report = Report(counts=replace(COUNTS, tables=tables), process="p", oldest_outstanding=5)
     with heard() as (driver, reports):
         send_report(driver, report)
 
     found = reports.get_nowait()
     assert found.counts.plus(Counts()) == report.counts.plus(Counts())
-    assert (found.process, found.oldest_held) == ("p", 5)
+    assert (found.process, found.oldest_outstanding) == ("p", 5)
     assert reports.empty()
 
 
-def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
+def test_what_is_reported_last_arrives_though_the_driver_is_ending() -> None:
     with heard() as (driver, reports):
         for number in range(1_000):
             send_report(driver, Report(retries={"code": number}))
@@ -303,7 +308,7 @@ def test_what_is_said_last_arrives_though_the_driver_is_ending() -> None:
     assert [reports.get_nowait().retries for _ in range(reports.qsize())] == [{"code": n} for n in range(1_000)]
 
 
-def test_a_report_that_nobody_receives_is_dropped() -> None:
+def test_a_report_that_is_not_received_is_dropped() -> None:
     with listening(lambda _report: None) as driver:
         send_report(driver, Report(counts=COUNTS))
     send_report(driver, Report(counts=COUNTS))

@@ -122,7 +122,7 @@ def test_a_view_that_could_not_be_made_to_last_holds_nothing_up_and_lasts_from_t
 
 
 @pytest.mark.parametrize("days", [1, 59, 61])
-def test_an_expiry_that_somebody_has_set_stays_and_is_reported(days: int) -> None:
+def test_an_expiry_that_a_person_has_set_stays_and_is_reported(days: int) -> None:
     client = Giving()
     ensured(client, NAMED)
     set_by_hand = str(int(time.time() * 1_000) + days * DAY)

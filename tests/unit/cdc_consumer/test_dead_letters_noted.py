@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import DEAD_LETTERS, dead_lettered
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import check_dead_letters
-from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError
+from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import check_dead_letters
+from services.cdc_consumer.app.delete_missing_rows.deletion import DeletionRefusedError
 from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.destinations import Plan, mirror_name
 from services.cdc_consumer.core.schema.tables import table_definition
@@ -43,7 +43,7 @@ def unread(key: str) -> Mapping[str, object]:
     return dict(a_message(data=b"garbage")) | {"ordering_key": key}
 
 
-def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked() -> None:
+def test_it_is_reported_when_the_dead_letter_is_kept_and_before_the_message_is_acked() -> None:
     world = a_world()
     world.effects.done.clear()
     world.apply(UNFIT, a_message(a_change(2), header=AIRPORTS))
@@ -53,7 +53,7 @@ def test_it_is_said_when_the_dead_letter_is_kept_and_before_the_message_is_acked
     assert settled == ["keep 1 letters", "note letters of planes", "ack 2"]
 
 
-def test_killed_anywhere_it_is_said_before_any_ack() -> None:
+def test_killed_anywhere_it_is_reported_before_any_ack() -> None:
     for world, acked in killed_anywhere(a_world, UNFIT):
         assert "planes" in world.tables.dead_letters or not acked
 
@@ -81,7 +81,7 @@ def test_a_table_whose_columns_do_not_fit_any_more_may_have_a_mirror_from_before
     assert world.tables.dead_letters == {"planes": SINCE}
 
 
-def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_told_of() -> None:
+def test_a_mirror_that_cannot_be_labelled_holds_up_nothing_and_is_reported_of() -> None:
     world = a_world()
     world.tables.unlabelled = {"planes"}
     with capture_logs() as logs:
@@ -153,7 +153,7 @@ def test_a_mirror_that_cannot_be_labelled_now_holds_up_its_dead_letters_messages
     assert (set(world.names()), set(world.names("airports"))) == ({1, 3}, {1, 2})
     again_at = SINCE + timedelta(seconds=30) // timedelta(microseconds=1)
     assert counts.tables["planes"].deferred == "its dead letters could not be noted on it: BigQuery is away"
-    assert counts.tables["planes"].again_at == again_at, "no sweep before it says so"
+    assert counts.tables["planes"].again_at == again_at, "no deletion before it says so"
     assert [line["table"] for line in logs if line["event"] == "dead_letters_not_noted"] == ["planes"]
 
     world.tables.interrupted = lambda _table: False
@@ -212,7 +212,7 @@ def test_a_label_never_goes_back_and_is_a_mirrors_alone() -> None:
         (SINCE - 100, 3, SINCE - 99, False),
     ],
 )
-def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_the_dead_letters(
+def test_without_a_source_nothing_is_deleted_by_a_snapshot_of_before_the_dead_letters(
     until: int, older: int, read_since: int, refused: bool
 ) -> None:
     definition = table_definition(a_header())
@@ -220,5 +220,5 @@ def test_where_nobody_can_be_asked_nothing_is_deleted_by_a_snapshot_of_before_th
     if not refused:
         check_dead_letters(mirror, RowCount(older, 100), SINCE)
         return
-    with pytest.raises(SweepRefusedError, match=r"dead letters since .*; or delete by command"):
+    with pytest.raises(DeletionRefusedError, match=r"dead letters since .*; or delete by command"):
         check_dead_letters(mirror, RowCount(older, 100), SINCE)

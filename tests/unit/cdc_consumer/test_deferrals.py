@@ -119,7 +119,7 @@ def write(options: SinkOptions, *messages: Mapping[str, object]) -> None:
     BigQueryCdcWriter(options).write(iter([pa.RecordBatch.from_pylist([row], PORTION_SCHEMA)]))
 
 
-def test_a_flood_that_is_deferred_is_told_with_the_time_by_which_the_last_of_it_comes_again(
+def test_a_flood_that_is_deferred_is_reported_with_the_time_by_which_the_last_of_it_comes_again(
     pubsub: FakeChannel,
 ) -> None:
     before = SystemClock().now() // 1000

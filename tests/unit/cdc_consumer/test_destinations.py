@@ -57,7 +57,7 @@ def test_the_consumers_own_dataset_is_the_same_whether_it_is_named_or_not() -> N
 @pytest.mark.parametrize(
     ("mode", "made"), [("mirror", [True, False]), ("history", [False, True]), ("both", [True] * 2)]
 )
-def test_a_mode_says_which_tables_there_are(mode: str, made: list[bool]) -> None:
+def test_a_mode_reports_which_tables_there_are(mode: str, made: list[bool]) -> None:
     found = wanted(f'[defaults]\nmode = "{mode}"\nsoft_delete = true\nmax_staleness = "1h"')
 
     assert [found.mirror is not None, found.history is not None] == made
@@ -84,7 +84,7 @@ def test_ignored_columns_are_nowhere_whatever_they_hold() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_beside_ignored_columns_what_nobody_knows_is_poison_as_ever(count: int) -> None:
+def test_beside_ignored_columns_unknown_ones_are_poison_as_ever(count: int) -> None:
     header = header_of({"id": "INT64", "secret": "STRING", "note": "STRING"})
     changes = [upsert(n, {"secret": "s", "note": "n"}) for n in range(count)] + [upsert(99, {"nobody": "knows"})]
     found = decode_changes(changes, header, '[defaults]\nignored_columns = ["secret"]')
@@ -137,7 +137,7 @@ def test_with_soft_delete_a_delete_with_a_row_of_its_own_is_still_poison() -> No
     assert [each.detail for each in found.poison] == ["a delete with a row"]
 
 
-def test_a_history_has_a_row_for_every_change_and_says_where_it_comes_from() -> None:
+def test_a_history_has_a_row_for_every_change_and_reports_where_it_comes_from() -> None:
     place = {
         "server_transaction_id": "tx",
         "record_sequence": "00000002",

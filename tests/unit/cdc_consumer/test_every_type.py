@@ -131,7 +131,7 @@ rows_written = st.none() | st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=examples(200))
 @given(st.lists(rows_written, min_size=1, max_size=25), st.integers(1, 9), st.booleans())
-def test_every_value_arrives_as_plain_python_says_it_must(
+def test_every_value_arrives_as_it_must_by_plain_python(
     rows: Sequence[Mapping[str, Written] | None], per_message: int, ascii_only: bool
 ) -> None:
     """A row that is None is a delete; a column left out is NULL."""

@@ -71,7 +71,7 @@ def test_a_flood_of_changes_that_cannot_be_applied_is_stopped_too_and_no_value_i
     assert (world.dead_letters.kept, world.leases.acked) == ({}, [])
 
 
-def test_rows_that_bigquery_refuses_count_and_its_words_are_not_told(world: World) -> None:
+def test_rows_that_bigquery_refuses_count_and_its_words_are_not_reported(world: World) -> None:
     world.memory.dead_letter_limit = DeadLetterLimit(2)
     world.writer.refuses = lambda _table, row: row["name"] == "name 7"
     with pytest.raises(MisconfiguredError, match=r"refused_by_bigquery: 25; the first: refused_by_bigquery\)"):
@@ -100,7 +100,7 @@ def strict(world: World) -> World:
     return world
 
 
-def test_the_conflict_of_the_busiest_table_stops_nobody(strict: World) -> None:
+def test_the_conflict_of_the_busiest_table_stops_no_other(strict: World) -> None:
     conflicting(strict, "planes")
     for _ in range(5):
         counts = strict.apply(many("planes", 90), many("airports", 3))
@@ -238,7 +238,7 @@ def test_what_is_not_understood_of_it_is_passed_over(data: bytes) -> None:
     DeadLetterLimit(1, kept)
 
 
-def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_tells_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_an_hour_old_or_of_others_or_cannot_be_written_reports_nothing(tmp_path: Path) -> None:
     kept = StateFile(tmp_path, "flood", "s")
     kept.write(b"a")
     assert StateFile(tmp_path, "flood", "s").read() == b"a"

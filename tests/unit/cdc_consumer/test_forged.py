@@ -204,5 +204,5 @@ def test_a_snapshot_row_that_no_reader_publishes_takes_no_completeness_from_its_
     counts = world.apply({**a_message(row, header=header), "publish_time": published})
 
     assert counts.dead_letters == ({} if marks else {"too_old_to_be_safe": 1})
-    assert world.tables.needs_resync == ({"planes": "snapshot_rows_too_old"} if marks else {})
+    assert world.tables.pending_resync == ({"planes": "snapshot_rows_too_old"} if marks else {})
     assert ("planes" in world.tables.complete_since) is not marks

@@ -201,7 +201,7 @@ def test_of_images_the_newest_is_mirrored_and_of_entries_every_one_is_appended()
     assert set(counts.tables) == {"planes", "planes_changelog"}
 
 
-def test_images_that_nobody_wants_are_acked_and_said_once() -> None:
+def test_images_that_no_table_takes_are_acked_and_reported_once() -> None:
     world = World(tables_file='[defaults]\nmode = "history"')
     with capture_logs() as logs:
         counts = [world.apply(a_message(a_change(1), header=IMAGES), a_message(a_line(1), header=LOG)) for _ in "ab"]

@@ -242,7 +242,7 @@ def test_a_change_log_that_would_hold_what_a_mirror_masks_is_refused() -> None:
         assert wanted(right, ENTRIES).history is not None
 
 
-def test_a_label_says_how_columns_are_masked_and_changes_only_with_that() -> None:
+def test_a_label_has_how_columns_are_masked_and_changes_only_with_that() -> None:
     def marks(text: str = FILE, key: MaskKey = KEY) -> Any:
         return mirror_of(text, CUSTOMERS, key).marks
 

@@ -111,7 +111,7 @@ def test_metrics_add_up_the_counts(metrics: Metrics) -> None:
     assert leases == [10, 8, 2, 0]
     assert metrics.shown("consumer_failing_tables") == 1
     assert metrics.shown("consumer_latest_commit_timestamp_seconds") == 1_700_000_000
-    assert metrics.consumer.left() == {"taken": 10, "acked": 8, "deferred": 2, "given_back": 0, "left": 0}
+    assert metrics.consumer.left() == {"taken": 10, "acked": 8, "deferred": 2, "released": 0, "left": 0}
 
 
 def test_what_processes_append_is_added_up_and_so_are_the_connections_they_have(metrics: Metrics) -> None:
@@ -159,8 +159,8 @@ def test_the_age_of_the_oldest_message_held_is_that_of_any_process_and_goes_on_b
     name = "consumer_oldest_outstanding_message_age_seconds"
 
     assert metrics.shown(name) == 0
-    metrics.take(process="a", oldest_held=NOW // 1000 - 5_000_000)
-    metrics.take(process="b", oldest_held=NOW // 1000 - 60_000_000)
+    metrics.take(process="a", oldest_outstanding=NOW // 1000 - 5_000_000)
+    metrics.take(process="b", oldest_outstanding=NOW // 1000 - 60_000_000)
     metrics.clock.pass_time(timedelta(seconds=1))
     assert metrics.shown(name) == pytest.approx(61)
     metrics.take(process="b")

@@ -111,7 +111,7 @@ def test_another_key_or_one_of_another_type_is_a_schema_conflict_also_for_an_ann
     assert set(world.names()) == {1, 4}
 
 
-def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world: World) -> None:
+def test_while_bigquery_is_unavailable_nothing_is_settled_and_then_everything_is(world: World) -> None:
     world.apply(a_message(a_change(9)))
     world.effects.done.clear()
     world.tables.away = 3
@@ -127,14 +127,16 @@ def test_while_bigquery_is_away_nothing_is_settled_and_then_everything_is(world:
     assert not any(effect.startswith(("give back", "defer")) for effect in world.effects.done)
 
 
-def test_asked_to_stop_while_bigquery_is_away_everything_is_given_back_and_no_dead_letter_kept(world: World) -> None:
+def test_asked_to_stop_while_bigquery_is_unavailable_everything_is_released_and_no_dead_letter_kept(
+    world: World,
+) -> None:
     world.writer.away = 1_000_000
     world.stop.request()
 
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(data=b"garbage"))
 
-    assert world.leases.given_back == ["a0", "a1"]
+    assert world.leases.released == ["a0", "a1"]
     assert world.leases.acked == []
     assert world.dead_letters.kept == {}
 
@@ -181,7 +183,7 @@ def test_dead_letters_of_a_message_that_is_deferred_wait_with_it(world: World) -
     assert list(world.leases.deferred_for) == ["a0"]
 
 
-def test_while_pubsub_is_away_for_dead_letters_and_acks_leases_are_kept_and_then_everything_is_settled(
+def test_while_pubsub_is_unavailable_for_dead_letters_and_acks_leases_are_kept_and_then_everything_is_settled(
     world: World,
 ) -> None:
     world.dead_letters.away = 5
@@ -201,10 +203,10 @@ def test_dead_letters_that_cannot_be_kept_leave_their_messages_unacked(world: Wo
         world.apply(a_message(data=b"garbage"), a_message(a_change(1)))
 
     assert world.leases.acked == []
-    assert world.leases.given_back == ["a0", "a1"]
+    assert world.leases.released == ["a0", "a1"]
 
 
-def test_what_was_acked_is_not_given_back_when_something_fails_later(world: World) -> None:
+def test_what_was_acked_is_not_released_when_something_fails_later(world: World) -> None:
     world.tables.forbidden.add("planes")
 
     def fail(_ack_ids: object, _delay: object) -> None:
@@ -214,7 +216,7 @@ def test_what_was_acked_is_not_given_back_when_something_fails_later(world: Worl
     with pytest.raises(ValueError, match="a mistake of ours"):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.leases.given_back) == (["a1"], ["a0"])
+    assert (world.leases.acked, world.leases.released) == (["a1"], ["a0"])
 
 
 def test_a_failure_to_give_back_does_not_hide_what_led_to_it(world: World) -> None:
@@ -271,7 +273,7 @@ def said(world: World, *messages: Mapping[str, object]) -> list[tuple[str, str]]
     return [(one["log_level"], one["table"]) for one in logs if one["event"] == "changes_came_again_late"]
 
 
-def test_changes_that_come_again_after_days_are_applied_and_told_once_for_each_table_and_process(
+def test_changes_that_come_again_after_days_are_applied_and_reported_once_for_each_table_and_process(
     world: World,
 ) -> None:
     assert said(world, a_message_from(LONG_AGO, 2), a_message_from(timedelta(0), 2, header=AIRPORTS)) == [
@@ -314,7 +316,7 @@ def test_the_latest_change_has_its_time_at_each_stage(world: World) -> None:
     }
 
 
-def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(world: World) -> None:
+def test_while_a_table_is_known_to_be_in_trouble_each_task_reports_the_real_why(world: World) -> None:
     world.tables.forbidden.add("planes")
     notes = [world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).tables for _ in range(5)]
 
@@ -322,23 +324,25 @@ def test_while_a_table_is_known_to_be_in_trouble_each_task_says_the_real_why(wor
     assert [note["airports"].deferred for note in notes] == [""] * 5
 
 
-def test_what_is_said_of_trouble_is_what_was_said_last_and_its_code_where_words_may_quote_a_row(world: World) -> None:
+def test_what_is_reported_of_trouble_is_what_was_reported_last_and_its_code_where_words_may_quote_a_row(
+    world: World,
+) -> None:
     definition = decode_messages(messages_table(a_message(a_change(1))), NOW).tables[0].definition
     known = world.memory.tables
-    assert known.told(definition) is None
+    assert known.latest_error(definition) is None
 
     known.began(definition, NOW, NOW, TableTroubleError("INTERNAL", suspected=True))
-    told = known.told(definition)
+    told = known.latest_error(definition)
     assert told is not None
     assert (told.shown, told.suspected) == ("INTERNAL", True)
 
     known.began(definition, NOW, NOW, TableTroubleError("row 'secret'", code="PERMISSION_DENIED"))
-    told = known.told(definition)
+    told = known.latest_error(definition)
     assert told is not None
     assert (str(told), told.shown, told.suspected) == ("PERMISSION_DENIED", "PERMISSION_DENIED", False)
 
 
-def test_what_waits_says_when_it_comes_again(world: World) -> None:
+def test_what_waits_reports_when_it_comes_again(world: World) -> None:
     world.tables.forbidden.add("planes")
     late = a_message(a_change(1), delivery_attempt=3)
     counts = world.apply(late, a_message(a_change(2)), a_message(a_change(1), header=AIRPORTS))
@@ -348,7 +352,7 @@ def test_what_waits_says_when_it_comes_again(world: World) -> None:
     assert counts.plus(world.apply(a_message(a_change(1)))).tables["planes"].again_at == (NOW + 120_000_000_000) // 1000
 
 
-def test_a_row_that_is_stuck_is_said_of_its_table_which_is_well_until_it_is_a_dead_letter(world: World) -> None:
+def test_a_row_that_is_stuck_is_reported_of_its_table_which_is_healthy_until_it_is_a_dead_letter(world: World) -> None:
     world.writer.stuck = lambda _table, row: row["name"] == "stuck"
     bad, good = a_change(1, 2, name="stuck"), a_message(a_change(3))
     counts = world.apply(good, a_message(bad), a_message(a_change(1), header=AIRPORTS))
@@ -390,7 +394,7 @@ def test_a_table_that_bigquery_could_not_hold_is_refused(world: World, header: o
         ("", "images", "planes", ()),
     ],
 )
-def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
+def test_a_table_that_was_refused_is_healthy_once_it_fits_wherever_its_changes_go(
     options: str, content: Content, name: str, also: Collection[str]
 ) -> None:
     world = World(tables_file=f"[tables.planes]\n{options}\n")
@@ -402,8 +406,8 @@ def test_a_table_that_was_refused_is_well_once_it_fits_wherever_its_changes_go(
         return {one["table"]: one["state"] for one in tables}
 
     fitting = msgspec.structs.replace(a_header(), content=content)
-    misfit = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
-    assert states(misfit) == {name: "refused"}
+    invalid = msgspec.structs.replace(a_header(columns=(*PLANE_COLUMNS, ("x", "STRUCT<>"))), content=content)
+    assert states(invalid) == {name: "refused"}
     assert states(fitting) == dict.fromkeys({name, *also}, "running")
 
 

@@ -120,7 +120,7 @@ def test_a_snapshot_that_ends_while_its_table_is_left_out_is_warned_of_once() ->
     assert "take a snapshot of the table again" in told["fix"]
 
 
-def test_a_column_that_the_table_does_not_have_is_said_once_for_it_may_be_misspelt() -> None:
+def test_a_column_that_the_table_does_not_have_is_reported_once_for_it_may_be_misspelt() -> None:
     world = World(
         tables_file='[defaults]\nignored_columns = ["x"]\n[tables.planes]\nignored_columns = ["Naem", "SEATS"]'
     )

@@ -70,7 +70,7 @@ class Pubsub:
 
     def __init__(self) -> None:
         self.pulls: list[list[str] | grpc.StatusCode] = []
-        self.given_back: list[str] = []
+        self.released: list[str] = []
         self.extended: list[tuple[list[str], int]] = []
         self.channel = FakeChannel(self.answer)
 
@@ -81,7 +81,7 @@ class Pubsub:
             if request.ack_deadline_seconds:
                 self.extended.append((list(request.ack_ids), request.ack_deadline_seconds))
             else:
-                self.given_back += request.ack_ids
+                self.released += request.ack_ids
             return None
         found = self.pulls.pop(0) if self.pulls else []
         if isinstance(found, grpc.StatusCode):
@@ -178,20 +178,20 @@ def test_after_a_restart_the_interrupted_micro_batch_takes_what_is_there(
     assert [rows(reader, partition) for partition in partitions] == [["a"], ["b"], []]
 
 
-def test_stopped_before_the_plan_what_is_held_is_given_back_and_after_it_it_is_the_tasks_own(
+def test_stopped_before_the_plan_what_is_held_is_released_and_after_it_it_is_the_tasks_own(
     reader: PubsubStreamReader, pubsub: Pubsub
 ) -> None:
     planned(reader, pubsub, "a")
     reader.stop()
-    assert pubsub.given_back == []
+    assert pubsub.released == []
 
     pubsub.pulls = [["b", "c"]]
     reader.latestOffset(FIRST, LIMIT)
     reader.stop()
-    assert pubsub.given_back == ["b", "c"]
+    assert pubsub.released == ["b", "c"]
 
 
-def test_what_a_wait_brings_after_the_stop_file_is_given_back(pubsub: Pubsub, tmp_path: Path) -> None:
+def test_what_a_wait_brings_after_the_stop_file_is_released(pubsub: Pubsub, tmp_path: Path) -> None:
     stop_file = tmp_path / "stop"
     answer = pubsub.channel.answer
 
@@ -205,21 +205,21 @@ def test_what_a_wait_brings_after_the_stop_file_is_given_back(pubsub: Pubsub, tm
     reader = PubsubStreamReader(SourceOptions(subscription=NAME, stop_file=str(stop_file), ack_deadline=deadline))
 
     assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
-    assert pubsub.given_back == ["a"]
+    assert pubsub.released == ["a"]
     assert reader.latestOffset(BEGIN, LIMIT) == BEGIN
     assert sum(name == "Pull" for name, _request in pubsub.channel.calls) == 1
 
 
-def test_a_read_that_fails_gives_back_all_that_it_took(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+def test_a_read_that_fails_releases_all_that_it_took(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
     (partition,) = planned(reader, pubsub, "a")
     pubsub.pulls = [[f"m{number}" for number in range(10)], grpc.StatusCode.NOT_FOUND]
 
     with pytest.raises(MisconfiguredError):
         rows(reader, partition)
-    assert sorted(pubsub.given_back) == sorted(["a"] + [f"m{number}" for number in range(10)])
+    assert sorted(pubsub.released) == sorted(["a"] + [f"m{number}" for number in range(10)])
 
 
-def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_reports_balance(pubsub: Pubsub) -> None:
+def test_a_reading_that_is_broken_off_releases_all_that_it_took_and_the_reports_balance(pubsub: Pubsub) -> None:
     with heard() as (driver, reports):
         reader = PubsubStreamReader(SourceOptions(subscription=NAME, tasks=1, driver=driver))
         (partition,) = planned(reader, pubsub, "a")
@@ -229,8 +229,8 @@ def test_a_reading_that_is_broken_off_gives_back_all_that_it_took_and_the_report
         reading.close()  # type: ignore[attr-defined]
         counts = reports.get(timeout=10).counts
 
-    assert {"a", "b0", "c19"} <= set(pubsub.given_back)
-    assert len(pubsub.given_back) == counts.given_back == counts.taken
+    assert {"a", "b0", "c19"} <= set(pubsub.released)
+    assert len(pubsub.released) == counts.released == counts.taken
 
 
 def test_that_pubsub_is_unavailable_is_reported_and_that_it_is_back(pubsub: Pubsub) -> None:
@@ -254,7 +254,7 @@ def test_what_was_read_is_reported_as_taken(pubsub: Pubsub) -> None:
         pubsub.pulls = [["held"]]
         reader.latestOffset(FIRST, LIMIT)
         reader.stop()
-        assert reports.get(timeout=10).counts == Counts(taken=1, given_back=1)
+        assert reports.get(timeout=10).counts == Counts(taken=1, released=1)
 
 
 def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub) -> None:
@@ -273,7 +273,7 @@ def test_pulls_that_were_made_again_are_reported(pubsub: Pubsub) -> None:
         pytest.param([[], []], id="an empty answer before the wait is over is no sign that nothing is left"),
     ],
 )
-def test_available_now_ends_only_when_pubsub_says_that_nothing_is_left(
+def test_available_now_ends_only_when_pubsub_reports_that_nothing_is_left(
     pubsub: Pubsub, before: list[list[str] | grpc.StatusCode]
 ) -> None:
     reader = PubsubStreamReader(DRAINING)

@@ -33,7 +33,7 @@ class Backlog:
         self.waits: list[float] = []
         self.arriving: list[int] = []
         self.leased: list[str] = []
-        self.given_back: list[str] = []
+        self.released: list[str] = []
         self.channel = FakeChannel(self.answer)
         channel: Any = self.channel
         leases = PubsubLeases(channel, "s", timedelta(seconds=60), Stop())
@@ -42,7 +42,7 @@ class Backlog:
     def answer(self, name: str, request: Any) -> Any:
         if name != "Pull":
             assert request.ack_deadline_seconds == 0
-            self.given_back += request.ack_ids
+            self.released += request.ack_ids
             return None
         self.now += 0.003
         if self.failures and (failure := self.failures.pop(0)) is not None:
@@ -142,7 +142,7 @@ def test_a_trickle_does_not_hold_the_first_message_up() -> None:
     assert backlog.now < 3 * LINGER.total_seconds()
 
 
-def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_given_back() -> None:
+def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_released() -> None:
     backlog = Backlog(messages=10_000)
     reading = backlog.collect()
     handed_on = [one for _ in range(4) for one in ack_ids(next(reading))]
@@ -150,20 +150,20 @@ def test_what_is_in_flight_when_the_caller_breaks_off_is_awaited_and_given_back(
 
     assert all(call.awaited for call in backlog.channel.in_flight)
     assert len(backlog.leased) > len(handed_on)
-    assert sorted(handed_on + backlog.given_back) == sorted(backlog.leased)
+    assert sorted(handed_on + backlog.released) == sorted(backlog.leased)
 
 
-def test_if_pubsub_goes_away_what_was_read_is_handed_on() -> None:
+def test_if_pubsub_becomes_unavailable_what_was_read_is_handed_on() -> None:
     backlog = Backlog(messages=10_000)
     backlog.failures = [None, None, grpc.StatusCode.UNAVAILABLE]
     got = taken(backlog.collect())
 
     assert got == backlog.leased
     assert len(got) >= 50
-    assert backlog.given_back == []
+    assert backlog.released == []
 
 
-def test_a_refusal_is_raised_and_gives_back_what_is_in_flight() -> None:
+def test_a_refusal_is_raised_and_releases_what_is_in_flight() -> None:
     backlog = Backlog(messages=10_000)
     backlog.failures = [None, None, grpc.StatusCode.NOT_FOUND]
     got: list[str] = []
@@ -174,14 +174,16 @@ def test_a_refusal_is_raised_and_gives_back_what_is_in_flight() -> None:
 
     with pytest.raises(MisconfiguredError):
         read()
-    assert sorted(got + backlog.given_back) == sorted(backlog.leased)
+    assert sorted(got + backlog.released) == sorted(backlog.leased)
 
 
 @pytest.mark.parametrize(
     ("failure", "error"),
     [(grpc.StatusCode.UNAVAILABLE, TransientError), (grpc.StatusCode.NOT_FOUND, MisconfiguredError)],
 )
-def test_waiting_for_the_first_message_says_what_went_wrong(failure: grpc.StatusCode, error: type[Exception]) -> None:
+def test_waiting_for_the_first_message_reports_what_went_wrong(
+    failure: grpc.StatusCode, error: type[Exception]
+) -> None:
     backlog = Backlog(messages=0)
     backlog.failures = [failure]
 
@@ -217,7 +219,7 @@ class WaitingPubsub:
     def __init__(self) -> None:
         self.pulls: list[PendingCall] = []
         self.timeouts: list[float] = []
-        self.given_back: list[str] = []
+        self.released: list[str] = []
 
     def unary_unary(self, path: str, **_serializers: Any) -> Any:
         return PendingStub(self, path.rpartition("/")[2])
@@ -233,7 +235,7 @@ class PendingStub:
             self.pubsub.pulls.append(call)
             self.pubsub.timeouts.append(timeout)
         else:
-            self.pubsub.given_back += request.ack_ids
+            self.pubsub.released += request.ack_ids
             call.answer()
         return call
 
@@ -271,7 +273,7 @@ def test_a_stop_ends_the_wait_and_not_the_pull(waiting: WaitingPubsub, waiting_p
     assert waiting.pulls[0].cancels == 0
 
 
-def test_at_the_end_what_the_pull_brings_is_given_back_and_else_it_is_cancelled(
+def test_at_the_end_what_the_pull_brings_is_released_and_else_it_is_cancelled(
     waiting: WaitingPubsub, waiting_puller: Puller
 ) -> None:
     waiting_puller.wait_no_more(SHORT)
@@ -280,11 +282,11 @@ def test_at_the_end_what_the_pull_brings_is_given_back_and_else_it_is_cancelled(
     waiting_puller.first(SHORT, 2)
     waiting.pulls[0].answer("late")
     waiting_puller.wait_no_more(SHORT)
-    assert (waiting.given_back, waiting.pulls[0].cancels) == (["late"], 0)
+    assert (waiting.released, waiting.pulls[0].cancels) == (["late"], 0)
 
     waiting_puller.first(SHORT, 2)
     waiting_puller.wait_no_more(SHORT)
-    assert (waiting.given_back, waiting.pulls[1].cancels) == (["late"], 1)
+    assert (waiting.released, waiting.pulls[1].cancels) == (["late"], 1)
 
 
 def test_a_row_is_the_message_with_its_lease() -> None:

@@ -161,7 +161,7 @@ def test_json_is_compared_by_value() -> None:
     assert not same_json("1", None)
 
 
-def test_a_table_that_cannot_be_compared_says_nothing_of_the_others_until_a_stop() -> None:
+def test_a_table_that_cannot_be_compared_reports_nothing_of_the_others_until_a_stop() -> None:
     stop = Stop()
 
     def compare(table: str) -> TableDifferences:
@@ -183,7 +183,7 @@ def test_a_table_that_cannot_be_compared_says_nothing_of_the_others_until_a_stop
         list(compared(compare, ["away", "one"], stop))
 
 
-def test_a_source_that_does_not_start_says_how_another_one_is_named() -> None:
+def test_a_source_that_does_not_start_reports_how_another_one_is_named() -> None:
     with (
         opened_source("python -c pass", {}, Stop()) as source,
         pytest.raises(MisconfiguredError, match=r'--source "python -m services\.bigtable_reader rows"'),
@@ -207,7 +207,7 @@ def test_rows_that_no_mirror_can_hold_are_named_as_such(tmp_path: Path) -> None:
     assert "key_not_representable" in shown
 
 
-def test_a_row_that_fits_now_is_compared_anew(tmp_path: Path) -> None:
+def test_a_row_that_fits_now_is_compared_again(tmp_path: Path) -> None:
     world = World({1: '{"ai": ["1", null]}'}, {})
 
     def fix(w: World) -> None:
@@ -219,7 +219,7 @@ def test_a_row_that_fits_now_is_compared_anew(tmp_path: Path) -> None:
     assert reconciled(world, tmp_path).equal
 
 
-def test_columns_that_one_side_lacks_are_said(tmp_path: Path) -> None:
+def test_columns_that_one_side_lacks_are_reported(tmp_path: Path) -> None:
     world = World({1: NOTE}, {1: NOTE})
     world.found = replace(world.found, lacking=frozenset({"ai"}), left_out=("old",), staleness=timedelta(minutes=15))
 
@@ -304,7 +304,7 @@ def test_how_long_ago_a_row_was_applied_makes_no_difference(tmp_path: Path) -> N
     assert (result.matched, result.undecided) == (4, 0)
 
 
-def test_what_has_been_applied_is_told_up_to_the_present(tmp_path: Path) -> None:
+def test_what_has_been_applied_is_reported_up_to_the_present(tmp_path: Path) -> None:
     world = World({1: NOTE, 2: NOTE}, {1: NOTE, 2: NOTE})
     world.applied = {1: world.sequence(ahead=-5), 2: world.sequence(ahead=10**12)}
 
@@ -358,7 +358,7 @@ def test_while_the_mirror_is_on_its_way_to_the_source_nothing_is_called_differen
 # Repairs.
 
 
-def test_what_is_repaired_is_published_as_the_source_has_it_and_looked_at_again(tmp_path: Path) -> None:
+def test_what_is_repaired_is_published_as_the_source_has_it_and_inspected_again(tmp_path: Path) -> None:
     world = World({1: NOTE, 2: NOTE, 3: NOTE}, {1: "{}", 2: NOTE, 9: NOTE})
 
     result = reconciled(world, tmp_path, repair=True)
@@ -378,7 +378,7 @@ def test_what_is_published_and_not_applied_is_not_healed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [MisconfiguredError("made-up", "topic gone"), TransientError("UNAVAILABLE")])
-def test_what_cannot_be_published_is_said_and_the_differences_are_told_all_the_same(
+def test_what_cannot_be_published_is_reported_and_the_differences_are_reported_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.reconcile.KEYS", 1)

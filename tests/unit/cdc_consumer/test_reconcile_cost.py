@@ -53,7 +53,7 @@ def test_more_rows_than_a_query_asks_for_take_two_queries_a_block(
     assert (len(result.differences), result.cost.queries) == (5, 1 + 3 * 2)
 
 
-def test_what_was_found_before_the_money_ran_out_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_before_the_money_ran_out_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "BLOCK", 2)
 
     result = reconciled(World(dict.fromkeys(range(5), NOTE), {9: NOTE}, most_queries=4), tmp_path)
@@ -99,7 +99,7 @@ def test_thresholds_decide_what_is_good_enough(found: TableDifferences, threshol
     assert exit_code([compared(), found], thresholds) == code
 
 
-def test_the_coverage_and_the_cost_are_told() -> None:
+def test_the_coverage_and_the_cost_are_reported() -> None:
     found = compared(undecided=1)
     found.cost = QuerySpend(3, 31_457_280)
 
@@ -117,7 +117,7 @@ def test_a_coverage_that_is_not_whole_is_never_shown_as_such() -> None:
     assert "99.99 %" in "\n".join(lines(found, 20))
 
 
-def test_a_dry_run_says_what_would_be_read_and_reads_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_reports_what_would_be_read_and_reads_nothing(tmp_path: Path) -> None:
     world = World(dict.fromkeys(range(5), NOTE), dict.fromkeys(range(3), NOTE))
 
     mirror, estimate = reconciler(world, tmp_path).estimate(HEADER.table)

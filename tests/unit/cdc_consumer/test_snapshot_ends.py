@@ -1,7 +1,7 @@
 """Snapshots as the consumer takes them, before it acks their messages.
 
 At the end of one its mirror says so, if that is believed. A mirror whose snapshot rows are too old to be applied needs
-a re-sync, and nothing else is the worse.
+a resync, and nothing else is the worse.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
     COMPLETE_TOLD,
     LEFT_OUT_UNTIL,
+    MISSING_ROWS_DELETED,
     NEEDS_RESYNC,
     READ_SINCE,
     RESYNC_AFTER,
-    SWEPT,
     left_out,
     recreated,
     rows_too_old,
-    swept,
     taken_up,
     too_early,
+    without_missing_rows,
 )
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.app.stream.trouble import RetryLimits
@@ -73,7 +73,7 @@ def there(labels: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value is not None}
 
 
-def test_the_mirror_says_it_before_the_message_is_acked(world: World) -> None:
+def test_the_mirror_reports_it_before_the_message_is_acked(world: World) -> None:
     world.apply(a_message(a_change(1)), an_end(since=SINCE))
 
     assert world.tables.complete_since == {"planes": SINCE}
@@ -108,14 +108,14 @@ def test_where_that_is_no_time_what_counts_is_when_its_rows_were_read(world: Wor
         pytest.param(an_end(a_change(1), since=SINCE), id="with changes"),
     ],
 )
-def test_what_cannot_be_believed_says_nothing_and_is_acked(world: World, message: Mapping[str, object]) -> None:
+def test_what_cannot_be_believed_reports_nothing_and_is_acked(world: World, message: Mapping[str, object]) -> None:
     counts = world.apply(message)
 
     assert world.tables.complete_since == {}
     assert counts.acked == 1
 
 
-def test_one_that_comes_too_late_is_said_with_what_fixes_it(world: World) -> None:
+def test_one_that_comes_too_late_is_reported_with_what_fixes_it(world: World) -> None:
     with capture_logs() as logs:
         world.apply(TOO_LATE)
 
@@ -130,7 +130,7 @@ def test_it_is_believed_as_long_as_its_rows_are_safe(world: World) -> None:
     assert world.tables.complete_since == {"planes": SINCE}
 
 
-def test_a_history_is_never_swept(world: World) -> None:
+def test_missing_rows_are_never_deleted_of_a_history_alone(world: World) -> None:
     world.tables_file = '[defaults]\nmode = "history"'
     world.start_anew()
     world.apply(an_end(since=SINCE))
@@ -150,12 +150,12 @@ def test_while_the_table_cannot_be_labelled_the_message_is_deferred(world: World
     assert world.tables.complete_since == {"planes": SINCE}
 
 
-def test_killed_anywhere_it_is_said_before_any_ack() -> None:
+def test_killed_anywhere_it_is_reported_before_any_ack() -> None:
     for world, acked in killed_anywhere(World, a_message(a_change(1)), an_end(since=SINCE)):
         assert world.tables.complete_since == {"planes": SINCE} or not acked
 
 
-def test_a_label_never_goes_back_and_says_nothing_of_a_table_that_is_younger() -> None:
+def test_a_label_never_goes_back_and_reports_nothing_of_a_table_that_is_younger() -> None:
     first = completed({"a": "b"}, LATER)
     assert first == {"a": "b", COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert completed(first, LATER, 8) is None
@@ -185,14 +185,14 @@ def test_a_number_that_is_ahead_of_all_clocks_is_no_time_that_a_table_may_be_you
     assert completed({}, LATER, read_since=LATER + 1) == {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
 
 
-def test_what_a_table_says_that_was_made_anew_is_of_the_one_before() -> None:
+def test_what_a_table_says_that_was_recreated_is_of_the_one_before() -> None:
     assert recreated({"a": "b"}) == {"a": "b", NEEDS_RESYNC: RECREATED}
-    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", SWEPT: "1"}
+    stale = {"a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", READ_SINCE: "1", MISSING_ROWS_DELETED: "1"}
     assert recreated(stale) == {"a": "b", NEEDS_RESYNC: RECREATED} | dict.fromkeys(list(stale)[1:])
 
 
-def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_written_again_and_a_sweep() -> None:
-    whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", SWEPT: "1"}
+def test_a_mirror_that_was_left_out_is_healed_by_a_later_snapshot_and_the_deletion_of_missing_rows() -> None:
+    whole = {MIRROR_OF: "x", "a": "b", COMPLETE_SINCE: "1", COMPLETE_TOLD: "1", MISSING_ROWS_DELETED: "1"}
     assert left_out(whole, "another") is None
     out = left_out(whole, "x")
     assert out == {MIRROR_OF: "x", "a": "b", NEEDS_RESYNC: LEFT_OUT} | dict.fromkeys(list(whole)[2:])
@@ -209,25 +209,32 @@ def test_a_mirror_that_was_left_out_is_healed_by_a_snapshot_from_after_it_was_wr
     done = completed(again, beyond)
     assert done is not None
     assert [too_early(done, told_by) for told_by in (6, 7)] == [True, False]
-    healed = swept(done, beyond)
+    healed = without_missing_rows(done, beyond)
     assert healed is not None
     assert {name for name, value in healed.items() if value is None} == {NEEDS_RESYNC, LEFT_OUT_UNTIL}
     assert left_out(again, "x") == mirror | {LEFT_OUT_UNTIL: None}
 
 
-def test_a_table_that_was_made_anew_is_healed_once_it_is_complete_and_swept() -> None:
+def test_a_recreated_table_is_healed_once_it_is_complete_and_its_missing_rows_are_deleted() -> None:
     anew = {NEEDS_RESYNC: RECREATED}
     assert completed(anew, LATER) == anew | {COMPLETE_SINCE: str(LATER), COMPLETE_TOLD: "7"}
     assert [too_early(anew | {COMPLETE_TOLD: "7"}, told_by) for told_by in (6, 7)] == [True, False]
     assert not too_early({COMPLETE_TOLD: "7"}, 6)
-    assert swept(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
+    assert without_missing_rows(anew | {COMPLETE_SINCE: str(LATER)}, LATER) == {
         COMPLETE_SINCE: str(LATER),
-        SWEPT: str(LATER),
+        MISSING_ROWS_DELETED: str(LATER),
         NEEDS_RESYNC: None,
     }
-    assert swept(anew, LATER) == {SWEPT: str(LATER), NEEDS_RESYNC: RECREATED}, "it is not complete"
-    assert swept({NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), SWEPT: str(LATER)}, LATER) is None
-    assert swept({SWEPT: str(LATER)}, LATER - 1) is None
+    assert without_missing_rows(anew, LATER) == {MISSING_ROWS_DELETED: str(LATER), NEEDS_RESYNC: RECREATED}, (
+        "it is not complete"
+    )
+    assert (
+        without_missing_rows(
+            {NEEDS_RESYNC: "another reason", COMPLETE_SINCE: str(LATER), MISSING_ROWS_DELETED: str(LATER)}, LATER
+        )
+        is None
+    )
+    assert without_missing_rows({MISSING_ROWS_DELETED: str(LATER)}, LATER - 1) is None
 
 
 # Rows of a snapshot that are too old to be applied.
@@ -255,7 +262,7 @@ def test_a_consumer_that_is_days_behind_a_snapshot_goes_on_with_every_live_chang
 
     assert (counts.dead_letters, counts.acked, counts.outdated) == ({}, 6, 3_000)
     assert [world.names(table) for table in tables] == [{7: "name 2"}] * 3
-    assert world.tables.needs_resync == dict.fromkeys(tables, ROWS_TOO_OLD)
+    assert world.tables.pending_resync == dict.fromkeys(tables, ROWS_TOO_OLD)
     assert counts.superseded == 0
 
 
@@ -266,9 +273,9 @@ def test_they_hide_no_flood_of_other_poison_and_make_none(world: World) -> None:
     assert world.apply(bad).dead_letters == {"value_does_not_fit": 400}
 
 
-def test_killed_anywhere_the_mirror_says_so_before_any_ack() -> None:
+def test_killed_anywhere_the_mirror_reports_so_before_any_ack() -> None:
     for world, acked in killed_anywhere(World, rows_of("planes", old(1), a_change(2)), a_message(a_change(3))):
-        assert "planes" in world.tables.needs_resync or not acked
+        assert "planes" in world.tables.pending_resync or not acked
     assert world.names() == {2: "name 1", 3: "name 1"}, "what is young enough is applied"
 
 
@@ -284,7 +291,7 @@ def test_a_mirror_whose_labels_cannot_be_written_is_in_trouble_and_others_are_no
     world.tables.unlabelled = set()
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(*messages).acked == 2
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) -> None:
@@ -296,18 +303,18 @@ def test_while_bigquery_does_not_answer_for_the_table_they_wait(world: World) ->
     world.tables.away = 0
     world.clock.pass_time(timedelta(minutes=1))
     assert world.apply(rows_of("planes", old(1))).acked == 1
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
-def test_a_mirror_that_conflicts_says_so_all_the_same(world: World) -> None:
+def test_a_mirror_that_conflicts_reports_so_all_the_same(world: World) -> None:
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     counts = world.apply(rows_of("planes", old(1)))
 
     assert (counts.dead_letters, counts.acked) == ({}, 1)
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
-def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
+def test_one_that_conflicts_is_asked_until_it_reports_so() -> None:
     world = World(limits=RetryLimits(between_calls=AT_ONCE))
     world.apply(a_message(a_change(1), header=a_header(columns=[("id", "INT64"), ("name", "INT64")])))
     airport = a_message(a_change(1), header=a_header("airports"))
@@ -315,7 +322,7 @@ def test_one_that_conflicts_is_asked_until_it_says_so() -> None:
     world.tables.away = 1
     assert world.apply(rows_of("planes", old(1)), airport).acked == 2
 
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}
 
 
 @pytest.mark.parametrize(("mode", "marked", "in_history"), [("history", {}, {1, 2}), ("both", {"planes"}, {2})])
@@ -325,7 +332,7 @@ def test_a_history_alone_takes_them_and_one_beside_a_mirror_does_not(
     world = World(tables_file=f'[defaults]\nmode = "{mode}"')
     assert world.apply(rows_of("planes", old(1), a_change(2))).dead_letters == {}
 
-    assert world.tables.needs_resync.keys() == set(marked)
+    assert world.tables.pending_resync.keys() == set(marked)
     assert {row["id"] for row in world.writer.appended["planes_changelog"]} == in_history
 
 
@@ -339,24 +346,24 @@ def test_a_replayed_one_is_a_dead_letter_again_for_the_store_takes_it_for_applie
     message = rows_of("planes", old(1)) | {"attributes": [("replay_of", "letter")]}
 
     assert world.apply(message).dead_letters == {"too_old_to_be_safe": 1}
-    assert world.tables.needs_resync == {}
+    assert world.tables.pending_resync == {}
 
 
 def test_a_snapshot_that_was_read_later_heals_and_one_that_is_complete_already_needs_nothing(world: World) -> None:
     world.apply(rows_of("planes", old(1)))
     world.apply(an_end(since=READ))
-    assert world.tables.needs_resync == {"planes": ROWS_TOO_OLD}, "these rows are of that snapshot"
+    assert world.tables.pending_resync == {"planes": ROWS_TOO_OLD}, "these rows are of that snapshot"
     world.apply(an_end(since=READ + HOUR))
-    assert (world.tables.needs_resync, world.tables.complete_since) == ({}, {"planes": READ + HOUR})
+    assert (world.tables.pending_resync, world.tables.complete_since) == ({}, {"planes": READ + HOUR})
     world.apply(rows_of("planes", old(1)))
-    assert world.tables.needs_resync == {}
+    assert world.tables.pending_resync == {}
 
 
 def test_status_names_the_table_and_the_commands_that_heal_it() -> None:
     world = StatusWorld()
     world.mirrors = [Mirror("planes", MICROS, ROWS_TOO_OLD)]
 
-    assert world.states() == {"planes": "needs re-sync"}
+    assert world.states() == {"planes": "pending resync"}
     assert exit_code(world.document()) == 1
     (line,) = [line for line in lines(world.document()) if line.startswith("planes")]
     assert "take another snapshot" in line
@@ -394,7 +401,7 @@ def test_a_hundred_late_micro_batches_change_the_table_once_and_a_snapshot_an_ho
     assert NEEDS_RESYNC not in there(completed(labels, first + HOUR, 1, margin=timedelta(0)))
 
 
-def test_the_log_says_why_a_snapshot_leaves_a_table_pending_resync() -> None:
+def test_the_log_reports_why_a_snapshot_leaves_a_table_pending_resync() -> None:
     labels = {**OURS, NEEDS_RESYNC: ROWS_TOO_OLD, RESYNC_AFTER: str(3 * HOUR)}
     client: Any = FakeBigQuery(resource("planes", creationTime="1000000", labels=labels))
     tables = BigQueryTables(client, "p", "d", clock_margin=timedelta(0))
@@ -416,13 +423,13 @@ def test_what_a_later_snapshot_holds_needs_no_label() -> None:
     assert rows_too_old({**OURS, COMPLETE_SINCE: "9", READ_SINCE: "7"}, 8) is not None
 
 
-def test_a_mirror_that_was_made_anew_still_needs_its_sweep() -> None:
+def test_a_recreated_mirror_still_needs_the_deletion_of_missing_rows() -> None:
     anew = there(recreated(OURS))
     both = rows_too_old(anew, 2 * HOUR)
     assert both == {**OURS, NEEDS_RESYNC: RECREATED, RESYNC_AFTER: str(2 * HOUR)}
     told = there(completed({**anew, RESYNC_AFTER: str(2 * HOUR)}, 3 * HOUR, 1, margin=timedelta(0)))
     assert (told[NEEDS_RESYNC], RESYNC_AFTER in told) == (RECREATED, False)
-    assert NEEDS_RESYNC not in there(swept(told, 3 * HOUR))
+    assert NEEDS_RESYNC not in there(without_missing_rows(told, 3 * HOUR))
 
 
 def test_a_live_change_is_applied_however_old_it_is(world: World) -> None:

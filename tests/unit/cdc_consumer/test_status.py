@@ -31,16 +31,16 @@ def world() -> World:
     return World()
 
 
-def test_datasets_that_only_a_schema_names_are_looked_at_once_a_table_of_theirs_was_reported(world: World) -> None:
+def test_datasets_that_only_a_schema_names_are_inspected_once_a_table_of_theirs_was_reported(world: World) -> None:
     world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
-    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_recreated")]
 
-    assert world.states() == {"planes": "running", "mirror_air.crew": "needs re-sync"}
+    assert world.states() == {"planes": "running", "mirror_air.crew": "pending resync"}
     assert world.asked_of == {"mirror_air"}
 
 
 def test_every_table_has_its_state_since_and_why(world: World) -> None:
-    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_made_anew")]
+    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_recreated")]
     world.take(
         Counts(
             messages=3,
@@ -54,7 +54,7 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
 
     assert world.states() == {
         "airports": "running",
-        "anew": "needs re-sync",
+        "anew": "pending resync",
         "pilots": "refused",
         "planes": "deferred",
         "quiet": "running",
@@ -68,21 +68,24 @@ def test_every_table_has_its_state_since_and_why(world: World) -> None:
     assert exit_code(world.document()) == 1
 
 
-def test_what_waits_to_be_swept_is_said_and_is_no_trouble(world: World) -> None:
+def test_missing_rows_that_wait_to_be_deleted_are_reported_and_are_no_trouble(world: World) -> None:
     world.mirrors = [
-        Mirror("waits", MICROS, complete_since=MICROS - 1_000_000, swept=MICROS - 2_000_000),
-        Mirror("swept", MICROS, complete_since=MICROS - 1_000_000, swept=MICROS - 1_000_000),
+        Mirror("waits", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 2_000_000),
+        Mirror("done", MICROS, complete_since=MICROS - 1_000_000, deleted_before=MICROS - 1_000_000),
         Mirror("never", MICROS),
     ]
-    shown = {name: (world.table(name)["complete_since"], world.table(name)["to_sweep"]) for name in world.states()}
+    shown = {
+        name: (world.table(name)["complete_since"], world.table(name)["delete_missing_rows_before"])
+        for name in world.states()
+    }
 
     assert shown == {
         "waits": ("2026-11-21T12:00:04Z", "2026-11-21T12:00:04Z"),
-        "swept": ("2026-11-21T12:00:04Z", None),
+        "done": ("2026-11-21T12:00:04Z", None),
         "never": (None, None),
     }
     assert exit_code(world.document()) == 0
-    assert "waits: rows older than 2026-11-21T12:00:04Z may wait to be swept" in list(lines(world.document()))
+    assert "waits: rows older than 2026-11-21T12:00:04Z may wait to be deleted" in list(lines(world.document()))
 
 
 def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it(world: World) -> None:
@@ -112,7 +115,7 @@ def test_a_change_is_unapplied_since_its_write_until_the_watermark_has_passed_it
     assert after(watermark=5) == moment(9), "the first change after a rest"
 
 
-def test_since_is_when_it_began_until_it_is_well_again(world: World) -> None:
+def test_since_is_when_it_began_until_it_is_healthy_again(world: World) -> None:
     world.take(Counts(tables={"planes": WAITS}))
     world.clock.pass_time(timedelta(minutes=1))
     world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND")}))
@@ -145,7 +148,7 @@ def test_rows_that_are_stuck_put_their_table_off_until_they_have_come_again(worl
     assert world.status.troubled() == set()
 
 
-def test_what_was_deferred_speaks_against_a_sweep_until_it_has_come_again_though_its_table_is_well(
+def test_what_was_deferred_holds_up_a_deletion_until_it_has_come_again_though_its_table_is_healthy(
     world: World,
 ) -> None:
     world.take(Counts(tables={"planes": replace(WAITS, again_at=MICROS + 600_000_000)}))
@@ -160,25 +163,25 @@ def test_what_was_deferred_speaks_against_a_sweep_until_it_has_come_again_though
 
 
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     for _ in range(2):
         world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
 
-    assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "needs re-sync"]
+    assert [one["state"] for one in world.table("planes")["troubles"]] == ["deferred", "refused", "pending resync"]
 
 
-def test_a_table_that_is_another_one_than_it_was_is_marked_once(world: World) -> None:
+def test_a_table_that_is_another_one_than_it_was_is_pending_resync_once(world: World) -> None:
     for made_at in (MICROS, MICROS, MICROS + 1_000_000, MICROS + 1_000_000):
         world.look(Mirror("planes", made_at), Mirror("quiet", MICROS))
 
     assert world.marked == ["planes"]
     world.look()  # dropped, and not made again yet
-    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "needs re-sync"
+    assert world.look(Mirror("planes", MICROS + 9_000_000))["planes"] == "pending resync"
     assert world.marked == ["planes", "planes"]
 
 
-def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(world: World) -> None:
+def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_recreated(world: World) -> None:
     planes, crew = Mirror("planes", MICROS), Mirror("air.crew", MICROS)
     world.take(Counts(tables={"planes": TableNote(latest=LATEST)}))
     world.look(planes, crew)
@@ -194,11 +197,11 @@ def test_a_mirror_that_is_not_there_any_more_is_dropped_until_it_is_made_anew(wo
     assert world.status.troubled() == {"planes", "air.crew"}
     assert world.asked_of == {"air"}  # though none of it is known any more but by name
     assert exit_code(world.document()) == 1
-    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "needs re-sync", "air.crew": "running"}
+    assert world.look(crew, replace(planes, made_at=MICROS + 1)) == {"planes": "pending resync", "air.crew": "running"}
     assert world.status.troubled() == set()
 
 
-def test_a_mirror_is_marked_that_was_made_anew_around_a_restart(world: World) -> None:
+def test_a_mirror_is_pending_resync_that_was_recreated_around_a_restart(world: World) -> None:
     planes = Mirror("planes", MICROS)
     world.look(planes, Mirror("airports", MICROS))
     world.look()
@@ -208,7 +211,7 @@ def test_a_mirror_is_marked_that_was_made_anew_around_a_restart(world: World) ->
     anew = replace(planes, made_at=MICROS + 1)
     healed = Mirror("airports", MICROS + 1, complete_since=MICROS + 2)
 
-    assert world.look(anew, healed) == {"planes": "needs re-sync", "airports": "running"}
+    assert world.look(anew, healed) == {"planes": "pending resync", "airports": "running"}
     world.start()
     world.look(anew, healed)
     assert world.marked == ["planes"]
@@ -221,7 +224,7 @@ def test_what_is_not_understood_of_what_was_kept_is_passed_over(world: World, da
     assert world.look(Mirror("planes", MICROS)) == {"planes": "running"}
 
 
-def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None:
+def test_a_label_that_cannot_be_written_is_written_at_the_next_inspection(world: World) -> None:
     world.look(Mirror("planes", MICROS), Mirror("quiet", MICROS))
     fails = [True]
 
@@ -234,7 +237,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
     world.status._label_recreated = mark
     last = Mirror("quiet", MICROS, "letters")  # which is listed after it, and shown as it is all the same
     states = world.look(Mirror("planes", MICROS + 1), last)
-    assert states == {"planes": "needs re-sync", "quiet": "needs re-sync"}
+    assert states == {"planes": "pending resync", "quiet": "pending resync"}
     assert world.document()["labels"] == {
         "read_at": format_timestamp(world.clock.now()),
         "error": "503",
@@ -242,7 +245,7 @@ def test_a_mark_that_cannot_be_set_is_set_at_the_next_look(world: World) -> None
     }
     world.mirrors = [Mirror("planes", MICROS + 1)]
     world.clock.pass_time(timedelta(seconds=11))
-    assert world.states() == {"planes": "needs re-sync", "quiet": "dropped"}
+    assert world.states() == {"planes": "pending resync", "quiet": "dropped"}
     assert world.marked == ["planes"]
 
 
@@ -251,8 +254,8 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
     world.take(
         Counts(messages=1, changes=1, rows_written=1, dead_letters={"undecodable": 2, "bad_name": 1}, deferred=1)
     )
-    world.take(process="a:1", oldest_held=MICROS - 60_000_000)
-    world.take(process="b:1", oldest_held=MICROS - 5_000_000)
+    world.take(process="a:1", oldest_outstanding=MICROS - 60_000_000)
+    world.take(process="b:1", oldest_outstanding=MICROS - 5_000_000)
     world.take(process="b:1")
 
     document = world.document()
@@ -260,11 +263,11 @@ def test_counts_and_processes_are_those_of_all_reports(world: World) -> None:
         "seen": 6,
         "written": 4,
         "superseded": 1,
-        "letters": {"undecodable": 3, "bad_name": 1},
+        "dead_letters": {"undecodable": 3, "bad_name": 1},
     }
-    assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "given_back": 0}
+    assert document["messages"] == {"messages": 3, "acked": 2, "deferred": 1, "released": 0}
     assert document["processes"] == {"seen": 2, "holding": 1}
-    assert document["lag_seconds"]["oldest_held"] == 60
+    assert document["lag_seconds"]["oldest_outstanding"] == 60
     world.clock.pass_time(timedelta(minutes=11))
     assert world.document()["processes"] == {"seen": 0, "holding": 1}
     world.take(process="c:1")
@@ -276,9 +279,9 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
 ) -> None:
     metrics = ConsumerMetrics(registry := CollectorRegistry(), world.clock, world.held)
 
-    def say(process: str, oldest_held: int) -> None:
-        world.take(process=process, oldest_held=oldest_held)
-        metrics.take(Report(process=process, oldest_held=oldest_held))
+    def say(process: str, oldest_outstanding: int) -> None:
+        world.take(process=process, oldest_outstanding=oldest_outstanding)
+        metrics.take(Report(process=process, oldest_outstanding=oldest_outstanding))
 
     def age() -> float | None:
         return registry.get_sample_value("millrace_consumer_oldest_outstanding_message_age_seconds")
@@ -297,7 +300,7 @@ def test_what_a_process_held_that_was_lost_in_mid_task_is_held_no_more_once_it_h
     assert [(one["event"], one["process"]) for one in logs] == [("process_lost", "lost:1")]
 
 
-def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
+def test_lag_is_reported_by_stage_of_each_table_and_of_what_was_applied_last(world: World) -> None:
     earlier = Applied(MICROS - 90_000_000, MICROS - 80_000_000, MICROS - 70_000_000)
     world.take(Counts(tables={"airports": TableNote(latest=earlier), "planes": TableNote(latest=LATEST)}))
     world.take(Counts(tables={"planes": TableNote(latest=Applied(MICROS - 99_000_000))}))
@@ -308,8 +311,8 @@ def test_lag_is_told_by_stage_of_each_table_and_of_what_was_applied_last(world: 
     assert world.table("planes")["committed"] == "2026-11-21T12:00:02Z"
 
 
-def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     world.document()
     world.document()
     assert world.looks == 1
@@ -319,7 +322,7 @@ def test_labels_are_looked_at_now_and_then_and_what_was_known_is_kept_when_they_
     document = world.document()
     assert world.looks == 2
     assert document["labels"] == {"read_at": format_timestamp(NOW), "error": "503", "error_code": None}
-    assert world.states() == {"planes": "needs re-sync"}
+    assert world.states() == {"planes": "pending resync"}
     assert any("as of 2026-11-21T12:00:05Z: 503" in line for line in lines(document))
 
     world.mirrors = MisconfiguredError("made-up", "grant a role")
@@ -345,7 +348,7 @@ def test_while_the_subscription_cannot_be_pulled_from_it_does_not_run(back: Mapp
     ("ready", "alive", "state"),
     [(True, True, "running"), (False, True, "starting"), (True, False, "makes no progress")],
 )
-def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
+def test_the_exit_code_reports_whether_everything_runs(world: World, ready: bool, alive: bool, state: str) -> None:
     world.take(Counts(tables={"planes": TableNote()}))
     document = world.document(ready=ready, alive=alive)
 
@@ -354,7 +357,7 @@ def test_the_exit_code_says_whether_everything_runs(world: World, ready: bool, a
 
 
 def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
+    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
     world.take(Counts(dead_letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
     printed = list(lines(world.document()))
 
@@ -363,7 +366,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     airports, planes, more = printed[2:5]
     assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
     assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
-    assert more.split() == ["needs", "re-sync", "2026-11-21T12:00:05Z", "table_made_anew"]
+    assert more.split() == ["pending", "resync", "2026-11-21T12:00:05Z", "table_recreated"]
     assert "dead letters since the start: bad_name 4" in printed
 
 
@@ -390,7 +393,7 @@ def test_doctor_names_what_the_running_consumer_has_trouble_with(world: World) -
     assert list(running_consumer(address)) == [], "none runs there"
 
 
-def test_nobody_there_is_told_with_what_to_do(world: World) -> None:
+def test_without_a_consumer_that_answers_the_command_reports_what_to_do(world: World) -> None:
     with serving_health(Health(), CollectorRegistry(), Stop(), "127.0.0.1", 0) as port:
         address = f"127.0.0.1:{port}"
         with pytest.raises(MisconfiguredError, match=f"no consumer can be asked at {address} .HTTP Error 404"):

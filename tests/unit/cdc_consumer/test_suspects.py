@@ -87,7 +87,7 @@ def killing(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("age", [AT_ONCE, timedelta(hours=8)], ids=["new", "eight hours old"])
 @pytest.mark.parametrize("place", range(5))
-def test_a_message_that_ends_every_process_is_set_aside_after_five_and_the_rest_is_applied(
+def test_a_message_that_ends_every_process_is_dead_lettered_after_five_and_the_rest_is_applied(
     world: World, place: int, age: timedelta
 ) -> None:
     messages = {f"m{n}": a_message(a_change(n)) for n in range(5)}
@@ -157,7 +157,7 @@ def test_a_table_in_trouble_for_a_day_has_no_such_message(world: World) -> None:
     assert world.names() == {1: "name 1"}
 
 
-def test_messages_that_are_given_back_in_quick_succession_are_none(world: World) -> None:
+def test_messages_that_are_released_in_quick_succession_are_none(world: World) -> None:
     deliveries = Deliveries(world, {f"m{n}": a_message(a_change(n)) for n in range(3)})
     world.stop.request()
     world.writer.away = 1_000_000
@@ -185,7 +185,7 @@ def test_what_ends_a_process_that_waits_for_a_service_is_not_the_message(world: 
 
 
 @pytest.mark.usefixtures("killing")
-def test_what_a_process_outlives_once_begins_to_count_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_outlives_once_begins_to_count_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries = Deliveries(world, {"m1": a_message(data=b"fatal")})
     assert deliveries.loop(most=4) == 4
     assert set(world.crash_counts.over.values()) == {2}
@@ -260,7 +260,7 @@ def test_they_are_known_to_the_next_process_of_the_same_subscription_only(tmp_pa
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_where_there_is_no_directory_or_it_has_gone_away_nobody_can_tell(tmp_path: Path) -> None:
+def test_where_there_is_no_directory_or_it_is_gone_that_is_unknown(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     counts = [CrashCountsOnDisk(directory, "s") for directory in (None, tmp_path / "not there", gone)]

@@ -65,7 +65,7 @@ def test_its_retry_time_is_spent_once_and_not_in_every_micro_batch(
     assert len(tried) - first == 3
 
 
-def test_one_probe_every_ten_seconds_finds_out_that_it_is_well_again(world: World, attempts: list[str]) -> None:
+def test_one_probe_every_ten_seconds_finds_out_that_it_is_healthy_again(world: World, attempts: list[str]) -> None:
     world.tables.forbidden.add("planes")
     world.start_anew(HASTY)
     world.apply(a_message(a_change(1)))
@@ -179,7 +179,7 @@ def test_once_others_were_accepted_it_is_that_table_and_is_deferred_at_once(worl
     assert world.clock.time - began < 20e9
 
 
-def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_nobody_for_ever(world: World) -> None:
+def test_several_tables_that_fail_for_ever_and_always_come_together_hold_up_no_other_for_ever(world: World) -> None:
     assert world.apply(a_message(a_change(1), header=a_header("pilots"))).acked == 1
     world.writer.failing |= {"planes", "airports"}
     began = world.clock.time
@@ -223,7 +223,7 @@ def test_rows_of_some_tables_are_kept_the_latest_first(
         assert kept() == [f"table{number}" for number in range(10, 3, -1)]
 
 
-def test_a_table_that_cannot_even_be_looked_at_while_others_are_accepted_is_in_trouble(
+def test_a_table_that_cannot_even_be_inspected_while_others_are_accepted_is_in_trouble(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure = world.tables._brought_about
@@ -336,7 +336,7 @@ def test_while_a_dataset_or_the_right_to_write_to_it_is_refused_all_wait_and_no_
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
 
 
-def test_a_refused_dataset_says_its_fix_while_it_is_waited_for(world: World) -> None:
+def test_a_refused_dataset_reports_its_fix_while_it_is_waited_for(world: World) -> None:
     refuse_the_dataset(world)
     until_the_right_is_back(world, timedelta(seconds=20))
     world.apply(a_message(a_change(1)))
@@ -350,7 +350,7 @@ def test_a_stop_while_a_refused_dataset_is_waited_for_gives_everything_back(worl
     with pytest.raises(TransientError):
         world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
 
-    assert (world.leases.acked, world.leases.given_back, world.dead_letters.kept) == ([], ["a0", "a1"], {})
+    assert (world.leases.acked, world.leases.released, world.dead_letters.kept) == ([], ["a0", "a1"], {})
 
 
 def test_tables_of_another_dataset_do_not_wait_for_the_one_that_is_refused() -> None:
@@ -407,7 +407,7 @@ OTHER_KEY = a_header(columns=(("id", "STRING"), *PLANE_COLUMNS[1:]))
 """A key of another type, beside which there can be no other column."""
 
 
-def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(world: World) -> None:
+def test_a_schema_conflict_is_inspected_again_so_that_a_fixed_table_flows_again(world: World) -> None:
     world.apply(a_message(a_change(1), header=OTHER_KEY))
     refused = world.apply(a_message(a_change(2)))
     assert refused.dead_letters == {"schema_conflict": 1}
@@ -426,7 +426,7 @@ def test_a_schema_conflict_is_looked_at_anew_so_that_a_mended_table_flows_again(
     assert not world.memory.tables.knows_conflicts
 
 
-def test_conflicts_are_not_looked_at_with_every_message(world: World, attempts: list[str]) -> None:
+def test_conflicts_are_not_inspected_with_every_message(world: World, attempts: list[str]) -> None:
     world.clock.ticks = AT_ONCE
     world.apply(a_message(a_change(1), header=OTHER_KEY))
     attempts.clear()

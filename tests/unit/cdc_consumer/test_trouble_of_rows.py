@@ -76,7 +76,7 @@ def test_a_table_that_fails_as_a_whole_blames_no_row_though_it_took_some_before(
     assert world.dead_letters.kept == {}
 
 
-def test_a_row_of_another_column_list_tells_nothing_of_a_list_that_fails_as_a_whole(world: World) -> None:
+def test_a_row_of_another_column_list_reports_nothing_of_a_list_that_fails_as_a_whole(world: World) -> None:
     world.apply(a_message(a_change(3)))
     world.writer.stuck = lambda _table, row: "colour" in row
     for delivery in range(1, 20):
@@ -152,7 +152,7 @@ def test_bad_rows_of_several_tables_in_the_first_micro_batch_of_a_process_hold_u
     assert (len(world.names()), set(world.names("airports")), world.dead_letters.kept) == (50, {3}, {})
 
 
-def test_a_service_that_is_away_is_asked_for_few_rows_more_and_waited_for_as_before() -> None:
+def test_a_service_that_is_unavailable_is_asked_for_few_rows_more_and_waited_for_as_before() -> None:
     world = in_a_new_process()
     world.writer.away, asked = 1_000_000, []
     append = world.writer.append

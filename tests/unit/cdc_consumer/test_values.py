@@ -61,11 +61,11 @@ from tests.seeds import examples
 
 def fitted(kind: ColumnType, *texts: str | None) -> list[object]:
     """Return the values of texts, or the word "misfit", each judged both alone and among many good ones."""
-    together, misfits = wire_values(kind, pa.array(texts, pa.string()))
-    found = ["misfit" if index in misfits else value for index, value in enumerate(together.to_pylist())]
+    together, invalid = wire_values(kind, pa.array(texts, pa.string()))
+    found = ["misfit" if index in invalid else value for index, value in enumerate(together.to_pylist())]
     alone = [
-        "misfit" if misfits else array.to_pylist()[0]
-        for array, misfits in (wire_values(kind, pa.array([text], pa.string())) for text in texts)
+        "misfit" if invalid else array.to_pylist()[0]
+        for array, invalid in (wire_values(kind, pa.array([text], pa.string())) for text in texts)
     ]
     assert found == alone
     assert together.type == kind.wire
@@ -199,7 +199,7 @@ def test_a_key_of_bytes_is_their_one_base64_text() -> None:
 
 def test_a_float32_is_the_number_of_32_bits_however_many_digits_it_is_written_with() -> None:
     numbers = [1.1, 1.100000023841858, -0.0, math.nan, math.inf, None, 3.4028235e38, 1e-45, 16_777_217.0, 1e39, -1e300]
-    values, misfits = wire_values(FLOAT32, pa.array(numbers, pa.float64()))
+    values, invalid = wire_values(FLOAT32, pa.array(numbers, pa.float64()))
 
     assert repr(values.to_pylist()[:9]) == repr(
         [
@@ -207,18 +207,18 @@ def test_a_float32_is_the_number_of_32_bits_however_many_digits_it_is_written_wi
             3.4028234663852886e38, 1.401298464324817e-45, 16_777_216.0,
         ]
     )  # fmt: skip
-    assert list(misfits) == [9, 10]
+    assert list(invalid) == [9, 10]
     assert limit_of(FLOAT32) == "not a number of 32 bits"
 
 
 def test_a_key_of_a_number_is_its_shortest_text_and_zero_has_no_sign() -> None:
     numbers = [1.5, 0.0, -0.0, 1.0, math.nan, -math.nan, math.inf, -math.inf, None, 0.1, 1e300, 5e-324]
     texts = ["1.5", "0.0", "0.0", "1.0", "NaN", "NaN", "Infinity", "-Infinity", None, "0.1", "1e+300", "5e-324"]
-    values, misfits = wire_values(FLOAT64_KEY, pa.array(numbers, pa.float64()))
-    assert (values.to_pylist(), values.type, list(misfits)) == (texts, pa.string(), [])
+    values, invalid = wire_values(FLOAT64_KEY, pa.array(numbers, pa.float64()))
+    assert (values.to_pylist(), values.type, list(invalid)) == (texts, pa.string(), [])
 
-    singles, misfits = wire_values(FLOAT32_KEY, pa.array([1.1, 1.100000023841858, -0.0, 1e39], pa.float64()))
-    assert (singles.to_pylist()[:3], list(misfits)) == (["1.100000023841858", "1.100000023841858", "0.0"], [3])
+    singles, invalid = wire_values(FLOAT32_KEY, pa.array([1.1, 1.100000023841858, -0.0, 1e39], pa.float64()))
+    assert (singles.to_pylist()[:3], list(invalid)) == (["1.100000023841858", "1.100000023841858", "0.0"], [3])
 
 
 @given(st.floats(), st.floats())
@@ -234,14 +234,14 @@ def test_two_keys_of_bytes_have_one_text_only_if_they_are_the_same_bytes(one: by
     assert [base64.b64decode(str(key)) for key in keys] == [one, other]
 
 
-def test_an_array_with_a_value_that_does_not_fit_is_a_misfit_as_a_whole_and_alone() -> None:
+def test_an_array_with_a_value_that_does_not_fit_is_invalid_as_a_whole_and_alone() -> None:
     texts = [["1", "2"], ["x"], None, [], ["3"], ["4", None, "5"], ["6", "0x7"], []]
     for start, stop in ((0, 8), (2, 7), (3, 4)):
         arrays = pa.array(texts, pa.list_(pa.string())).slice(start, stop - start)
-        values, misfits = wire_values(array_of(INT64), arrays)
+        values, invalid = wire_values(array_of(INT64), arrays)
         expected = {0: [1, 2], 2: None, 3: [], 4: [3], 7: []}
 
-        assert [start + index for index in misfits] == [index for index in (1, 6) if start <= index < stop]
+        assert [start + index for index in invalid] == [index for index in (1, 6) if start <= index < stop]
         assert {n: values[n - start].as_py() for n in expected if start <= n < stop} == {
             n: value for n, value in expected.items() if start <= n < stop
         }
@@ -249,10 +249,10 @@ def test_an_array_with_a_value_that_does_not_fit_is_a_misfit_as_a_whole_and_alon
     assert limit_of(array_of(INT64)) == "an element is not a whole number of 64 bits"
 
 
-def test_elements_that_a_null_array_hides_are_not_looked_at() -> None:
+def test_elements_that_a_null_array_hides_are_not_inspected() -> None:
     hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), pa.array(["x", "5"]), mask=pa.array([True, False, False]))
-    values, misfits = wire_values(array_of(INT64), hidden)
-    assert (values.to_pylist(), list(misfits), list(holding_null(hidden))) == ([None, [5], []], [], [])
+    values, invalid = wire_values(array_of(INT64), hidden)
+    assert (values.to_pylist(), list(invalid), list(holding_null(hidden))) == ([None, [5], []], [], [])
 
 
 def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> None:
@@ -264,8 +264,8 @@ def test_an_array_that_is_a_slice_of_another_is_decoded_from_its_own_start() -> 
 @pytest.mark.parametrize("kind", COLUMN_TYPES.values(), ids=COLUMN_TYPES)
 def test_nothing_and_only_null_are_arrays_too(kind: ColumnType) -> None:
     for texts in ([], [None], [None] * 50):
-        values, misfits = wire_values(kind, pa.array(texts, parsed_type(kind)))
-        assert (values.to_pylist(), values.type, list(misfits)) == (texts, kind.wire, [])
+        values, invalid = wire_values(kind, pa.array(texts, parsed_type(kind)))
+        assert (values.to_pylist(), values.type, list(invalid)) == (texts, kind.wire, [])
 
 
 def test_digits_beyond_the_microsecond_are_seen_where_they_are_not_zero() -> None:
@@ -363,7 +363,7 @@ LIKELY |= {BYTES_KEY: LIKELY[BYTES], PG_NUMERIC: LIKELY[NUMERIC], UUID: st.uuids
 @pytest.mark.parametrize("kind", EXACT, ids=lambda kind: f"{kind.googlesql}-{kind.bigquery}")
 @settings(deadline=None, max_examples=examples(100))
 @given(data=st.data())
-def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_the_same_misfits(
+def test_the_vectorised_way_and_the_exact_one_give_the_same_values_and_find_the_same_invalid_ones(
     kind: ColumnType, data: st.DataObject
 ) -> None:
     exact, alphabet = EXACT[kind]

@@ -130,7 +130,7 @@ def test_a_type_has_a_usual_encoding(kind: str, encoding: str) -> None:
         ),
     ],
 )
-def test_every_mistake_is_told_with_its_line(text: str, line: int, what: str) -> None:
+def test_every_mistake_is_reported_with_its_line(text: str, line: int, what: str) -> None:
     with pytest.raises(MisconfiguredError) as raised:
         read_tables_file(text)
 
@@ -138,7 +138,7 @@ def test_every_mistake_is_told_with_its_line(text: str, line: int, what: str) ->
     assert what in str(raised.value)
 
 
-def test_mistakes_of_several_columns_are_told_at_once() -> None:
+def test_mistakes_of_several_columns_are_reported_at_once() -> None:
     text = '[tables.t.columns.a]\ncell = "x"\n[tables.t.columns.b]\ncell = "f:q"\ntype = 1\n[defaults]\nversions = -1'
 
     with pytest.raises(MisconfiguredError) as raised:

@@ -70,7 +70,7 @@ def test_the_document_is_plain_json_for_every_subscriber() -> None:
 
 
 @pytest.mark.parametrize(("content", "needed"), [("changes", 1), ("images", 2), ("entries", 2)])
-def test_a_batch_says_the_oldest_format_that_can_say_what_it_holds(content: Content, needed: int) -> None:
+def test_a_batch_names_the_oldest_format_that_can_hold_its_content(content: Content, needed: int) -> None:
     """One who reads format 1 only knows of no content, and would take it for changes: he has to stop."""
     header = msgspec.structs.replace(HEADER, content=content)
     text = encode_batch(header, [UPSERT])
@@ -80,7 +80,7 @@ def test_a_batch_says_the_oldest_format_that_can_say_what_it_holds(content: Cont
     assert decode_batch(text).cut(0) == text
 
 
-def test_what_says_nothing_of_its_content_is_changes() -> None:
+def test_what_does_not_name_its_content_is_changes() -> None:
     header = {name: value for name, value in json.loads(damaged())["header"].items() if name != "content"}
 
     assert decode_batch(damaged(header=header)).header == HEADER
@@ -96,7 +96,7 @@ def test_an_empty_batch_announces_a_table() -> None:
 END_OF_SNAPSHOT = "00063B1E00000000/0000000000000000/0000000000000000/0000000000000000"
 
 
-def test_the_end_of_a_snapshot_is_said_in_the_header() -> None:
+def test_the_end_of_a_snapshot_is_announced_in_the_header() -> None:
     header = msgspec.structs.replace(HEADER, origin="snapshot", complete_since=END_OF_SNAPSHOT)
     batch = decode_batch(encode_batch(header, []))
 
@@ -105,7 +105,7 @@ def test_the_end_of_a_snapshot_is_said_in_the_header() -> None:
     assert batch.header.format == 1, "who does not know it takes it for an announcement, and is right"
 
 
-def test_beside_it_is_said_since_when_its_rows_were_read_where_that_is_known() -> None:
+def test_beside_it_is_reported_since_when_its_rows_were_read_where_that_is_known() -> None:
     header = msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT, read_since=1_790_000_000_000_000)
     assert decode_batch(encode_batch(header, [])).header == header
     said = json.loads(encode_batch(msgspec.structs.replace(HEADER, complete_since=END_OF_SNAPSHOT), []))["header"]
@@ -134,7 +134,7 @@ def test_garbage_is_poison(data: bytes) -> None:
         *[("format", version) for version in (0, -1, "2", 1.5, None)],
     ],
 )
-def test_a_header_with_a_value_that_no_format_has_is_poison_and_stops_nobody(field: str, wrong: object) -> None:
+def test_a_header_with_a_value_that_no_format_has_is_poison_and_stops_no_task(field: str, wrong: object) -> None:
     assert reason_of(with_header(**{field: wrong})) is Reason.UNDECODABLE
 
 
@@ -173,7 +173,7 @@ def test_a_newer_format_that_looks_like_ours_stops_the_consumer_too() -> None:
 
 
 @pytest.mark.parametrize("data", [b'{"header":{"format":3}}', b'{"header":{"format":3,"table":"t","source":5}}'])
-def test_junk_that_names_a_format_stops_nobody(data: bytes) -> None:
+def test_junk_that_names_a_format_stops_no_task(data: bytes) -> None:
     assert reason_of(data) is Reason.UNDECODABLE
 
 

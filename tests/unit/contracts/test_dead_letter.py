@@ -28,7 +28,7 @@ WHOLE = replace(LETTER, table="", key="", sequence="", commit_timestamp="", reas
 
 
 @pytest.mark.parametrize("letter", [LETTER, WHOLE, replace(LETTER, data=b"", payload_bytes=12_000_000, identity="")])
-def test_a_letter_travels_as_a_message_and_comes_back_the_same(letter: DeadLetter) -> None:
+def test_a_dead_letter_travels_as_a_message_and_comes_back_the_same(letter: DeadLetter) -> None:
     assert from_message(letter.data, to_attributes(letter)) == letter
 
 
@@ -48,7 +48,7 @@ def test_no_attribute_is_longer_than_pubsub_takes_and_the_name_stays() -> None:
     assert from_message(letter.data, attributes).identity == letter.identity
 
 
-def test_the_same_failure_later_elsewhere_or_replayed_is_the_same_letter() -> None:
+def test_the_same_failure_later_elsewhere_or_replayed_is_the_same_dead_letter() -> None:
     again = replace(
         LETTER, failed_at=Nanoseconds(1), detail="other words", reason=Reason.REFUSED_BY_BIGQUERY, identity="",
         attributes=dict(LETTER.attributes) | {REPLAY_OF: LETTER.identity},
@@ -57,7 +57,7 @@ def test_the_same_failure_later_elsewhere_or_replayed_is_the_same_letter() -> No
     assert again.identity == LETTER.identity
 
 
-def test_a_whole_message_is_the_same_letter_when_it_fails_again_as_a_replay() -> None:
+def test_a_whole_message_is_the_same_dead_letter_when_it_fails_again_as_a_replay() -> None:
     on_the_way = {"traceparent": "00-1-2-00", "CloudPubSubDeadLetterSourceDeliveryCount": "100"}
     again = replace(WHOLE, attributes=dict(WHOLE.attributes) | {REPLAY_OF: WHOLE.identity} | on_the_way, identity="")
 
@@ -71,7 +71,7 @@ def test_a_whole_message_is_the_same_letter_when_it_fails_again_as_a_replay() ->
         *[(WHOLE, other) for other in ({"data": b"x"}, {"ordering_key": "Singers/4"}, {"attributes": {"table": "S"}})],
     ],
 )
-def test_another_change_or_message_is_another_letter(letter: DeadLetter, other: dict[str, Any]) -> None:
+def test_another_change_or_message_is_another_dead_letter(letter: DeadLetter, other: dict[str, Any]) -> None:
     assert replace(letter, identity="", **other).identity != letter.identity
 
 
@@ -83,14 +83,16 @@ def test_no_two_letters_run_into_the_same_name(a: list[str], b: list[str]) -> No
     assert (named(a) == named(b)) == (a == b)
 
 
-def test_a_message_that_is_no_letter_is_said_to_be_none() -> None:
+def test_a_message_that_is_no_dead_letter_is_reported_as_none() -> None:
     for attributes in ({"who": "knows"}, {"dead_letter_reason": "undecodable", "dead_letter_identity": "x"}):
         with pytest.raises(ValueError, match="not a dead letter"):
             from_message(b"junk", attributes)
 
 
 @pytest.mark.parametrize(("forced", "marks"), [(False, {}), (True, {"replay_forced": "true"})])
-def test_a_replayed_message_has_its_attributes_and_says_whose_replay_it_is(forced: bool, marks: dict[str, str]) -> None:
+def test_a_replayed_message_has_its_attributes_and_reports_whose_replay_it_is(
+    forced: bool, marks: dict[str, str]
+) -> None:
     on_the_way = {"replay_of": "an earlier one", "replay_forced": "true", "CloudPubSubDeadLetterSourceProject": "p"}
     letter = replace(
         LETTER, attributes=dict(LETTER.attributes) | on_the_way | {"traceparent": "00-1-2-00"}, identity=""

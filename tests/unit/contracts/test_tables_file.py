@@ -179,7 +179,7 @@ def test_a_mistake_of_the_file_is_named_with_its_line(text: str, line: int, what
     assert found[line].startswith(what)
 
 
-def test_behind_a_broken_header_nothing_is_told_that_could_mislead() -> None:
+def test_behind_a_broken_header_nothing_is_reported_that_could_mislead() -> None:
     assert list(mistakes("exclud = []\n[tables.'T]\nmode = 'both'\n")) == [1, 2]
 
 

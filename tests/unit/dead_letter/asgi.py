@@ -131,9 +131,16 @@ async def _call(app: Any, scope: dict[str, Any], body: bytes) -> Answered:
     return Answered(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-WRITES = ("discard", "restore", f"letters/{ONE.identity}/edit", "replays")
-READS = ("letters", f"letters/{ONE.identity}", f"letters/{ONE.identity}/trail", "groups", "stats", "export")
-EVERYTHING = {"letters": {"everything": True}}
+WRITES = ("discard", "restore", f"dead-letters/{ONE.identity}/edit", "replays")
+READS = (
+    "dead-letters",
+    f"dead-letters/{ONE.identity}",
+    f"dead-letters/{ONE.identity}/trail",
+    "groups",
+    "stats",
+    "export",
+)
+EVERYTHING = {"dead_letters": {"everything": True}}
 
 
 def with_letters(api: Api) -> Api:

@@ -82,7 +82,7 @@ class World:
 
     def letters(self) -> Mapping[str, int]:
         """Return how often each letter of the store has failed."""
-        found = self.store.find(Selection(), limit=1_000).letters
+        found = self.store.find(Selection(), limit=1_000).dead_letters
         return {line.id: line.attempts for line in found}
 
 
@@ -111,7 +111,7 @@ def test_what_comes_is_kept_and_then_acknowledged() -> None:
     assert world.store.effects.done == ["pull", "keep 3", "ack 3", "pull", "keep 1", "ack 1", "pull"]
 
 
-def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempts() -> None:
+def test_wherever_it_dies_every_dead_letter_is_in_the_end_there_once_with_its_attempts() -> None:
     crash, died = 0, True
     while died:
         world = World()
@@ -141,7 +141,7 @@ def test_wherever_it_dies_every_letter_is_in_the_end_there_once_with_its_attempt
     st.integers(1, 4),
     st.integers(0, 1),
 )
-def test_any_lives_keep_every_letter(numbers: list[int], crashes: list[int], at_once: int, unheard: int) -> None:
+def test_any_lives_keep_every_dead_letter(numbers: list[int], crashes: list[int], at_once: int, unheard: int) -> None:
     world = World()
     world.store.unheard = unheard
     waiting = list(numbers)
@@ -159,7 +159,7 @@ def test_any_lives_keep_every_letter(numbers: list[int], crashes: list[int], at_
     assert world.subscription.messages == {}
 
 
-def test_nothing_is_acknowledged_while_the_store_is_away_and_the_service_says_so() -> None:
+def test_nothing_is_acknowledged_while_the_store_is_unavailable_and_the_service_reports_so() -> None:
     world = World()
     publish(world, 1)
     world.store.away = 2
@@ -179,7 +179,7 @@ def test_nothing_is_acknowledged_while_the_store_is_away_and_the_service_says_so
     assert world.letters().keys() == names(1)
 
 
-def test_pubsub_away_is_waited_for() -> None:
+def test_pubsub_unavailable_is_waited_for() -> None:
     world = World()
     publish(world, 1)
 
@@ -199,7 +199,7 @@ def test_a_flood_is_held_a_few_at_a_time() -> None:
     assert world.inbox.most_held == 7
 
 
-def test_a_letter_that_no_store_can_take_holds_up_no_other() -> None:
+def test_a_dead_letter_that_no_store_can_take_holds_up_no_other() -> None:
     world = World()
     publish(world, 1, 2, 3, 4)
     world.store.bad = "m2"
@@ -211,7 +211,7 @@ def test_a_letter_that_no_store_can_take_holds_up_no_other() -> None:
     assert list(world.subscription.messages) == ["m2", "m4"], "it ends the process, and stays where it was"
 
 
-def test_a_stop_while_the_store_is_away_is_no_failure() -> None:
+def test_a_stop_while_the_store_is_unavailable_is_no_failure() -> None:
     world, stop = World(), Stop()
     publish(world, 1)
     world.store.away, world.store.when_away = 1, stop.request
@@ -232,7 +232,7 @@ def test_a_store_of_another_version_ends_the_process() -> None:
     assert list(world.subscription.messages) == ["m1"]
 
 
-def test_settled_letters_are_forgotten_when_they_are_old_and_open_ones_never() -> None:
+def test_settled_dead_letters_are_forgotten_when_they_are_old_and_open_ones_never() -> None:
     world = World()
     publish(world, 1, 2, 3)
     world.live()

@@ -58,7 +58,7 @@ def test_groups_show_what_to_do_about_each_of_their_reasons(shell: Shell) -> Non
 def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
     shell.world.keep(ONE, a_letter(a_change(3)), TWO)
     first = shell.asked("groups")["groups"][0]
-    assert (first["letters"], first["table"]) == (2, "planes")
+    assert (first["dead_letters"], first["table"]) == (2, "planes")
     assert shell.ids("--group", first["id"]) == {ONE.identity, a_letter(a_change(3)).identity}
 
 
@@ -83,7 +83,7 @@ def test_a_filter_by_group_is_what_groups_show(shell: Shell) -> None:
         (["export", "--out", "/nowhere/at/all"], "cannot be written"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: list[str], told: str) -> None:
+def test_wrong_usage_ends_with_2_and_reports_what_is_right(shell: Shell, options: list[str], told: str) -> None:
     shell.world.keep(ONE)
     assert shell.run(*options) == 2
     assert told in shell.err
@@ -98,7 +98,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_right(shell: Shell, options: l
      ["replay", "--all", "--execute"], ["show", "deadbeef"], ["list", "--id", "deadbeef"],
      ["edit", "deadbeef", "--why", "w"]],
 )  # fmt: skip
-def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
+def test_where_no_dead_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list[str]) -> None:
     assert shell.run(*command) == 3
     assert ("state `any`" in shell.err) == ("deadbeef" in command)
     none = "no dead letters match. That is not a failure: exit code 3 tells it to a script\n"
@@ -108,7 +108,7 @@ def test_where_no_letter_is_meant_the_exit_code_is_3(shell: Shell, command: list
 @pytest.mark.parametrize(
     "command", [["list"], ["groups"], ["export"], ["discard", "--why", "x"], ["restore"], ["replay"]]
 )
-def test_a_key_that_no_letter_has_is_answered_with_how_keys_are_written(shell: Shell, command: list[str]) -> None:
+def test_a_key_that_no_dead_letter_has_is_answered_with_how_keys_are_written(shell: Shell, command: list[str]) -> None:
     shell.world.keep(ONE)
     assert shell.run(*command, "--key", "1") == 3
     assert shell.err.startswith("no dead letters match")
@@ -125,27 +125,27 @@ def test_an_empty_store_has_numbers(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(TransientError("away"), 1), (MisconfiguredError("made-up", "set DATABASE"), 2)]
 )
-def test_a_store_that_is_away_or_wrong_is_said(shell: Shell, error: Exception, code: int) -> None:
+def test_a_store_that_is_unavailable_or_wrong_is_reported(shell: Shell, error: Exception, code: int) -> None:
     shell.store_error = error
     assert shell.run("list") == code
     assert str(error) in shell.err
 
 
-def test_pages_of_a_list_hold_every_letter_once(shell: Shell) -> None:
+def test_pages_of_a_list_hold_every_dead_letter_once(shell: Shell) -> None:
     shell.world.keep(*(a_letter(a_change(n)) for n in range(7)))
     seen: list[str] = []
     after: list[str] = []
     while True:
         page = shell.asked("list", "--limit", "3", *after)
         assert page["matched"] == 7
-        seen += [one["id"] for one in page["letters"]]
+        seen += [one["id"] for one in page["dead_letters"]]
         if page["after"] is None:
             break
         after = ["--after", page["after"]]
     assert len(seen) == len(set(seen)) == 7
 
 
-def test_a_letter_is_shown_masked_and_nobody_notes_it(shell: Shell) -> None:
+def test_a_dead_letter_is_shown_masked_without_an_entry_in_its_trail(shell: Shell) -> None:
     shell.world.keep(ONE)
     document = shell.asked("show", ONE.identity[:8])
     assert document["masked"]
@@ -184,7 +184,7 @@ def test_stats_count_what_there_is(shell: Shell) -> None:
     assert "pilots" in shell.out
 
 
-def test_an_export_is_one_line_a_letter_masked_unless_values_are_asked_for(shell: Shell, tmp_path: Path) -> None:
+def test_an_export_is_one_line_a_dead_letter_masked_unless_values_are_asked_for(shell: Shell, tmp_path: Path) -> None:
     shell.world.keep(ONE, JUNK)
     file = tmp_path / "letters.jsonl"
     assert shell.run("export", "--out", str(file)) == 0
@@ -213,13 +213,13 @@ def test_what_is_discarded_can_be_restored(shell: Shell) -> None:
     assert shell.ids() == {ONE.identity, TWO.identity, JUNK.identity}
 
 
-def test_many_letters_are_discarded_in_one_go(shell: Shell) -> None:
+def test_many_dead_letters_are_discarded_in_one_go(shell: Shell) -> None:
     shell.world.keep(*(a_letter(a_change(n)) for n in range(1_203)))
     assert shell.asked("discard", "--all", "--why", "w")["changed"] == 1_203
     assert shell.world.states() == {State.DISCARDED: 1_203}
 
 
-def test_what_is_not_open_is_not_discarded_and_that_is_said(shell: Shell) -> None:
+def test_what_is_not_open_is_not_discarded_and_that_is_reported(shell: Shell) -> None:
     shell.world.keep(ONE, TWO)
     shell.world.replay(selection=Selection(ids=frozenset({DeadLetterId(ONE.identity)})))
     assert shell.run("discard", "--id", ONE.identity, "--id", TWO.identity, "--why", "w") == 1
@@ -227,7 +227,7 @@ def test_what_is_not_open_is_not_discarded_and_that_is_said(shell: Shell) -> Non
     assert shell.world.states() == {State.REPLAYED: 1, State.DISCARDED: 1}
 
 
-def test_a_replayed_letter_is_opened_by_its_id_only(shell: Shell) -> None:
+def test_a_replayed_dead_letter_is_opened_by_its_id_only(shell: Shell) -> None:
     shell.world.keep(ONE)
     shell.world.replay()
     assert shell.run("restore", "--all") == 3
@@ -236,7 +236,7 @@ def test_a_replayed_letter_is_opened_by_its_id_only(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("way", ["set", "file", "editor"])
-def test_an_edit_takes_the_letters_place(shell: Shell, tmp_path: Path, way: str) -> None:
+def test_an_edit_takes_the_dead_letters_place(shell: Shell, tmp_path: Path, way: str) -> None:
     shell.world.keep(ONE)
     file = tmp_path / "row.json"
     file.write_text('{"name": "Grace", "seats": 3}')
@@ -261,7 +261,7 @@ def test_an_edit_takes_the_letters_place(shell: Shell, tmp_path: Path, way: str)
 
 
 @pytest.mark.parametrize(("options", "told"), [(["--set", "id=2"], "primary key"), ([], "set EDITOR")])
-def test_an_edit_that_cannot_be_made_says_why(shell: Shell, options: list[str], told: str) -> None:
+def test_an_edit_that_cannot_be_made_reports_why(shell: Shell, options: list[str], told: str) -> None:
     shell.world.keep(ONE)
     assert shell.run("edit", ONE.identity, "--why", "w", *options) == 1
     assert told in shell.err
@@ -292,7 +292,7 @@ def test_a_replay_shows_what_it_would_do_until_it_is_to_be_executed(shell: Shell
         "superseded": 1,
         "no_payload": 1,
     }
-    verdicts = {one["id"]: one["verdict"] for one in document["letters"]}
+    verdicts = {one["id"]: one["verdict"] for one in document["dead_letters"]}
     assert verdicts[old.identity] == "superseded"
     assert shell.run("replay") == 0
     assert "would be sent" in shell.out
@@ -318,7 +318,7 @@ def test_a_replay_that_does_it_all_ends_with_0_and_a_second_one_finds_nothing(sh
     assert shell.run("replay", "--all", "--execute") == 3
 
 
-def test_a_replay_that_is_stopped_says_so_and_the_next_goes_on(shell: Shell) -> None:
+def test_a_replay_that_is_stopped_reports_so_and_the_next_goes_on(shell: Shell) -> None:
     shell.world.keep(*(a_letter(a_change(n)) for n in range(20)))
     shell.world.publisher.then = lambda _letters: shell.world.clock.request()
     assert shell.run("replay", "--all", "--execute", "--rate", "20", "--json") == 1

@@ -56,7 +56,7 @@ def ada(api: Api) -> Visit:
 
 
 def group_of(api: Api, letter: DeadLetter) -> str:
-    return str(api.get(f"letters/{letter.identity}").json["group"])
+    return str(api.get(f"dead-letters/{letter.identity}").json["group"])
 
 
 def state_of(api: Api, letter: DeadLetter) -> str:
@@ -130,7 +130,7 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
         ({"service": "spanner_reader", "paused_tables": [{"table": "t"}]}, "./millrace spanner-reader resume t"),
     ],
 )
-def test_whatever_a_service_answers_the_page_is_there_and_says_so(document: Any, told: str) -> None:
+def test_whatever_a_service_answers_the_page_is_there_and_reports_so(document: Any, told: str) -> None:
     page = Visit(watching(FakeStatusPages({CONSUMER: document}))).get("/")
     assert page.status == 200
     assert told in text_of(page)
@@ -148,7 +148,7 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
     page = text_of(Visit(api).get("/"))
 
     assert "Act now consumer : hangs since 7 min ago (2026-11-21 13:00:00 UTC) http://10.0.0.1:8080/readyz" in page
-    assert "Do: its process is there and does nothing: look at it with ps -o pid,stat -p PID . T is" in page
+    assert "Do: its process is there and does nothing: inspect it with ps -o pid,stat -p PID . T is" in page
     assert "Act now flights : refuses connections since 7 min ago" in page
     assert "Do: no process listens there: start it" in page
     assert "flights as 7 min ago , by its last answer ■ refuses connections 2.5 s" in page
@@ -249,7 +249,7 @@ def test_a_group_lists_its_dead_letters_page_by_page(api: Api) -> None:
     assert visit.get(path, after="no").status == 404
 
 
-def test_a_dead_letter_is_masked_until_somebody_who_is_named_asks(api: Api, ada: Visit) -> None:
+def test_a_dead_letter_is_masked_until_a_named_visitor_asks(api: Api, ada: Visit) -> None:
     masked = ada.get(LETTER)
     assert b"Ada" not in masked.body
     assert b"&lt;string of 3&gt;" in masked.body
@@ -305,7 +305,7 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
     assert "not known here" in text_of(ada.get("/dead-letters/replays/000000000000"))
 
 
-def test_a_replay_that_fails_says_why_and_lets_the_next_one_begin(api: Api, ada: Visit) -> None:
+def test_a_replay_that_fails_reports_why_and_lets_the_next_one_begin(api: Api, ada: Visit) -> None:
     failing = with_letters(Api(publisher=_refusing))
     visit = Visit(failing)
     visit.sign_in()
@@ -364,7 +364,7 @@ def test_a_form_without_a_dead_letter_or_of_none_changes_nothing(api: Api, ada: 
 
 
 @pytest.mark.parametrize("path", ACTIONS)
-def test_nobody_acts_without_a_name(api: Api, path: str) -> None:
+def test_no_visitor_acts_without_a_name(api: Api, path: str) -> None:
     page = Visit(api).submit(path, letter=ONE.identity, why="x", execute="yes")
     assert (page.status, "sign in with a token" in text_of(page)) == (401, True)
     assert (api.actions(ONE.identity), api.world.publisher.published) == ([("arrived", "collector")], [])
@@ -397,7 +397,7 @@ def test_a_form_without_the_value_of_this_visit_is_refused(api: Api, ada: Visit,
     ("origin", "status"),
     [(None, 403), ("null", 403), ("https://evil.example", 403), ("http://[", 403), ("http://127.0.0.1:8083", 303)],
 )
-def test_a_browser_that_says_no_site_is_told_by_its_origin(ada: Visit, origin: str | None, status: int) -> None:
+def test_a_browser_that_sends_no_site_is_known_by_its_origin(ada: Visit, origin: str | None, status: int) -> None:
     fields = {"letter": ONE.identity, "form": ada.form(), "why": "x"}
     answered = ada.post("/dead-letters/discard", fields, {"sec-fetch-site": None, "origin": origin})
     assert answered.status == status
@@ -409,7 +409,7 @@ def test_a_value_of_another_visitor_is_worth_nothing(api: Api, ada: Visit) -> No
 
 
 @pytest.mark.parametrize("seal", ["", "x", "YWRh.99999999999.0", "YWRh.1.2.3", "é.1.é", "%00.9.9", "YWRh.9e9.00"])
-def test_a_cookie_that_was_made_up_signs_nobody_in(api: Api, seal: str) -> None:
+def test_a_cookie_that_was_made_up_signs_no_visitor_in(api: Api, seal: str) -> None:
     visit = Visit(api, {"millrace_signed_in": seal})
     assert "Sign in" in text_of(visit.get("/"))
     assert b"Signed in as" not in visit.get("/").body
@@ -448,7 +448,7 @@ def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None
 
 def test_the_api_takes_no_cookie(api: Api, ada: Visit) -> None:
     cookies = "; ".join(f"{name}={value}" for name, value in ada.cookies.items())
-    body = {"letters": {"everything": True}, "why": "x"}
+    body = {"dead_letters": {"everything": True}, "why": "x"}
     assert api.post("discard", body, token=None, headers={"cookie": cookies}).status == 401
 
 
@@ -548,7 +548,7 @@ def hostile_pages() -> Mapping[str, Answered]:
     for letter in (one, *others):
         found[f"{letter} masked"] = visit.get(f"/dead-letters/{letter}")
         found[f"{letter} shown"] = visit.submit(f"/dead-letters/{letter}/values")
-        group = str(api.get(f"letters/{letter}").json["group"])
+        group = str(api.get(f"dead-letters/{letter}").json["group"])
         found[f"{letter} group"] = visit.get(f"/dead-letters/groups/{group}")
         found[f"{letter} dry"] = visit.submit("/dead-letters/replays", letter=letter)
     found["edit"] = visit.submit(f"/dead-letters/{one}/edit")
@@ -599,7 +599,7 @@ def test_a_command_holds_a_name_as_one_word_or_is_left_out() -> None:
 
 def test_a_dead_letter_and_its_group_name_the_code_and_where_it_is_explained() -> None:
     api = with_letters(watching(FakeStatusPages(statuses(at(NOW)))))
-    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).letters
+    (line, *_others) = api.tools.store.find(Selection(reasons=frozenset({Reason.UNDECODABLE})), limit=1).dead_letters
     for path in (f"/dead-letters/{line.id}", f"/dead-letters/groups/{line.group}"):
         page = text_of(Visit(api).get(path))
         assert "Code undecodable , explained in docs/reference/dead-letters.md#undecodable" in page

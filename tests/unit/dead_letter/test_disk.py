@@ -34,13 +34,13 @@ FILE = "sqlite:////var/lib/millrace/dead_letters.sqlite3"
         ("sqlite://", POD, ""),
     ],
 )
-def test_only_a_file_that_goes_with_its_container_is_told(database: str, mounted: str, told: str) -> None:
+def test_only_a_file_that_goes_with_its_container_is_reported(database: str, mounted: str, told: str) -> None:
     found = short_lived(database, mounted)
     assert (found or "").startswith(told)
     assert (found is None) is (told == "")
 
 
-def test_the_kernel_says_what_is_mounted(tmp_path: Path) -> None:
+def test_the_kernel_reports_what_is_mounted(tmp_path: Path) -> None:
     lines = mounts().splitlines()
     assert any(line.split(" ")[4] == "/" for line in lines)
     assert short_lived(f"sqlite:///{tmp_path / 'letters'}", f"{mounts()}9 9 0:9 / {tmp_path} rw - overlay o rw\n")

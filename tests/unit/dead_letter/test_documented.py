@@ -15,7 +15,7 @@ def test_every_reason_is_documented_in_the_order_of_the_list_and_no_other() -> N
     assert re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE) == [reason.value for reason in Reason]
 
 
-def test_each_says_what_it_means_and_what_to_do() -> None:
+def test_each_reports_what_it_means_and_what_to_do() -> None:
     sections = re.split(r"^### `\w+`$", PAGE, flags=re.MULTILINE)[1:]
 
     assert len(sections) == len(Reason)

@@ -37,7 +37,7 @@ def with_row(row: bytes) -> DeadLetter:
     return a_letter(data=letter.data.replace(b'{"name": "name 1"}', row))
 
 
-def test_one_column_gets_another_value_and_the_diff_says_so() -> None:
+def test_one_column_gets_another_value_and_the_diff_reports_so() -> None:
     letter = a_letter(a_change(7, sequence=5, name="a", seats="many"))
     edit = edited(letter, with_columns(letter, {"seats": '"12"'}))
 
@@ -46,7 +46,7 @@ def test_one_column_gets_another_value_and_the_diff_says_so() -> None:
     assert edit.diff.splitlines()[4:] == ['   "name": "a",', '-  "seats": "many"', '+  "seats": "12"', " }"]
 
 
-def test_the_copy_is_the_letter_that_the_consumer_would_make_of_it() -> None:
+def test_the_copy_is_the_dead_letter_that_the_consumer_would_make_of_it() -> None:
     letter = a_letter(a_change(7, sequence=5, seats="many"))
     copy = edited(letter, with_columns(letter, {"seats": '"still many"'})).copy
     batch = decode_batch(copy.data)
@@ -104,7 +104,7 @@ def test_what_is_no_row_of_the_table_is_refused(row: str, told: str) -> None:
         (a_letter(msgspec.structs.replace(a_change(), sequence="0/0/0/FFFFFFFFFFFFFFFF")), "no later revision"),
     ],
 )
-def test_what_cannot_be_edited_says_what_can_be_done(letter: DeadLetter, told: str) -> None:
+def test_what_cannot_be_edited_reports_what_can_be_done(letter: DeadLetter, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         edited(letter, "{}")
     with pytest.raises(ValueError, match=told):

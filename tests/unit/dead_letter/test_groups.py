@@ -28,7 +28,7 @@ DETAILS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("detail", DETAILS.values(), ids=DETAILS.keys())
 @pytest.mark.parametrize("particulars", [NUMBERS, QUOTED, TIMES], ids=["numbers", "quoted", "times"])
-def test_letters_that_differ_in_their_particulars_are_of_one_group(
+def test_dead_letters_that_differ_in_their_particulars_are_of_one_group(
     particulars: st.SearchStrategy[str], detail: Callable[[str], str]
 ) -> None:
     @settings(max_examples=examples(40))
@@ -47,7 +47,7 @@ def test_ids_are_particulars(one: str) -> None:
 
 
 @given(st.uuids(), st.datetimes())
-def test_an_id_and_a_time_are_each_told_as_what_they_are(uuid: UUID, time: datetime) -> None:
+def test_an_id_and_a_time_are_each_reported_as_what_they_are(uuid: UUID, time: datetime) -> None:
     assert normalised(f"{uuid} at {time.isoformat()}Z") == "<id> at <time>"
 
 

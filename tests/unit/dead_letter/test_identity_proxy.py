@@ -176,7 +176,7 @@ def test_unknown_keys_make_no_flood_and_known_ones_outlive_an_outage(published: 
     assert patient.who(OURS.signed()) == "ada@example.com"
 
 
-def test_while_no_key_can_be_had_nobody_is_told_to_be_wrong(published: Published) -> None:
+def test_while_no_key_can_be_had_no_assertion_is_called_wrong(published: Published) -> None:
     published.status = 503
     proxy = IdentityAwareProxy(AUDIENCE, PublishedKeys(published.url, again=timedelta(0)))
     with pytest.raises(TransientError, match="public keys cannot be had"):

@@ -96,7 +96,7 @@ def test_a_message_comes_as_it_is() -> None:
     assert (received.message_id, received.ack_id) == ("0", "a0")
 
 
-def test_small_letters_are_asked_for_in_ever_larger_numbers_up_to_the_limit() -> None:
+def test_small_dead_letters_are_asked_for_in_ever_larger_numbers_up_to_the_limit() -> None:
     answers = Answers(*[an_answer(10)] * 6)
     inbox = an_inbox(answers, messages=100)
 
@@ -106,7 +106,7 @@ def test_small_letters_are_asked_for_in_ever_larger_numbers_up_to_the_limit() ->
     assert answers.asked == [10, 20, 40, 80, 100, 100]
 
 
-def test_large_letters_are_asked_for_in_small_numbers() -> None:
+def test_large_dead_letters_are_asked_for_in_small_numbers() -> None:
     answers = Answers(an_answer(4, size=8_000_000), an_answer(1, size=1_000), an_answer(1, size=1_000))
     inbox = an_inbox(answers)
 
@@ -131,7 +131,7 @@ def test_a_pull_that_ends_by_its_own_deadline_brought_nothing() -> None:
     assert an_inbox(Answers(FakeRpcError(grpc.StatusCode.DEADLINE_EXCEEDED))).pull(NOW) == ()
 
 
-def test_what_is_held_is_extended_also_when_that_fails_once_and_given_back_in_the_end() -> None:
+def test_what_is_held_is_extended_also_when_that_fails_once_and_released_in_the_end() -> None:
     answers = Answers(an_answer(2))
     answers.failures = 1
 
@@ -143,7 +143,7 @@ def test_what_is_held_is_extended_also_when_that_fails_once_and_given_back_in_th
     assert answers.deadlines[-1] == (["a0", "a1"], 0)
 
 
-def test_what_is_acked_is_extended_no_more_and_not_given_back() -> None:
+def test_what_is_acked_is_extended_no_more_and_not_released() -> None:
     answers = Answers(an_answer(3))
 
     with opened(answers) as inbox:
@@ -156,7 +156,7 @@ def test_what_is_acked_is_extended_no_more_and_not_given_back() -> None:
     assert {tuple(ack_ids) for ack_ids, _seconds in answers.deadlines[sent:]} == {("a2",)}
 
 
-def test_what_cannot_be_given_back_in_the_end_is_left_to_its_lease() -> None:
+def test_what_cannot_be_released_in_the_end_is_left_to_its_lease() -> None:
     answers = Answers(an_answer(1))
 
     with opened(answers, MINUTE) as inbox:

@@ -71,7 +71,7 @@ def test_what_is_no_change_batch_is_shown_by_what_it_is(data: bytes, expected: o
     assert document(junk(data), values=False) == expected
 
 
-def test_what_could_not_be_kept_says_its_size() -> None:
+def test_what_could_not_be_kept_reports_its_size() -> None:
     letter = a_letter(data=b'{"id":"secret"}', payload_bytes=11_000_000)
     assert payload(letter, values=False) == {"kind": "left_out", "payload_bytes": 11_000_000}
 

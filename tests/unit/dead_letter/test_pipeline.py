@@ -17,19 +17,19 @@ OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/
 STAGING = "projects/p/topics/staging"
 
 
-def test_the_first_replay_says_which_topic_it_is(shell: Shell) -> None:
+def test_the_first_replay_reports_which_topic_it_is(shell: Shell) -> None:
     shell.world.keep(a_letter())
     assert shell.run("replay", "--all", "--execute") == 0
     assert shell.world.store.pipeline() == Pipeline(topic=shell.world.publisher.topic)
 
 
-def test_a_replay_that_only_shows_says_nothing_of_the_topic(shell: Shell) -> None:
+def test_a_replay_that_only_shows_reports_nothing_of_the_topic(shell: Shell) -> None:
     shell.world.keep(a_letter())
     assert shell.run("replay", "--all") == 0
     assert shell.world.store.pipeline() == Pipeline()
 
 
-def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_fix(shell: Shell) -> None:
+def test_a_replay_to_another_topic_sends_nothing_and_reports_both_and_the_fix(shell: Shell) -> None:
     shell.world.keep(a_letter())
     shell.world.store.join(OURS)
     shell.world.publisher.topic = STAGING
@@ -49,7 +49,7 @@ def test_a_replay_to_another_topic_sends_nothing_and_is_told_both_and_the_fix(sh
 def test_a_replay_over_http_to_another_topic_sends_nothing_too(api: Api) -> None:
     api.world.store.join(OURS)
 
-    answered = api.post("replays", {"letters": {"everything": True}, "execute": True})
+    answered = api.post("replays", {"dead_letters": {"everything": True}, "execute": True})
 
     assert answered.status == 503
     assert "projects/p/topics/ours" in answered.message
@@ -78,7 +78,7 @@ def test_names_are_of_the_projects_settings_and_an_emulators_are_others() -> Non
         pipeline_named(CommandSettings(), "ours", None)
 
 
-def test_everything_that_differs_is_told_at_once() -> None:
+def test_everything_that_differs_is_reported_at_once() -> None:
     other = Pipeline(subscription="projects/p/subscriptions/theirs", topic=STAGING)
     with pytest.raises(MisconfiguredError) as told:
         joined(OURS, other)

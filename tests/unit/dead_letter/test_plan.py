@@ -47,7 +47,7 @@ def judged(
     return judge(letter, content_of(letter.letter), held, now, terms)
 
 
-def test_a_letter_says_of_which_row_it_is_and_how_old() -> None:
+def test_a_dead_letter_reports_of_which_row_it_is_and_how_old() -> None:
     assert content_of(a_letter()) == DeadLetterContent(ROW, str(four_sections(1)), COMMIT // 1_000)
     assert content_of(a_letter(a_change(op="DELETE"))) == DeadLetterContent(ROW, str(four_sections(1)), None)
 
@@ -77,17 +77,17 @@ def test_what_cannot_be_read_is_sent_as_it_is() -> None:
     assert judged(stored(junk()), now=Nanoseconds(LATE * 2)).verdict is Verdict.SEND
 
 
-def test_of_what_nobody_here_understands_it_is_said_that_it_comes_back() -> None:
+def test_of_what_is_not_understood_it_is_reported_that_it_comes_back() -> None:
     assert "comes back, and is to be discarded, unless the consumer is newer" in judged(stored(junk())).why
     assert judged(stored()).why == ""
 
 
-def test_a_letter_is_sent_unless_something_speaks_against_it() -> None:
+def test_a_dead_letter_is_sent_unless_something_speaks_against_it() -> None:
     assert judged(stored()) == PlannedReplay(stored(), Verdict.SEND)
 
 
 @pytest.mark.parametrize(("applied", "verdict"), [(6, Verdict.SUPERSEDED), (5, Verdict.SEND), (4, Verdict.SEND)])
-def test_a_letter_is_superseded_by_what_is_newer_only(applied: int, verdict: Verdict) -> None:
+def test_a_dead_letter_is_superseded_by_what_is_newer_only(applied: int, verdict: Verdict) -> None:
     planned = judged(stored(a_letter(a_change(sequence=5))), applied)
     assert planned.verdict is verdict
     assert (str(four_sections(applied)) in planned.why) == (verdict is Verdict.SUPERSEDED)
@@ -144,12 +144,12 @@ def test_a_foreign_message_without_room_for_the_marks_of_a_replay_loses_nothing_
     ("terms", "verdict"),
     [(TERMS, Verdict.WAITS), (replace(TERMS, named=True), Verdict.SEND), (replace(TERMS, force=True), Verdict.SEND)],
 )
-def test_a_letter_replayed_in_vain_so_often_waits_for_a_person(terms: Terms, verdict: Verdict) -> None:
+def test_a_dead_letter_replayed_in_vain_so_often_waits_for_a_person(terms: Terms, verdict: Verdict) -> None:
     assert judged(stored(replays=2)).verdict is Verdict.SEND
     assert judged(stored(replays=3), terms=terms).verdict is verdict
 
 
-def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_fix() -> None:
+def test_a_dead_letter_without_its_bytes_cannot_be_sent_and_reports_the_fix() -> None:
     letter = stored(a_letter(data=b'{"id":"1"}', payload_bytes=11_000_000))
     planned = judged(letter, terms=replace(TERMS, force=True, named=True))
     assert planned.verdict is Verdict.NO_PAYLOAD
@@ -160,13 +160,13 @@ def test_a_letter_without_its_bytes_cannot_be_sent_and_says_the_fix() -> None:
     ("holder", "until", "verdict"),
     [("other", NOW + 1, Verdict.CLAIMED), ("other", NOW, Verdict.SEND), ("ours", NOW + 1, Verdict.SEND)],
 )
-def test_a_letter_of_another_replay_is_its_until_its_claim_ends(holder: str, until: int, verdict: Verdict) -> None:
+def test_a_dead_letter_of_another_replay_is_its_until_its_claim_ends(holder: str, until: int, verdict: Verdict) -> None:
     letter = stored(claimed_by=ReplayId(holder), claimed_until=Nanoseconds(until))
     assert judged(letter, terms=replace(TERMS, force=True)).verdict is verdict
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.OPEN])
-def test_only_open_letters_are_sent(state: State) -> None:
+def test_only_open_dead_letters_are_sent(state: State) -> None:
     planned = judged(stored(state=state), terms=replace(TERMS, force=True, named=True))
     assert planned.verdict is Verdict.NOT_OPEN
     assert "restore" in planned.why

@@ -31,7 +31,7 @@ def test_a_terminal_shows_how_far_work_has_come_and_keeps_nothing_of_it(monkeypa
     assert shown.rindex("\x1b[2K") > shown.rindex("3 sent")  # the line is taken away again
 
 
-def test_where_nobody_looks_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)

@@ -44,7 +44,7 @@ def failed_again(letter: DeadLetter, forced: bool = False) -> DeadLetter:
 
 @pytest.mark.parametrize("reason", Reason)
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool) -> None:
+def test_a_dead_letter_of_any_reason_comes_as_it_was_sent(reason: Reason, whole: bool) -> None:
     letter = replace(a_letter(), reason=reason, identity="")
     if whole:
         letter = replace(letter, table="", key="", sequence="", commit_timestamp="", identity="")
@@ -62,7 +62,7 @@ def test_a_message_at_pubsubs_own_limit_keeps_the_name_that_its_sender_gave_it()
     assert found.payload_bytes == 9_899_000
 
 
-def test_what_pubsub_forwards_was_not_applied_in_time_and_says_after_how_many_deliveries() -> None:
+def test_what_pubsub_forwards_was_not_applied_in_time_and_reports_after_how_many_deliveries() -> None:
     letter = received(BATCH, {"table": "planes", "source": "s"} | FORWARDED, "planes/3")
 
     assert letter.reason is Reason.NOT_APPLIED_IN_TIME
@@ -98,14 +98,14 @@ def test_what_is_forwarded_and_cannot_be_one_change_stays_a_whole_message(data: 
     assert (letter.table, letter.key, letter.sequence) == (table, "", "")
 
 
-def test_what_is_forwarded_twice_is_one_letter() -> None:
+def test_what_is_forwarded_twice_is_one_dead_letter() -> None:
     later = FORWARDED | {"CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-22T10:00:00+00:00"}
     for data in (BATCH, b"garbage"):
         first, second = received(data, {"a": "b"} | FORWARDED, "k"), received(data, {"a": "b"} | later, "k")
         assert first.identity == second.identity
 
 
-def test_a_forwarded_change_is_the_letter_that_the_consumer_makes_of_it() -> None:
+def test_a_forwarded_change_is_the_dead_letter_that_the_consumer_makes_of_it() -> None:
     """Else a change that was forwarded, replayed and then set aside by the consumer would be two letters."""
     forwarded = received(BATCH, FORWARDED | {"table": "planes"}, "planes/3")
 
@@ -133,7 +133,9 @@ def test_foreign_junk_is_unexplained_and_kept_with_all_that_is_known() -> None:
         ("dead_letter_payload_bytes", "9" * 400, "a size that nothing has"),
     ],
 )
-def test_a_letter_that_is_not_understood_keeps_what_it_says_of_itself(attribute: str, value: str, told: str) -> None:
+def test_a_dead_letter_that_is_not_understood_keeps_what_it_says_of_itself(
+    attribute: str, value: str, told: str
+) -> None:
     letter = a_letter()
 
     found = received(letter.data, to_attributes(letter) | {attribute: value})
@@ -157,7 +159,7 @@ def test_so_does_one_that_does_not_say_all(missing: str) -> None:
     assert (found.reason, found.identity) == (Reason.UNEXPLAINED, letter.identity)
 
 
-def test_a_letter_cannot_take_the_name_of_another() -> None:
+def test_a_dead_letter_cannot_take_the_name_of_another() -> None:
     """As an attempt of that other one, its own bytes would be lost."""
     taken, other = a_letter(), replace(a_letter(), key="[8]", identity="")
 
@@ -203,7 +205,7 @@ PAYLOADS: Final = st.one_of(
 
 @given(PAYLOADS, st.dictionaries(NAMES, VALUES, max_size=6), TEXTS, st.booleans())
 @example(BATCH, {}, "", False)
-def test_any_message_becomes_a_letter_and_failing_again_after_a_replay_it_is_the_same(
+def test_any_message_becomes_a_dead_letter_and_failing_again_after_a_replay_it_is_the_same(
     data: bytes, attributes: Mapping[str, str], ordering_key: str, forced: bool
 ) -> None:
     letter = received(data, attributes, ordering_key)

@@ -28,7 +28,7 @@ def world() -> World:
     return World()
 
 
-def test_a_dry_run_changes_nothing_and_tells_what_would_be(world: World) -> None:
+def test_a_dry_run_changes_nothing_and_reports_what_would_be(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
     told: list[PlannedReplay] = []
     outcome = world.replay(execute=False, report=lambda judged, _so_far: told.extend(judged))
@@ -40,7 +40,7 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_be(world: World) -> None
     assert [entry.action for entry in world.store.trail(told[0].letter.id)] == [Action.ARRIVED]
 
 
-def test_letters_go_out_by_key_then_sequence_and_are_said_to_be_replayed(world: World) -> None:
+def test_dead_letters_go_out_by_key_then_sequence_and_are_reported_as_replayed(world: World) -> None:
     letters = [a_letter(a_change(key, sequence=sequence)) for key, sequence in ((2, 1), (1, 9), (1, 3))]
     world.keep(*letters)
     outcome = world.replay()
@@ -80,7 +80,7 @@ def test_what_the_mirror_has_something_newer_of_is_closed_and_not_sent(world: Wo
     assert (last.action, last.who) == (Action.SUPERSEDED, "ada")
 
 
-def test_what_is_too_old_is_sent_when_it_is_forced_and_says_so(world: World) -> None:
+def test_what_is_too_old_is_sent_when_it_is_forced_and_reports_so(world: World) -> None:
     world.clock.move(SAFE_AGE)
     world.keep(a_letter())
     outcome = world.replay()
@@ -93,7 +93,7 @@ def test_what_is_too_old_is_sent_when_it_is_forced_and_says_so(world: World) -> 
     }
 
 
-def test_a_letter_that_fails_every_time_waits_for_a_person(world: World) -> None:
+def test_a_dead_letter_that_fails_every_time_waits_for_a_person(world: World) -> None:
     letter = a_letter()
     (identity,) = world.keep(letter)
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_a_letter_that_fails_every_time_waits_for_a_person(world: World) -> None
     assert world.replay(selection=named).sent == 1
 
 
-def test_one_that_fails_before_it_is_said_to_be_replayed_stays_open(world: World) -> None:
+def test_one_that_fails_before_it_is_reported_as_replayed_stays_open(world: World) -> None:
     letter = a_letter()
     (identity,) = world.keep(letter)
     world.publisher.then = world.keep_again
@@ -118,7 +118,7 @@ def test_one_that_fails_before_it_is_said_to_be_replayed_stays_open(world: World
     assert (stored.state, stored.attempts, stored.replays, stored.claimed_by) == (State.OPEN, 2, 1, None)
 
 
-def test_no_more_letters_are_sent_than_the_limit(world: World) -> None:
+def test_no_more_dead_letters_are_sent_than_the_limit(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(5)))
     outcome = world.replay(limit=2)
     assert (outcome.sent, outcome.verdicts, outcome.left_open) == (2, {Verdict.SEND: 2}, 0)
@@ -127,7 +127,7 @@ def test_no_more_letters_are_sent_than_the_limit(world: World) -> None:
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(10.0, 1.8), (100.0, 0), (0.5, 38), (7.0, 19 / 7)])
-def test_letters_go_no_faster_than_the_rate(world: World, rate: float, seconds: float) -> None:
+def test_dead_letters_go_no_faster_than_the_rate(world: World, rate: float, seconds: float) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(20)))
     assert world.replay(rate=rate).sent == 20
     assert (world.clock.now() - NOW) / 1e9 == pytest.approx(seconds)
@@ -158,7 +158,7 @@ def test_a_stop_ends_the_replay_behind_what_is_under_way_and_lets_the_rest_go(wo
     assert all(one.claimed_by is None for one in world.store.in_replay_order(OPEN))
 
 
-def test_pubsub_away_leaves_everything_open_and_free(world: World) -> None:
+def test_pubsub_unavailable_leaves_everything_open_and_free(world: World) -> None:
     world.keep(a_letter(a_change(1)), a_letter(a_change(2)))
     world.publisher.away = 1
     with pytest.raises(TransientError):
@@ -167,7 +167,7 @@ def test_pubsub_away_leaves_everything_open_and_free(world: World) -> None:
     assert world.replay().sent == 2
 
 
-def test_two_replays_at_once_send_no_letter_twice(world: World) -> None:
+def test_two_replays_at_once_send_no_dead_letter_twice(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(2_000)))
     outcomes: list[Outcome] = []
     threads = [threading.Thread(target=lambda: outcomes.append(world.replay())) for _ in range(4)]
@@ -185,7 +185,7 @@ changes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), unique=True,
 
 
 @given(changes, st.sets(st.integers(1, 4)), st.integers(0, 12), st.sampled_from([None, 8.0]))
-def test_killed_anywhere_and_run_again_every_letter_is_sent_and_none_is_lost(
+def test_killed_anywhere_and_run_again_every_dead_letter_is_sent_and_none_is_lost(
     sent: list[tuple[int, int]], newer: set[int], step: int, rate: float | None
 ) -> None:
     world = World()
@@ -211,7 +211,7 @@ def test_killed_anywhere_and_run_again_every_letter_is_sent_and_none_is_lost(
     assert max(times.values(), default=0) <= 2
 
 
-def test_a_killed_replay_holds_its_letters_no_longer_than_its_lease(world: World) -> None:
+def test_a_killed_replay_holds_its_dead_letters_no_longer_than_its_lease(world: World) -> None:
     world.keep(a_letter())
     with pytest.raises(CrashError):
         world.replay(Effects(crash_before=1))

@@ -48,7 +48,9 @@ def topic() -> Topic:
 
 
 @pytest.mark.parametrize(("forced", "mark"), [(False, {}), (True, {"replay_forced": "true"})])
-def test_a_replay_is_the_letter_as_it_came_and_whose_it_is(topic: Topic, forced: bool, mark: dict[str, str]) -> None:
+def test_a_replay_is_the_dead_letter_as_it_came_and_whose_it_is(
+    topic: Topic, forced: bool, mark: dict[str, str]
+) -> None:
     letter = a_letter()
     topic.publish(letter, forced=forced)
 
@@ -66,13 +68,13 @@ def test_what_could_not_be_confirmed_is_published_again_and_the_rest_is_not(topi
     assert [message.ordering_key for message in topic.messages] == ["planes/1", "planes/2", "planes/1"]
 
 
-def test_a_topic_that_is_not_there_says_so(topic: Topic) -> None:
+def test_a_topic_that_is_not_there_reports_so(topic: Topic) -> None:
     topic.failing = {1: grpc.StatusCode.NOT_FOUND}
     with pytest.raises(MisconfiguredError, match="does not exist"):
         topic.publish(a_letter())
 
 
-def test_a_topic_that_stays_away_is_given_up(topic: Topic) -> None:
+def test_a_topic_that_stays_unavailable_is_given_up(topic: Topic) -> None:
     topic.failing = dict.fromkeys(range(1, 1_000), grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(TransientError):
         PubsubReplayPublisher(topic.channel, TOPIC, Stop(), timedelta(0)).publish([a_letter()], [])

@@ -21,7 +21,7 @@ def test_all_else_has_a_default() -> None:
     settings = read_settings(Settings, LEAST)
 
     assert settings.database == "sqlite:///dead_letters.sqlite3"
-    assert settings.keep_letters_for == timedelta(days=90)
+    assert settings.keep_dead_letters_for == timedelta(days=90)
     assert settings.max_replays == 3
     assert settings.dataset_project == "p"
 
@@ -72,7 +72,7 @@ def test_what_is_logged_holds_no_secret() -> None:
     shown = settings_shown(read_settings(Settings, told))
 
     assert shown["api_token"] == HIDDEN
-    assert shown["keep_letters_for"] == "90d"
+    assert shown["keep_dead_letters_for"] == "90d"
     assert not [value for value in shown.values() if "s3cret" in str(value) or "t0ken" in str(value)]
 
 

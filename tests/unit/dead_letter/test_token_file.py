@@ -50,7 +50,7 @@ def test_another_file_in_its_place_counts_as_secrets_are_exchanged_by_their_link
 
 
 @pytest.mark.parametrize("text", ["", "ada short\n", "ada too many words here\n", "\udcff"])
-def test_what_is_half_written_locks_nobody_out(file: Path, text: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_half_written_locks_no_caller_out(file: Path, text: str, capfd: pytest.CaptureFixture[str]) -> None:
     callers = Callers(tokens=TokenFile(file))
     file.write_text(text, errors="surrogateescape")
     assert [who(callers, OLD), who(callers, OLD)] == ["ada", "ada"]
@@ -63,7 +63,7 @@ def test_what_is_half_written_locks_nobody_out(file: Path, text: str, capfd: pyt
     assert NEW not in said
 
 
-def test_a_file_that_is_gone_for_a_moment_locks_nobody_out(file: Path) -> None:
+def test_a_file_that_is_gone_for_a_moment_locks_no_caller_out(file: Path) -> None:
     callers = Callers(tokens=TokenFile(file))
     text = file.read_text()
     file.unlink()

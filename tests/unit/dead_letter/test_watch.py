@@ -51,7 +51,7 @@ def test_what_needs_attention_comes_first_with_its_command_then_sources_and_tabl
     assert "3 urgent" in shell.err
 
 
-def test_where_nothing_is_urgent_it_ends_well_without_the_store_too(shell: Shell) -> None:
+def test_where_nothing_is_urgent_it_ends_successfully_without_the_store_too(shell: Shell) -> None:
     shell.store_error = TransientError("it is away")
     assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
     assert "nothing needs attention\n" in shell.out
@@ -98,6 +98,6 @@ def test_what_a_service_answers_does_not_steer_the_terminal(shell: Shell) -> Non
     assert "\x1b" not in shell.out
 
 
-def test_without_services_it_says_which_setting_names_them(shell: Shell) -> None:
+def test_without_services_it_reports_which_setting_names_them(shell: Shell) -> None:
     assert shell.run("watch") == WRONG
     assert "set CONSOLE_SERVICES" in shell.err

@@ -21,9 +21,9 @@ from tests.unit.dead_letter.letters import JUNK, ONE, TWO, a_letter, at
 
 
 def ids(api: Api, **filters: Any) -> set[str]:
-    answered = api.get("letters", **filters)
+    answered = api.get("dead-letters", **filters)
     assert answered.status == 200, answered.message
-    return {one["id"] for one in answered.json["letters"]}
+    return {one["id"] for one in answered.json["dead_letters"]}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,9 @@ def ids(api: Api, **filters: Any) -> set[str]:
         ({"table": "planes", "reason": "undecodable"}, ()),
     ],
 )
-def test_letters_are_listed_by_every_filter(api: Api, filters: dict[str, Any], found: tuple[DeadLetter, ...]) -> None:
+def test_dead_letters_are_listed_by_every_filter(
+    api: Api, filters: dict[str, Any], found: tuple[DeadLetter, ...]
+) -> None:
     assert ids(api, **filters) == {one.identity for one in found}
 
 
@@ -54,48 +56,48 @@ def test_a_list_comes_in_pages_that_neither_repeat_nor_leave_out(api: Api) -> No
     seen: list[str] = []
     after: dict[str, str] = {}
     for _page in range(3):
-        page = api.get("letters", limit=1, **after).json
+        page = api.get("dead-letters", limit=1, **after).json
         assert page["matched"] == 3
-        seen += [one["id"] for one in page["letters"]]
+        seen += [one["id"] for one in page["dead_letters"]]
         after = {"after": page["after"]}
 
     assert after == {"after": None}
     assert seen == [ONE.identity, TWO.identity, JUNK.identity]
 
 
-def test_a_letter_is_shown_masked_and_with_values_to_who_is_named_in_the_trail(api: Api) -> None:
-    masked = api.get(f"letters/{ONE.identity[:8]}", token=None)
+def test_a_dead_letter_is_shown_masked_and_with_values_to_who_is_named_in_the_trail(api: Api) -> None:
+    masked = api.get(f"dead-letters/{ONE.identity[:8]}", token=None)
     assert (masked.status, masked.json["masked"]) == (200, True)
     assert b"Ada" not in masked.body
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
-    shown = api.get(f"letters/{ONE.identity}", values="true")
+    shown = api.get(f"dead-letters/{ONE.identity}", values="true")
     assert b'"Ada"' in shown.body
     assert api.actions(ONE.identity)[1:] == [("values_shown", "ada")]
     assert shown.json["trail"][-1]["who"] == "ada"
 
 
 @pytest.mark.parametrize("callers", [None, Callers(open_reads=True)])
-def test_values_are_shown_to_nobody_without_a_name_and_nothing_is_written_then(callers: Callers | None) -> None:
+def test_values_are_shown_to_no_visitor_without_a_name_and_nothing_is_written_then(callers: Callers | None) -> None:
     api = with_letters(Api(callers))
-    answered = api.get(f"letters/{ONE.identity}", values="true", token=None)
+    answered = api.get(f"dead-letters/{ONE.identity}", values="true", token=None)
 
     assert (answered.status, b"Ada" in answered.body) == (403 if callers else 401, False)
     assert ("API_TOKEN" if callers else "Authorization: Bearer") in answered.message
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
 
-def test_digits_come_through_as_they_are_in_the_letter_and_in_an_edit(api: Api) -> None:
+def test_digits_come_through_as_they_are_in_the_dead_letter_and_in_an_edit(api: Api) -> None:
     exact = '{"price":0.12345678901234567890,"id_of":12345678901234567890123}'
     letter = a_letter(a_change(9))
     data = letter.data.replace(bytes(decode_batch(letter.data).rows[0]), exact.encode())
     (identity,) = api.world.keep(a_letter(a_change(9), data=data))
-    assert exact.encode() in api.get(f"letters/{identity}", values="true").body.replace(b" ", b"")
+    assert exact.encode() in api.get(f"dead-letters/{identity}", values="true").body.replace(b" ", b"")
 
     body = b'{"why": "too long", "set": {"price": 1.000000000000000000009}}'
-    edited = api.post(f"letters/{identity}/edit", body)
+    edited = api.post(f"dead-letters/{identity}/edit", body)
     assert edited.status == 200, edited.message
-    shown = api.get(f"letters/{edited.json['id']}", values="true").body
+    shown = api.get(f"dead-letters/{edited.json['id']}", values="true").body
     assert b"1.000000000000000000009" in shown
     assert b"12345678901234567890123" in shown
 
@@ -106,12 +108,12 @@ def test_groups_numbers_and_trails(api: Api) -> None:
     assert len(api.get("groups", table="planes").json["groups"]) == 1
     assert ids(api, group=groups[0]["id"]) == {groups[0]["sample"]}
     assert api.get("stats").json["open_by_table"] == {"planes": 1, "pilots": 1, "": 1}
-    (arrived,) = api.get(f"letters/{ONE.identity}/trail").json["trail"]
+    (arrived,) = api.get(f"dead-letters/{ONE.identity}/trail").json["trail"]
     assert (arrived["action"], arrived["who"]) == ("arrived", "collector")
 
 
-def test_letters_are_discarded_and_restored_by_somebody_and_for_a_reason(api: Api) -> None:
-    discarded = api.post("discard", {"letters": {"table": ["planes"]}, "why": "not ours"})
+def test_dead_letters_are_discarded_and_restored_by_a_person_and_for_a_reason(api: Api) -> None:
+    discarded = api.post("discard", {"dead_letters": {"table": ["planes"]}, "why": "not ours"})
     assert discarded.json == {"state": "discarded", "changed": 1, "matched": 1, "more": False}
     assert api.actions(ONE.identity)[1:] == [("discarded", "ada")]
     assert ids(api) == {TWO.identity, JUNK.identity}
@@ -121,24 +123,24 @@ def test_letters_are_discarded_and_restored_by_somebody_and_for_a_reason(api: Ap
     assert api.world.states() == {State.OPEN: 3}
 
 
-def test_a_request_changes_no_more_than_its_limit_and_says_that_there_is_more(api: Api) -> None:
+def test_a_request_changes_no_more_than_its_limit_and_reports_that_there_is_more(api: Api) -> None:
     answers = [api.post("discard", EVERYTHING | {"why": "x", "limit": 2}).json for _again in range(2)]
     assert [(one["changed"], one["more"]) for one in answers] == [(2, True), (1, False)]
 
 
-def test_an_edit_takes_the_letters_place(api: Api) -> None:
-    answered = api.post(f"letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
+def test_an_edit_takes_the_dead_letters_place(api: Api) -> None:
+    answered = api.post(f"dead-letters/{ONE.identity[:8]}/edit", {"why": "typed wrong", "set": {"seats": 4}})
     copy = api.world.stored(answered.json["id"])
 
     assert copy.edit_of == ONE.identity == answered.json["edit_of"]
     assert json.loads(bytes(decode_batch(copy.letter.data).rows[0])) == {"name": "Ada", "seats": 4}
     assert api.actions(ONE.identity)[1:] == [("edited", "ada")]
-    again = api.post(f"letters/{ONE.identity}/edit", {"why": "x", "row": {"name": "Bob"}})
+    again = api.post(f"dead-letters/{ONE.identity}/edit", {"why": "x", "row": {"name": "Bob"}})
     assert (again.status, copy.id in again.message) == (409, True)
 
 
-def test_what_cannot_be_edited_so_says_what_can_be_done(api: Api) -> None:
-    answered = api.post(f"letters/{ONE.identity}/edit", {"set": {"id": 4}, "why": "x"})
+def test_what_cannot_be_edited_so_reports_what_can_be_done(api: Api) -> None:
+    answered = api.post(f"dead-letters/{ONE.identity}/edit", {"set": {"id": 4}, "why": "x"})
     assert (answered.status, "primary key" in answered.message) == (409, True), answered.message
 
 
@@ -148,8 +150,8 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
     assert api.world.publisher.published == []
 
     limited = api.post("replays", EVERYTHING | {"execute": True, "limit": 1, "rate": 100}).json
-    assert (limited["sent"], limited["left_open"], len(limited["letters"])) == (1, 0, 1)
-    rest = api.post("replays", {"letters": {"id": [ONE.identity, TWO.identity]}, "execute": True}).json
+    assert (limited["sent"], limited["left_open"], len(limited["dead_letters"])) == (1, 0, 1)
+    rest = api.post("replays", {"dead_letters": {"id": [ONE.identity, TWO.identity]}, "execute": True}).json
     assert (rest["sent"], rest["mirrors_asked"], rest["stopped"]) == (2, True, False)
     assert api.world.states() == {State.REPLAYED: 3}
     assert api.actions(TWO.identity)[1:] == [("replayed", "ada")]
@@ -171,7 +173,7 @@ def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -
     assert counted() == {}
     api.post("replays", EVERYTHING | {"execute": True, "limit": 1})
     assert counted() == {"sent": 1}
-    api.post("replays", {"letters": {"everything": True, "state": ["any"]}, "execute": True})
+    api.post("replays", {"dead_letters": {"everything": True, "state": ["any"]}, "execute": True})
     assert counted() == {"sent": 3, "not_open": 1}
 
 
@@ -190,7 +192,7 @@ def test_a_replay_ends_when_the_service_is_asked_to_stop(api: Api) -> None:
     assert (stopped["stopped"], stopped["sent"]) == (True, 0)
 
 
-def test_more_replays_than_the_service_takes_at_once_are_told_to_come_again(api: Api) -> None:
+def test_more_replays_than_the_service_takes_at_once_are_asked_to_come_again(api: Api) -> None:
     while api.tools.replays.acquire(blocking=False):
         pass
     answered = api.post("replays", EVERYTHING)
@@ -208,7 +210,7 @@ def test_who_writes_brings_a_token_that_is_good(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", WRITES)
-def test_where_no_token_is_set_nobody_writes_and_the_setting_is_named(path: str) -> None:
+def test_where_no_token_is_set_writing_is_refused_and_the_setting_is_named(path: str) -> None:
     answered = with_letters(Api(Callers(open_reads=True))).post(path, EVERYTHING)
     assert answered.status == 403
     for setting in ("API_TOKEN", "API_TOKEN_FILE", "IAP_AUDIENCE"):
@@ -256,5 +258,5 @@ def test_the_proxys_word_names_who_writes() -> None:
     assert away.get("stats", headers=good).status == 503
 
 
-def test_a_header_of_a_proxy_that_nobody_set_up_means_nothing(api: Api) -> None:
+def test_a_header_of_a_proxy_that_is_not_set_up_means_nothing(api: Api) -> None:
     assert api.post("discard", EVERYTHING, headers={ASSERTION: "ada's word"}, token=None).status == 401

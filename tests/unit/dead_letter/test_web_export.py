@@ -29,7 +29,7 @@ def lines(api: Api, **query: Any) -> list[Any]:
     return [json.loads(line) for line in answered.body.splitlines()]
 
 
-def test_an_export_has_a_letter_a_line_in_replay_order_as_the_command_writes_it(api: Api) -> None:
+def test_an_export_has_a_dead_letter_a_line_in_replay_order_as_the_command_writes_it(api: Api) -> None:
     stored = api.world.store.in_replay_order(Selection())
     assert lines(api) == [json.loads(msgspec.json.encode(export_document(one, values=False))) for one in stored]
     assert [one["id"] for one in lines(api, table="pilots")] == [TWO.identity]
@@ -37,14 +37,14 @@ def test_an_export_has_a_letter_a_line_in_replay_order_as_the_command_writes_it(
     assert [action for action, _who in api.actions(ONE.identity)] == ["arrived"]
 
 
-def test_the_usual_letters_are_the_open_ones(api: Api) -> None:
-    api.post("discard", {"letters": {"id": [ONE.identity]}, "why": "of no use"})
+def test_the_usual_dead_letters_are_the_open_ones(api: Api) -> None:
+    api.post("discard", {"dead_letters": {"id": [ONE.identity]}, "why": "of no use"})
     assert {one["id"] for one in lines(api)} == {TWO.identity, JUNK.identity}
     assert [one["id"] for one in lines(api, state="discarded")] == [ONE.identity]
     assert lines(api, state="superseded") == []
 
 
-def test_with_values_it_has_the_very_bytes_and_the_trail_says_who_has_them(api: Api) -> None:
+def test_with_values_it_has_the_very_bytes_and_the_trail_reports_who_has_them(api: Api) -> None:
     (line,) = lines(api, id=ONE.identity, values=True)
     assert (base64.b64decode(line["data"]), line["masked"]) == (ONE.data, False)
     assert api.actions(ONE.identity)[-1] == ("exported", "ada")
@@ -80,12 +80,12 @@ def breaking(after: int) -> Api:
     return Api(store=store)
 
 
-def test_a_store_that_is_away_is_said_before_anything_is_handed_out() -> None:
+def test_a_store_that_is_unavailable_is_reported_before_anything_is_handed_out() -> None:
     answered = breaking(499).get("export")
     assert (answered.status, "try again" in answered.message) == (503, True)
 
 
-def test_a_store_that_goes_away_on_the_way_cuts_the_transfer_short(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_becomes_unavailable_on_the_way_cuts_the_transfer_short(capfd: pytest.CaptureFixture[str]) -> None:
     api = breaking(1_100)
     with pytest.raises(RuntimeError, match="already started"):  # by which the server closes the connection
         api.get("export")
@@ -96,7 +96,7 @@ def test_a_store_that_goes_away_on_the_way_cuts_the_transfer_short(capfd: pytest
     assert api.tools.exports.acquire(blocking=False)
 
 
-def test_more_exports_than_the_service_does_at_once_are_told_to_come_again_and_each_makes_room(api: Api) -> None:
+def test_more_exports_than_the_service_does_at_once_are_asked_to_come_again_and_each_makes_room(api: Api) -> None:
     for _ in range(3 * EXPORTS_AT_ONCE):
         assert len(lines(api)) == 3
     for _ in range(EXPORTS_AT_ONCE):
@@ -108,7 +108,15 @@ def test_more_exports_than_the_service_does_at_once_are_told_to_come_again_and_e
 def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_makes_a_label() -> None:
     registry = CollectorRegistry()
     api = with_letters(Api(answered=ApiMetrics(registry).answered))
-    for path in ("letters", f"letters/{ONE.identity}", f"letters/{TWO.identity}", "letters/zzzz", "a", "b", "/else"):
+    for path in (
+        "dead-letters",
+        f"dead-letters/{ONE.identity}",
+        f"dead-letters/{TWO.identity}",
+        "dead-letters/zzzz",
+        "a",
+        "b",
+        "/else",
+    ):
         api.get(path)
     api.ask("HEAD", "stats")
     api.post("stats", {})
@@ -121,9 +129,9 @@ def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_make
         if sample.name == "millrace_dead_letter_api_requests_total"
     }
     assert found == {
-        ("/v1/letters", "200"): 1,
-        ("/v1/letters/{letter}", "200"): 2,
-        ("/v1/letters/{letter}", "422"): 1,
+        ("/v1/dead-letters", "200"): 1,
+        ("/v1/dead-letters/{dead_letter}", "200"): 2,
+        ("/v1/dead-letters/{dead_letter}", "422"): 1,
         ("/v1/stats", "200"): 1,
         ("/v1/stats", "405"): 1,
         ("/v1/stats", "401"): 1,

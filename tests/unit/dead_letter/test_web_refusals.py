@@ -16,22 +16,22 @@ from tests.unit.dead_letter.letters import ONE
 @pytest.mark.parametrize(
     ("path", "query", "told"),
     [
-        ("letters", {"tabel": "x"}, "tabel: unknown here; known are id, group, table"),
-        ("letters", {"access_token": TOKEN}, "access_token: unknown"),
+        ("dead-letters", {"tabel": "x"}, "tabel: unknown here; known are id, group, table"),
+        ("dead-letters", {"access_token": TOKEN}, "access_token: unknown"),
         ("stats", {"limit": 3}, "known are none"),
         ("openapi.json", {"limit": 3}, "known are none"),
-        ("letters", {"limit": 0}, "query.limit"),
-        ("letters", {"limit": 501}, "query.limit"),
-        ("letters", {"after": "1"}, "query.after"),
-        ("letters", {"since": "yesterday"}, "write an age"),
-        ("letters", {"since": "2026-02-30"}, "write an age"),
-        ("letters", {"state": "closed"}, "query.state"),
-        ("letters", {"reason": "bad"}, "query.reason"),
-        ("letters", {"sequence_from": "x"}, "query.sequence_from"),
-        ("letters", {"id": "abc"}, "query.id"),
-        ("letters", {"table": "a\0"}, "query.table"),
-        ("letters/zzzzzzzz", {}, "path.letter"),
-        (f"letters/{ONE.identity}", {"values": "maybe"}, "query.values"),
+        ("dead-letters", {"limit": 0}, "query.limit"),
+        ("dead-letters", {"limit": 501}, "query.limit"),
+        ("dead-letters", {"after": "1"}, "query.after"),
+        ("dead-letters", {"since": "yesterday"}, "write an age"),
+        ("dead-letters", {"since": "2026-02-30"}, "write an age"),
+        ("dead-letters", {"state": "closed"}, "query.state"),
+        ("dead-letters", {"reason": "bad"}, "query.reason"),
+        ("dead-letters", {"sequence_from": "x"}, "query.sequence_from"),
+        ("dead-letters", {"id": "abc"}, "query.id"),
+        ("dead-letters", {"table": "a\0"}, "query.table"),
+        ("dead-letters/zzzzzzzz", {}, "path.dead_letter"),
+        (f"dead-letters/{ONE.identity}", {"values": "maybe"}, "query.values"),
         ("export", {"limit": 3}, "limit: unknown here"),
     ],
 )
@@ -57,9 +57,9 @@ def test_a_wrong_parameter_is_refused_by_its_name_and_its_value_is_not_said_agai
     ],
 )
 @pytest.mark.parametrize("path", ["discard", "restore", "replays"])
-def test_no_empty_filter_means_every_letter(api: Api, path: str, letters: Any) -> None:
+def test_no_empty_filter_means_every_dead_letter(api: Api, path: str, letters: Any) -> None:
     why = {} if path == "replays" else {"why": "x"}
-    answered = api.post(path, {"letters": letters} | why)
+    answered = api.post(path, {"dead_letters": letters} | why)
     assert (answered.status, "everything" in answered.message) == (422, True)
 
 
@@ -71,16 +71,16 @@ def test_no_empty_filter_means_every_letter(api: Api, path: str, letters: Any) -
         ("discard", EVERYTHING, "why"),
         ("discard", EVERYTHING | {"why": " "}, "why"),
         ("discard", EVERYTHING | {"why": "x", "force": True}, "force: unknown here"),
-        ("discard", {"letters": {"tabel": ["x"]}, "why": "x"}, "tabel: unknown here"),
+        ("discard", {"dead_letters": {"tabel": ["x"]}, "why": "x"}, "tabel: unknown here"),
         ("discard", EVERYTHING | {"why": "x", "limit": True}, "limit"),
         ("discard", EVERYTHING | {"why": "x", "limit": 10_001}, "limit"),
         ("discard", EVERYTHING | {"why": "\ud800"}, "why"),
         ("replays", EVERYTHING | {"execute": "yes"}, "execute"),
         ("replays", EVERYTHING | {"rate": 0}, "rate"),
         ("replays", EVERYTHING | {"rate": float("inf")}, "rate"),
-        (f"letters/{ONE.identity}/edit", {"why": "x"}, "set"),
-        (f"letters/{ONE.identity}/edit", {"why": "x", "set": {}, "row": {}}, "set"),
-        (f"letters/{ONE.identity}/edit", {"why": "x", "row": {"seats": float("nan")}}, "JSON"),
+        (f"dead-letters/{ONE.identity}/edit", {"why": "x"}, "set"),
+        (f"dead-letters/{ONE.identity}/edit", {"why": "x", "set": {}, "row": {}}, "set"),
+        (f"dead-letters/{ONE.identity}/edit", {"why": "x", "row": {"seats": float("nan")}}, "JSON"),
     ],
 )
 def test_a_wrong_body_is_refused_and_changes_nothing(api: Api, path: str, body: Any, told: str) -> None:
@@ -96,7 +96,7 @@ def test_a_body_that_no_page_of_another_site_can_send_is_json_by_its_name(api: A
     assert api.world.states() == {State.OPEN: 3}
 
 
-def test_a_body_is_bounded_whether_or_not_it_says_how_long_it_is(api: Api) -> None:
+def test_a_body_is_bounded_whether_or_not_it_declares_its_length(api: Api) -> None:
     large = b'{"why": "' + b"x" * LARGEST_BODY + b'"}'
     assert api.post("discard", large).status == 413
     assert api.post("discard", large, headers={"content-length": "0"}).status == 413
@@ -119,12 +119,12 @@ def test_what_writes_takes_post_alone(api: Api, path: str) -> None:
         assert (refused.status, refused.headers["allow"]) == (405, "POST")
 
 
-def test_what_is_not_there_says_where_to_look(api: Api) -> None:
-    for path in ("/v1", "/v1/letters/", "/v2/letters", "/docs", "/openapi.json"):
+def test_what_is_not_there_reports_where_to_look(api: Api) -> None:
+    for path in ("/v1", "/v1/dead-letters/", "/v2/dead-letters", "/docs", "/openapi.json"):
         answered = api.get(path)
         assert (answered.status, "/v1/openapi.json" in answered.message) == (404, True)
-    assert "deadbeef" in api.get("letters/deadbeef").message
-    assert api.post("discard", {"letters": {"id": ["deadbeef"]}, "why": "x"}).status == 404
+    assert "deadbeef" in api.get("dead-letters/deadbeef").message
+    assert api.post("discard", {"dead_letters": {"id": ["deadbeef"]}, "why": "x"}).status == 404
 
 
 class Broken:
@@ -145,7 +145,7 @@ class Broken:
         (RuntimeError("Ada has 3 seats"), 500, "the service's log says where"),
     ],
 )
-def test_what_fails_is_told_in_the_one_shape_and_no_value_is_in_the_answer_or_the_log(
+def test_what_fails_is_reported_in_the_one_shape_and_no_value_is_in_the_answer_or_the_log(
     error: Exception, status: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = Api(store=Broken(error)).get("stats")
@@ -159,7 +159,7 @@ def test_what_fails_is_told_in_the_one_shape_and_no_value_is_in_the_answer_or_th
 
 
 def test_no_answer_is_kept_by_anything_on_its_way(api: Api) -> None:
-    for answered in (api.get("letters"), api.get("nothing"), api.get("stats", token="x")):
+    for answered in (api.get("dead-letters"), api.get("nothing"), api.get("stats", token="x")):
         assert answered.headers["cache-control"] == "no-store"
         assert answered.headers["x-content-type-options"] == "nosniff"
 
@@ -169,9 +169,12 @@ def test_the_document_names_every_operation_and_what_each_takes() -> None:
     paths = {(path, method) for path, methods in described["paths"].items() for method in methods}
 
     assert paths == {
-        *((f"/v1/{path}", "get") for path in ("letters", "letters/{letter}", "letters/{letter}/trail", "groups")),
+        *(
+            (f"/v1/{path}", "get")
+            for path in ("dead-letters", "dead-letters/{dead_letter}", "dead-letters/{dead_letter}/trail", "groups")
+        ),
         *((f"/v1/{path}", "get") for path in ("stats", "export", "openapi.json")),
-        *((f"/v1/{path}", "post") for path in ("discard", "restore", "letters/{letter}/edit", "replays")),
+        *((f"/v1/{path}", "post") for path in ("discard", "restore", "dead-letters/{dead_letter}/edit", "replays")),
     }
     for path, methods in described["paths"].items():
         for operation in methods.values():
@@ -189,7 +192,7 @@ def test_tokens_are_read_one_alone_or_by_name_a_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# none", "short", "ada short", f"ada of planes {TOKEN}", "ä" * 20])
-def test_a_token_that_is_none_is_refused_without_being_said(text: str) -> None:
+def test_a_token_that_is_none_is_refused_without_being_reported(text: str) -> None:
     with pytest.raises(MisconfiguredError, match="API_TOKEN") as refused:
         read_tokens(text, "API_TOKEN")
     assert TOKEN not in str(refused.value)

@@ -17,14 +17,14 @@ from deploy.local.platform.stack import Source, Stack, WideSource
 from deploy.local.platform.target import BigQueryDataset
 
 
-def test_down_with_nothing_up_says_so(tmp_path: Path) -> None:
+def test_down_with_nothing_up_reports_so(tmp_path: Path) -> None:
     said: list[str] = []
 
     assert BackgroundPlatform(tmp_path / "up").down(said.append) == 0
     assert said == ["nothing is up"]
 
 
-def test_what_a_dead_supervisor_left_behind_is_not_up_and_nobody_is_killed(tmp_path: Path) -> None:
+def test_what_a_dead_supervisor_left_behind_is_not_up_and_no_process_is_killed(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     state = {"supervisor": os.getpid(), "sessions": [], "flow": None, "text": ""}
     (tmp_path / "state.json").write_text(json.dumps(state))
@@ -81,7 +81,7 @@ def test_what_is_needed_most_comes_first_and_where_everything_runs_last(sources:
     assert lines[1] == "  http://127.0.0.1:10/"
     assert lines[2].split()[:2] == ["cat", ".run/up/api-token"]
     assert lines[3] == "The state of the services, what could not be applied, and the end of it all:"
-    assert lines[4:7] == [f"{command} status", f"{command} letters groups", "  make down"]
+    assert lines[4:7] == [f"{command} status", f"{command} dead-letters groups", "  make down"]
     typed = [line.removeprefix(command).split()[0] for line in lines[7:] if line.startswith(command)]
     spanner, bigtable = ["sql", "query"] * 3 * (sources != "bigtable"), ["add", "query"] * (sources != "spanner")
     assert typed == spanner + bigtable, "a change, and the query that shows it"

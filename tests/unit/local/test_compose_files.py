@@ -131,7 +131,7 @@ def test_the_token_of_the_api_is_made_on_this_machine_and_stays(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("service", SETTINGS)
-def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(service: str, tmp_path: Path) -> None:
+def test_a_service_is_given_nothing_that_it_does_not_know_and_all_that_it_needs(service: str, tmp_path: Path) -> None:
     told = environment(service)
     known = {variable_name(field) for field in fields(SETTINGS[service])}
     assert set(told) <= known
@@ -142,7 +142,7 @@ def test_a_service_is_told_nothing_that_it_does_not_know_and_all_that_it_needs(s
     assert read_settings(SETTINGS[service], told | there).tables_file == written
 
 
-def test_what_makes_the_tables_is_told_nothing_that_it_does_not_know_and_all_that_it_needs() -> None:
+def test_what_makes_the_tables_is_given_nothing_that_it_does_not_know_and_all_that_it_needs() -> None:
     told = environment("create")
     known = {variable_name(field) for each in (Addresses, CreateSettings) for field in fields(each)}
     assert set(told) <= known
@@ -150,7 +150,7 @@ def test_what_makes_the_tables_is_told_nothing_that_it_does_not_know_and_all_tha
     read_settings(CreateSettings, told)
 
 
-def test_readers_are_told_what_make_run_tells_them() -> None:
+def test_readers_are_given_what_make_run_gives_them() -> None:
     for pipeline in _pipelines():
         by_name = {key: _short(value) for key, value in pipeline.reader_environment().items()}
         told = environment(reader_name(pipeline))
@@ -180,7 +180,7 @@ def test_an_image_is_the_target_of_its_name() -> None:
         assert image == f"millrace/{build['target']}:latest"
 
 
-def test_consumer_and_dead_letter_service_are_told_what_make_run_tells_them() -> None:
+def test_consumer_and_dead_letter_service_are_given_what_make_run_gives_them() -> None:
     flow = Flow(**FLOW)
     of_consumer = flow.consumer_environment(Path("/var/lib/millrace/checkpoint"))
     of_letters = flow.dead_letter_environment(Path("/var/lib/millrace/dead_letters.sqlite3"))

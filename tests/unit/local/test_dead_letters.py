@@ -5,7 +5,7 @@ from deploy.local.proof.dead_letters import DeadLettersFound
 COLLECTED = {"schema_conflict": 10, "undecodable": 1, "value_does_not_fit": 1}
 
 
-def test_all_that_was_collected_and_settled_is_told_in_two_lines() -> None:
+def test_all_that_was_collected_and_settled_is_reported_in_two_lines() -> None:
     found = DeadLettersFound(COLLECTED, {"replayed": 10, "superseded": 1, "discarded": 1, "open": 0})
 
     assert found.settled
@@ -17,7 +17,7 @@ def test_all_that_was_collected_and_settled_is_told_in_two_lines() -> None:
     )
 
 
-def test_a_dead_letter_that_is_open_still_is_said_and_fails_the_run() -> None:
+def test_a_dead_letter_that_is_open_still_is_reported_and_fails_the_run() -> None:
     found = DeadLettersFound(COLLECTED, {"replayed": 9, "superseded": 1, "discarded": 1, "open": 1})
 
     assert not found.settled

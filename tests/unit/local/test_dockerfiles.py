@@ -112,12 +112,12 @@ def test_an_image_does_not_run_as_root_and_hands_signals_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_says_how_it_is(name: str) -> None:
+def test_a_service_reports_how_it_is(name: str) -> None:
     assert "shared.runtime.probe" in of(name, "HEALTHCHECK")[-1]
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_an_image_says_what_it_is(name: str) -> None:
+def test_an_image_is_labelled_with_what_it_is(name: str) -> None:
     labels = re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(of(name, "LABEL")))
     assert sorted(labels) == ["description", "revision", "title", "version"]
 

@@ -44,7 +44,7 @@ def test_a_java_that_cannot_be_run_is_missing(tmp_path: Path) -> None:
     assert f"{java} cannot be run" in wrong
 
 
-def test_a_run_that_fails_says_so_on_its_last_line_with_the_cause() -> None:
+def test_a_run_that_fails_reports_so_on_its_last_line_with_the_cause() -> None:
     console, text = said()
     a_report(reconciled=[Reconciled("flights", differing=["ended with exit code 2: no such\nfile"])]).print(console)
     assert text.getvalue().splitlines()[-1] == "FAILED: reconcile, flights: ended with exit code 2: no such file"

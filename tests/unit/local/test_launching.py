@@ -15,7 +15,7 @@ def test_a_stop_ends_the_command_that_runs() -> None:
     assert ran.returncode == -signal.SIGTERM
 
 
-def test_a_command_that_nobody_stops_says_how_it_ended() -> None:
+def test_a_command_that_is_not_stopped_reports_how_it_ended() -> None:
     ran = LocalLauncher(os.environ, Stop())(PIPELINE, "--help")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("usage: millrace")

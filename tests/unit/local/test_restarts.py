@@ -49,7 +49,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield processes
 
 
-def test_a_killed_service_is_restarted_in_its_place_with_a_line_that_says_so(processes: Processes) -> None:
+def test_a_killed_service_is_restarted_in_its_place_with_a_line_about_it(processes: Processes) -> None:
     world = World(processes, "sleep 60")
     last = processes.start("last", ["sleep", "60"])
     before = world.service.process

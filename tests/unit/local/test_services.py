@@ -18,7 +18,7 @@ def test_reader_and_consumer_agree_on_what_lies_between_them() -> None:
     assert consumer["BIGQUERY_DATASET"] == "mill_race"
 
 
-def test_a_reader_is_told_where_to_start_only_if_asked() -> None:
+def test_a_reader_is_given_where_to_start_only_if_asked() -> None:
     assert "START_TIMESTAMP" not in PIPELINE.reader_environment()
     assert PIPELINE.reader_environment(Nanoseconds(1_500_000_000))["START_TIMESTAMP"] == "1970-01-01T00:00:01.5Z"
 

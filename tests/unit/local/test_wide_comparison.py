@@ -75,6 +75,6 @@ def test_an_entry_says_what_was_done(entry: Mapping[str, Any], mutation: Mutatio
     assert entry_of({"column_family": "f", "column": None, **entry}) == mutation
 
 
-def test_an_entry_of_a_kind_that_nobody_made_is_said() -> None:
+def test_an_entry_of_an_unknown_kind_is_reported() -> None:
     with pytest.raises(ValueError, match="ADD_TO_CELL"):
         entry_of({"mod_type": "ADD_TO_CELL", "column_family": "f", "column": "q"})

@@ -91,7 +91,7 @@ def test_corrections_are_left_in_more_versions_than_one(workload: WideWorkload) 
     assert max(versions) > HOURLY_WEATHER.versions, "so that the mirror has to leave some out"
 
 
-def test_what_is_said_of_the_tables_is_what_the_tables_file_says() -> None:
+def test_what_is_reported_of_the_tables_is_what_the_tables_file_says() -> None:
     file = read_tables_file("\n".join(table.options for table in WIDE_TABLES))
 
     weather, traffic = (file.options(table.name) for table in WIDE_TABLES)

@@ -39,7 +39,7 @@ def engine(tmp_path: Path) -> Path:
     )
 
 
-def test_where_none_is_and_none_can_be_had_it_says_what_to_install(tmp_path: Path) -> None:
+def test_where_none_is_and_none_can_be_had_it_reports_what_to_install(tmp_path: Path) -> None:
     executable(tmp_path / "docker", "false")
     ran = run(tmp_path, "echo", "never", CONTAINER_ENGINE=str(tmp_path / "nothing"))
     assert (ran.returncode, ran.stdout) == (UNAVAILABLE, "")

@@ -33,7 +33,7 @@ def test_a_status_is_transient_or_for_someone_to_fix(code: grpc.StatusCode, erro
 
 
 @pytest.mark.parametrize("code", sorted(set(grpc.StatusCode) - TRANSIENT - REFUSED - {grpc.StatusCode.OK}, key=str))
-def test_what_nobody_knows_passes_through(code: grpc.StatusCode) -> None:
+def test_what_is_unknown_passes_through(code: grpc.StatusCode) -> None:
     with pytest.raises(FakeRpcError), pubsub_errors("publish to t"):
         raise FakeRpcError(code)
 

@@ -10,7 +10,7 @@ if [ "$1" = projects ]; then echo "7 of $3" | tr -d ' '; else echo "$@"; fi
 """
 
 
-def test_what_set_up_tells_grants_pubsubs_own_agent_what_forwarding_takes(tmp_path: Path) -> None:
+def test_what_set_up_prints_grants_pubsubs_own_agent_what_forwarding_takes(tmp_path: Path) -> None:
     gcloud = tmp_path / "gcloud"
     gcloud.write_text(GCLOUD)
     gcloud.chmod(0o755)

@@ -131,7 +131,7 @@ def test_putting_off_asks_for_no_more_than_pubsub_takes(pubsub: PubsubInMemory) 
     leases.release(["b", "c"])
 
     assert [request.ack_deadline_seconds for request in pubsub.called("ModifyAckDeadline")] == [600, 0]
-    assert (leases.deferred_count, leases.given_back) == (1, 2)
+    assert (leases.deferred_count, leases.released) == (1, 2)
 
 
 def test_the_first_extension_goes_out_before_the_block_begins(pubsub: PubsubInMemory) -> None:
@@ -165,7 +165,7 @@ def test_the_keeper_has_ended_when_the_block_has(pubsub: PubsubInMemory) -> None
     assert len(pubsub.channel.calls) == calls
 
 
-def test_what_is_acked_given_back_or_deferred_is_extended_no_more(pubsub: PubsubInMemory) -> None:
+def test_what_is_acked_released_or_deferred_is_extended_no_more(pubsub: PubsubInMemory) -> None:
     leases = pubsub.leases()
     with leases.keeping(["acked", "back", "later", "kept"]):
         leases.ack(["acked"])
@@ -189,7 +189,7 @@ def test_a_keeper_of_leases_that_are_taken_one_by_one_keeps_them_all(pubsub: Pub
     assert list(pubsub.called("ModifyAckDeadline")[-1].ack_ids) == ["a", "b"]
 
 
-def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsub: PubsubInMemory) -> None:
+def test_a_message_is_not_released_while_an_extension_of_it_is_under_way(pubsub: PubsubInMemory) -> None:
     order: list[str] = []
     under_way, go_on = threading.Event(), threading.Event()
 
@@ -216,6 +216,6 @@ def test_a_message_is_not_given_back_while_an_extension_of_it_is_under_way(pubsu
     assert order == ["extended", "given back"]
 
 
-def test_the_subscription_says_how_long_it_leases() -> None:
+def test_the_subscription_decides_how_long_it_leases() -> None:
     channel: Any = FakeChannel(lambda _name, _request: Subscription(ack_deadline_seconds=60))
     assert ack_deadline_of(channel, "projects/p/subscriptions/s") == timedelta(seconds=60)

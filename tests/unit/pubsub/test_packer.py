@@ -44,12 +44,12 @@ class Packing(RuleBasedStateMachine):
     receipts = Bundle("receipts")
     oversized = Bundle("oversized")
 
-    resting = False
+    paced = False
     ordered = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.packer = Packer(SMALL, resting=self.resting, ordered=self.ordered)
+        self.packer = Packer(SMALL, paced=self.paced, ordered=self.ordered)
         self.numbers = iter(range(1, 1_000_000))
         self.added: dict[str, list[str]] = defaultdict(list)
         self.published: dict[str, list[str]] = defaultdict(list)
@@ -185,11 +185,11 @@ class Packing(RuleBasedStateMachine):
 class PackingWithRests(Packing):
     """The same where keys rest, and have rested at any time, also one of which nothing is known."""
 
-    resting = True
+    paced = True
 
     @rule(key=st.sampled_from(KEYS))
     def rest(self, key: str) -> None:
-        self.packer.rested(key)
+        self.packer.interval_ended(key)
 
 
 class PackingWithoutOrderingKeys(PackingWithRests):
@@ -243,13 +243,13 @@ def test_what_arrives_while_a_publish_is_outstanding_is_the_next_batch() -> None
 
 
 def test_what_comes_to_a_key_that_rests_waits_until_it_has_rested() -> None:
-    packer = Packer(resting=True)
+    packer = Packer(paced=True)
     first = confirm_one(packer, 1)
     for number in (2, 3):
         packer.add(a_header(), [("k", a_change(number)), ("other", a_change(number))])
 
     others = list(packer.requests())
-    packer.rested("k")
+    packer.interval_ended("k")
     second = list(packer.requests())
 
     assert [one.ordering_key for one in first + others + second] == ["k", "other", "k"]
@@ -257,11 +257,11 @@ def test_what_comes_to_a_key_that_rests_waits_until_it_has_rested() -> None:
 
 
 def test_a_key_that_has_rested_while_its_request_was_under_way_goes_on_at_once() -> None:
-    packer = Packer(resting=True)
+    packer = Packer(paced=True)
     packer.add(a_header(), [("k", a_change(1))])
     list(packer.requests())
     packer.add(a_header(), [("k", a_change(2))])
-    packer.rested("k")
+    packer.interval_ended("k")
 
     assert list(packer.requests()) == []
     packer.confirm("k")
@@ -270,7 +270,7 @@ def test_a_key_that_has_rested_while_its_request_was_under_way_goes_on_at_once()
 
 @pytest.mark.parametrize("limits", [PackerLimits(changes_per_message=3), PackerLimits(bytes_per_message=900)])
 def test_a_full_message_rests_no_longer(limits: PackerLimits) -> None:
-    packer = Packer(limits, resting=True)
+    packer = Packer(limits, paced=True)
     confirm_one(packer, 1)
     published = []
     for number in (2, 3, 4):
@@ -281,7 +281,7 @@ def test_a_full_message_rests_no_longer(limits: PackerLimits) -> None:
 
 
 def test_who_is_in_a_hurry_rests_no_more() -> None:
-    packer = Packer(resting=True)
+    packer = Packer(paced=True)
     for number in (1, 2):
         confirm_one(packer, number)
     packer.hurry()
@@ -343,7 +343,7 @@ def test_a_change_over_the_soft_limit_travels_alone_and_over_the_hard_limit_not_
     assert packer.outstanding_bytes == 0
 
 
-def test_a_change_that_only_its_old_values_make_too_large_is_published_without_them_and_says_so() -> None:
+def test_a_change_that_only_its_old_values_make_too_large_is_published_without_them_and_reports_so() -> None:
     packer = Packer()
     fits = sized(1, 4_000_000, old=4_000_000)
     too_large = sized(2, 5_000_000, old=5_000_000)

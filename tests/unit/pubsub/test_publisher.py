@@ -81,7 +81,7 @@ async def test_a_future_resolves_when_all_its_changes_are_confirmed_and_not_befo
         assert (world.publisher.published_messages, world.publisher.published_changes) == (2, 2)
 
 
-async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_change_is() -> None:
+async def test_each_confirmed_message_of_the_stream_reports_how_old_its_newest_change_is() -> None:
     took: list[tuple[str, float]] = []
     world = World(took=lambda table, seconds: took.append((table, seconds)), clock=CommitClock())
     snapshot = replace(a_header("airports"), origin="snapshot")
@@ -94,7 +94,7 @@ async def test_each_confirmed_message_of_the_stream_says_how_old_its_newest_chan
     assert all(seconds >= 0 for _table, seconds in took)
 
 
-async def test_a_message_says_in_its_attributes_what_it_holds() -> None:
+async def test_a_message_reports_in_its_attributes_what_it_holds() -> None:
     world = World()
     async with world.publisher:
         await (await world.publish("planes/0", 1))
@@ -219,7 +219,7 @@ async def test_a_key_rests_no_longer_than_it_must_where_others_may_soon_wait_for
         assert (waiting.done(), resting.done()) == (False, True)
 
 
-async def test_a_publisher_says_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
+async def test_a_publisher_reports_so_once_publishing_has_failed_for_a_while_and_until_it_succeeds_again() -> None:
     world = World(monotonic=asyncio.get_running_loop().time)
     async with world.publisher:
         world.channel.failures = [UNAVAILABLE] * 1_000
@@ -365,7 +365,7 @@ async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
         await world.publisher.publish(a_header(), [])
 
 
-async def test_closing_does_not_wait_for_ever_though_nobody_asked_for_a_stop() -> None:
+async def test_closing_does_not_wait_for_ever_without_a_stop() -> None:
     world = World(last_chance=timedelta(milliseconds=10))
     world.channel.open.clear()  # no answer, as from a service that is away
     future = await world.publish("planes/3", 1)

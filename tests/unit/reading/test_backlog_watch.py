@@ -92,7 +92,7 @@ async def test_an_answer_of_long_ago_is_no_longer_shown_until_there_is_another_o
     assert [line["event"] for line in logs] == ["backlog_not_read", "backlog_read_again"]
 
 
-async def test_where_nothing_knows_the_backlog_nothing_is_shown_and_the_log_says_why() -> None:
+async def test_where_nothing_knows_the_backlog_nothing_is_shown_and_the_log_reports_why() -> None:
     shown = Shown()
     with capture_logs() as logs:
         await watch(None, shown, minutes=5)

@@ -77,7 +77,7 @@ class World:
         if self._drain is not None:
             await self._drain()
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Own nothing but partitions."""
 
     # Store, metrics and publisher

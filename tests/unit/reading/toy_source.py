@@ -170,7 +170,7 @@ class ToyReader:
     async def drain(self, until: float) -> None:
         """Do nothing more: what was read is with the publisher."""
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Be no reader any more."""
         self._life.step()
         self._stream.readers.pop(self._options.owner, None)

@@ -20,7 +20,7 @@ READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "
 COMMANDS: Final[Mapping[Main, Sequence[str]]] = {
     spanner_reader: (*READERS[:-1], "topic", READERS[-1]),
     bigtable_reader: READERS,
-    cdc_consumer: ("setup", "doctor", "status", "sweep", "reconcile", "advise", "tables"),
+    cdc_consumer: ("setup", "doctor", "status", "delete-missing-rows", "reconcile", "advise", "tables"),
     dead_letter: (
         *("run", "doctor", "list", "show", "groups", "stats", "export", "discard", "restore", "edit", "replay"),
         *("pipeline", "watch"),
@@ -54,7 +54,7 @@ def test_help_has_a_line_for_each_command(main: Main, word: str, capsys: pytest.
     assert ended(main, word) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert re.findall(r"^  (\w+) +\w.*$", said.out.partition("Commands:\n")[2], re.MULTILINE) == list(COMMANDS[main])
+    assert re.findall(r"^  ([\w-]+) +\w.*$", said.out.partition("Commands:\n")[2], re.MULTILINE) == list(COMMANDS[main])
     assert said.out.startswith(f"Usage: python -m {main.__module__.rpartition('.')[0]} ")
 
 
@@ -86,7 +86,7 @@ def test_an_argument_that_is_no_utf_8_is_refused_with_the_fix(
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "snapshot"])
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
-def test_what_a_command_lacks_is_said_by_line(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_command_lacks_is_reported_by_line(main: Main, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, command) == MISCONFIGURED
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: invalid configuration:"
@@ -113,7 +113,10 @@ def test_arguments_that_a_command_does_not_take_are_refused_before_settings_are_
     ("main", "command"),
     [
         *[(main, ("status",)) for main in (spanner_reader, bigtable_reader)],
-        *[(cdc_consumer, each) for each in (("status",), ("doctor",), ("sweep", "t", "--before", "x"), ("reconcile",))],
+        *[
+            (cdc_consumer, each)
+            for each in (("status",), ("doctor",), ("delete-missing-rows", "t", "--before", "x"), ("reconcile",))
+        ],
         *[(main, ("doctor",)) for main in (spanner_reader, bigtable_reader, dead_letter)],
     ],
 )
@@ -136,7 +139,7 @@ def test_a_command_warns_of_a_variable_that_is_nearly_a_setting(
 
 
 @pytest.mark.parametrize("main", [spanner_reader, bigtable_reader])
-def test_what_nobody_types_logs_as_the_service_does(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_typed_logs_as_the_service_does(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(main, "rows") == MISCONFIGURED
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["event"] == "service_misconfigured"

@@ -50,7 +50,7 @@ def test_a_port_that_is_taken_is_named_with_the_settings_that_choose_another() -
             pass
 
 
-def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() -> None:
+def test_a_service_is_ready_when_it_reports_so_and_alive_while_it_makes_progress() -> None:
     health = Health(timeout=timedelta(hours=1))
     with serving(health) as port:
         assert fetched(port, "/readyz")[0] == 503
@@ -60,7 +60,7 @@ def test_a_service_is_ready_when_it_says_so_and_alive_while_it_makes_progress() 
         assert fetched(port, "/elsewhere")[0] == 404
 
 
-def test_not_ready_says_why_where_a_condition_knows() -> None:
+def test_not_ready_reports_why_where_a_condition_knows() -> None:
     health, why = Health(), [""]
     health.not_ready_while(lambda: why[0])
     with serving(health) as port:
@@ -109,7 +109,7 @@ def test_a_loop_that_does_not_come_round_is_not_alive() -> None:
         assert fetched(port, "/healthz") == (200, "alive\n")
 
 
-def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end() -> None:
+def test_from_a_stop_on_it_is_not_ready_whatever_is_reported_and_answers_to_the_end() -> None:
     health, stop = Health(), Stop()
     with serving(health, stop=stop) as port:
         health.ready = True
@@ -120,7 +120,7 @@ def test_from_a_stop_on_it_is_not_ready_whatever_is_said_and_answers_to_the_end(
         assert fetched(port, "/healthz") == (200, "alive\n")
 
 
-async def test_who_asks_again_for_what_is_away_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_asks_again_for_what_is_unavailable_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
     health = Health(timeout=timedelta(seconds=60), now=lambda: seconds[0])
     health.ready = True
@@ -186,7 +186,7 @@ def test_a_service_may_say_more_of_itself() -> None:
         assert (status, "/status" in text) == (404, False)
 
 
-def test_a_status_that_cannot_be_told_is_that_answers_fault_alone() -> None:
+def test_a_status_that_cannot_be_given_is_that_answers_fault_alone() -> None:
     def broken() -> dict[str, object]:
         raise LookupError("broken")
 

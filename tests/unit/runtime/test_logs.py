@@ -31,7 +31,7 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> None:
-    structlog.get_logger().warning("change_set_aside", reason="undecodable", count=2)
+    structlog.get_logger().warning("change_dead_lettered", reason="undecodable", count=2)
 
     (line,) = lines.getvalue().splitlines()
     event = json.loads(line)
@@ -40,8 +40,8 @@ def test_an_event_is_one_line_with_its_fields_beside_it(lines: io.StringIO) -> N
     assert where["file"] == "tests/unit/runtime/test_logs.py"
     assert (int(where["line"]) > 0, where["function"]) == (True, _this())
     assert event == {
-        "message": SENTENCES["change_set_aside"],
-        "event": "change_set_aside",
+        "message": SENTENCES["change_dead_lettered"],
+        "event": "change_dead_lettered",
         "severity": "WARNING",
         "service": "spanner_reader",
         "reason": "undecodable",
@@ -75,7 +75,7 @@ def test_a_librarys_warning_is_a_line_of_the_same_kind_though_it_would_keep_it_t
     assert (event["severity"], event["message"], event["logger"]) == ("WARNING", "retrying call", "google.api_core")
 
 
-def test_an_exception_is_told_on_its_line(lines: io.StringIO) -> None:
+def test_an_exception_is_reported_on_its_line(lines: io.StringIO) -> None:
     try:
         raise ValueError("boom")
     except ValueError:

@@ -38,7 +38,9 @@ def test_healthy_means_alive_and_readiness_is_asked_for_by_name(
     assert capsys.readouterr().out.splitlines()[-1] == says
 
 
-def test_a_service_away_is_not_healthy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_service_that_is_unavailable_is_not_healthy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setattr("sys.argv", ["probe"])

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.health import Health
 from shared.runtime.metrics import RETRIED
-from shared.runtime.retries import Headway, name_emulators, retried, retrying, retrying_async
+from shared.runtime.retries import AttemptProgress, name_emulators, retried, retrying, retrying_async
 from shared.runtime.stop import Stop
 
 SOON = timedelta(milliseconds=1)
@@ -93,7 +93,7 @@ class Reading:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *breaks: int) -> None:
         self.hours = self.attempts = 0
-        self.headway = Headway()
+        self.progress = AttemptProgress()
         self._breaks = breaks
         monkeypatch.setattr(tenacity, "time", SimpleNamespace(monotonic=lambda: 3600.0 * self.hours))
 
@@ -103,11 +103,11 @@ class Reading:
             self.hours += 1
             if self.attempts <= len(self._breaks) and place == self._breaks[self.attempts - 1]:
                 raise TransientError(f"broken off at {place}")
-            self.headway.reached(place)
+            self.progress.reached(place)
         return self.attempts
 
     def tried(self) -> int:
-        return retrying(Stop(), timedelta(minutes=1), longest_wait=SOON, headway=self.headway)(self)
+        return retrying(Stop(), timedelta(minutes=1), longest_wait=SOON, progress=self.progress)(self)
 
 
 def test_what_outlasts_the_budget_is_tried_again_while_it_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:

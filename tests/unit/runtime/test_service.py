@@ -49,7 +49,7 @@ def test_what_only_a_person_can_fix_is_in_the_log_and_the_exit_code(capsys: pyte
     assert line["error_code"] == "made-up"
 
 
-def test_of_a_command_that_was_typed_it_is_said_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_command_that_was_typed_it_is_reported_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
         raise MisconfiguredError("made-up", 'invalid configuration:\n  write it as ["7"]')
 
@@ -63,7 +63,9 @@ def test_any_other_end_is_the_callers() -> None:
         run_as("some_service", broken, {})
 
 
-def test_a_service_says_first_how_it_was_set_and_last_that_it_has_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_service_reports_first_how_it_was_set_and_last_that_it_has_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def service() -> int:
         started("some_service", Settings(), {})
         stopped()

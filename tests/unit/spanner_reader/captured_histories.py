@@ -66,7 +66,7 @@ async def happen(world: CapturingWorld, step: str) -> None:
         case "unwatch" if len(columns := world.database.now.columns or ()) > 1:
             world.database.unwatch(chance.choice(columns)[0])
         case "alter":
-            # Never one that was dropped: BigQuery has its old values, so its table needs re-sync, as ever.
+            # Never one that was dropped: BigQuery has its old values, so its table is pending resync, as ever.
             names = [name for name, _place in world.database.now.columns or ()]
             more = [f"c{len(world.database.past)}"] if chance.random() < 0.7 else []
             world.database.alter(*chance.sample(names, chance.randint(max(1, len(names) - 1), len(names))), *more)

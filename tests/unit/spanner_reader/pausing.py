@@ -138,7 +138,7 @@ class PausingWorld:
         self.images = self.database.rows(SINGERS)
 
     async def end_snapshot(self) -> None:
-        """Let the rows arrive, sweep what is not among them, and heal the mark that is older."""
+        """Let the rows arrive, delete what is not among them, and heal the mark that is older."""
         if self.snapshot is None:
             return
         self.apply()
@@ -180,5 +180,5 @@ class PausingWorld:
 
     @property
     def marked(self) -> bool:
-        """Return whether Singers needs re-sync."""
+        """Return whether Singers is pending resync."""
         return any(one.table == SINGERS for one in self.world.shapes.all_requests)

@@ -229,7 +229,7 @@ class SnapshotWorld:
         shapes, metrics, stop = FakeShapeStore(Shapes(), life), FakeMetrics(), Stop()
         snapshots = Snapshots(
             SpannerSnapshotSource(
-                store, SlowRows(self, way), tables, rests=self.resting.__contains__, metrics=metrics, stop=stop
+                store, SlowRows(self, way), tables, is_paused=self.resting.__contains__, metrics=metrics, stop=stop
             ),
             SpannerSnapshotEnds(store, shapes, tables, publisher, metrics, automatic=False),
             publisher,
@@ -251,7 +251,7 @@ class SnapshotWorld:
         if not killed:
             reader.way.let_go()
             with contextlib.suppress(CrashError, TransientError):
-                await reader.snapshots.let_go()
+                await reader.snapshots.release()
 
     async def bury(self) -> None:
         """Take away the readers that were killed; what ended one otherwise is raised."""

@@ -63,7 +63,7 @@ def test_an_upsert_whose_values_are_missing_does_not_become_an_empty_row(values:
 @pytest.mark.parametrize(
     ("capture", "whole"), [("OLD_AND_NEW_VALUES", "NEW_ROW_AND_OLD_VALUES"), ("NEW_VALUES", "NEW_ROW")]
 )
-def test_only_an_update_of_what_changed_says_that_it_is_no_whole_row(capture: str, whole: str) -> None:
+def test_only_an_update_of_what_changed_is_flagged_as_no_whole_row(capture: str, whole: str) -> None:
     partial = replace(a_record(COMMIT), mod_type="UPDATE", value_capture_type=capture)
     assert not is_whole(partial)
     assert maker().changes(partial)[0].value_capture_type == capture
@@ -188,7 +188,7 @@ def test_headers_of_ever_other_columns_are_not_remembered_without_end() -> None:
     assert (again, again is first) == (first, False)
 
 
-def test_a_header_is_made_once_for_each_column_list_and_anew_when_the_schema_is_learned() -> None:
+def test_a_header_is_made_once_for_each_column_list_and_again_when_the_schema_is_learned() -> None:
     make = maker()
     first, _ = make.changes(a_record(COMMIT))
     again, _ = make.changes(replace(a_record(COMMIT), column_types=tuple(replace(c) for c in COLUMNS)))

@@ -92,7 +92,7 @@ async def test_every_partition_of_the_last_minute_is_read_once_and_its_children_
     )
 
 
-async def test_a_minute_without_changes_or_with_whole_ones_says_so() -> None:
+async def test_a_minute_without_changes_or_with_whole_ones_reports_so() -> None:
     assert (await cost({ROOT: [children(at("09:59:00"), "p")], P: []})).endswith("nothing changed in the last 60 s")
     assert await cost({ROOT: [children(at("09:59:00"), "p")], P: [a_record(later(0))]}) == (
         "sample of the last 60 s: changes 1, incomplete 0, rows to read 0, reads 0"
@@ -131,7 +131,7 @@ async def test_a_stream_that_is_younger_is_read_from_later_on() -> None:
     assert (await cost_of_completing(young, at("09:59:50.5"))).endswith("the stream is too young")
 
 
-async def test_what_spanner_refuses_is_said_and_is_no_failure() -> None:
+async def test_what_spanner_refuses_is_reported_and_is_no_failure() -> None:
     class Refusing(FakeChangeStream):
         async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
             if query.token == ROOT:

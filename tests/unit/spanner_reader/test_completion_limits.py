@@ -147,7 +147,7 @@ async def test_columns_are_asked_for_once_a_second_unless_a_record_names_one_tha
     assert not any(is_reconstructed(change) for _header, change in world.published)
 
 
-async def test_a_column_that_is_away_while_updates_are_completed_is_known_to_have_been_dropped() -> None:
+async def test_a_column_that_is_missing_while_updates_are_completed_is_known_to_have_been_dropped() -> None:
     """No insert shows it, and the schema is inspected by itself before and after."""
     world = a_world()
     world.database.commit(("insert", 0, {"a": "0", "b": "old"}), ("insert", 2, {"a": "0", "b": "old"}))
@@ -165,7 +165,7 @@ async def test_a_column_that_is_away_while_updates_are_completed_is_known_to_hav
     assert [(one.kind, one.columns) for one in request.findings] == [(SpannerResyncKind.COLUMN_AGAIN, ("b",))]
 
 
-async def test_a_column_that_was_away_while_no_reader_ran_is_known_to_have_been_dropped() -> None:
+async def test_a_column_that_was_missing_while_no_reader_ran_is_known_to_have_been_dropped() -> None:
     """It is the last one, so that it has the same place as before, and only updates came while it was away."""
     world = a_world(mode="both")
     world.database.commit(*[("insert", key, {"a": "0", "b": "old"}) for key in range(4)])

@@ -96,7 +96,7 @@ class CatalogNow(FakeCatalog):
 
 @pytest.mark.parametrize("everything", [True, False])
 @pytest.mark.parametrize("made_before", range(1, LAST_STEP))
-async def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_marked(
+async def test_a_table_made_at_any_time_is_in_the_snapshot_or_in_the_stream_or_pending_resync(
     everything: bool, made_before: int
 ) -> None:
     for killed_at in (None, *range(1, 12)):

@@ -41,7 +41,7 @@ def test_what_is_no_key_is_refused_with_the_types_that_it_has(text: str) -> None
         ('["UA",1,2]', "(of 2 columns, 3 values are given)"),
     ],
 )
-def test_what_is_wrong_with_a_key_is_said_in_the_tables_words(text: str, told: str) -> None:
+def test_what_is_wrong_with_a_key_is_reported_in_the_tables_words(text: str, told: str) -> None:
     with pytest.raises(MisconfiguredError, match=re.escape(told)):
         typed_key(text, "airlines", [("carrier", "STRING"), ("number", "INT64")])
 

@@ -99,7 +99,7 @@ WHILE_ALL_IS_PAUSED = steps_of("pause-all 0 wait 5 write 1 pause 0 write 2 resum
 @example(STALE, 0)
 @example(HANDED_OVER, 1)
 @example(WHILE_ALL_IS_PAUSED, 2)
-def test_what_is_dropped_is_under_a_mark_until_a_later_snapshot_and_nothing_else_is_lost(
+def test_what_is_dropped_is_under_a_resync_request_until_a_later_snapshot_and_nothing_else_is_lost(
     steps: list[Step], seed: int
 ) -> None:
     async def scenario() -> None:
@@ -137,7 +137,7 @@ def test_what_is_dropped_is_under_a_mark_until_a_later_snapshot_and_nothing_else
     run_in_virtual_time(scenario())
 
 
-async def test_while_all_is_paused_a_reader_is_well_holds_nothing_and_publishes_nothing() -> None:
+async def test_while_all_is_paused_a_reader_is_healthy_holds_nothing_and_publishes_nothing() -> None:
     world = PausingWorld(random.Random(0))
     health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
     world.start(health=health)
@@ -161,7 +161,7 @@ async def test_while_all_is_paused_a_reader_is_well_holds_nothing_and_publishes_
     await world.end()
 
 
-async def test_a_pause_that_eats_up_what_the_stream_keeps_is_said_at_half_of_it_and_when_little_is_left() -> None:
+async def test_a_pause_that_eats_up_what_the_stream_keeps_is_reported_at_half_of_it_and_when_little_is_left() -> None:
     world = PausingWorld(random.Random(0))
     world.world.catalog.retention = timedelta(minutes=10)
     world.start()
@@ -176,7 +176,7 @@ async def test_a_pause_that_eats_up_what_the_stream_keeps_is_said_at_half_of_it_
     await world.end()
 
 
-async def test_what_a_table_is_paused_for_is_said_once_and_counted() -> None:
+async def test_what_a_table_is_paused_for_is_reported_once_and_counted() -> None:
     world = PausingWorld(random.Random(0))
     with capture_logs() as lines:
         world.start()

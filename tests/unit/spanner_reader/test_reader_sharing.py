@@ -95,7 +95,7 @@ async def test_a_topic_that_keeps_nothing_any_more_stops_the_reader_and_nothing_
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_what_the_topic_has_lost_is_marked_before_the_reader_ends_and_is_known_after_a_restart(
+async def test_what_the_topic_has_lost_is_in_a_resync_request_before_the_reader_ends_and_is_known_after_a_restart(
     lost: bool,
 ) -> None:
     world = await a_wide_world(T1)

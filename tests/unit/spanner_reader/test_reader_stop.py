@@ -90,7 +90,7 @@ async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_sec
     assert await reading.seconds_to_stop() < IN_TIME
 
 
-async def test_a_stop_while_partitions_are_being_given_back_to_a_table_that_does_not_answer_is_over_in_time() -> None:
+async def test_a_stop_while_partitions_are_being_released_to_a_table_that_does_not_answer_is_over_in_time() -> None:
     world = await a_world()
     reading = Reading(world)
     await asyncio.sleep(10)
@@ -102,7 +102,7 @@ async def test_a_stop_while_partitions_are_being_given_back_to_a_table_that_does
     assert await reading.seconds_to_stop() < IN_TIME
 
 
-async def test_a_stop_before_the_first_look_at_the_schema_is_answered_ends_the_look() -> None:
+async def test_a_stop_before_the_first_inspection_of_the_schema_is_answered_ends_the_inspection() -> None:
     world = await a_world()
     world.catalog.silent = True
     reading = Reading(world)

@@ -170,7 +170,7 @@ def test_a_row_cut_anywhere_in_its_json_is_put_together_and_what_follows_is_read
     assert value_from_wire(first.values[0]) == heartbeat  # the rest of the response is left as it was
 
 
-def test_a_query_that_ends_inside_a_row_has_not_ended_well() -> None:
+def test_a_query_that_ends_inside_a_row_has_not_ended_properly() -> None:
     with pytest.raises(TransientError):
         decode(response([[[DATA_ROW], [], []]], chunked=True))
 

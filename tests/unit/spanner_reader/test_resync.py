@@ -20,7 +20,7 @@ def test_the_fix_is_a_statement_to_copy_after_the_last_time_at_which_the_table_m
     assert 'UPDATE "s"."T" SET "Age" = "Age" WHERE TRUE (' in fix_of(SpannerResyncRequest("s.T", (ADDED, RETYPED)), '"')
 
 
-def test_a_table_that_the_tables_file_lets_in_is_read_when_nobody_can_drop_changes_of_it_any_more() -> None:
+def test_a_table_that_the_tables_file_lets_in_is_read_when_no_reader_can_drop_changes_of_it() -> None:
     let_in = SpannerResyncCause(
         "T", SpannerResyncKind.TABLE_WATCHED, at("09:00:00"), at("09:00:01"), dropped_until=at("09:03:01")
     )
@@ -31,7 +31,7 @@ def test_a_table_that_the_tables_file_lets_in_is_read_when_nobody_can_drop_chang
     )
 
 
-def test_where_no_column_is_to_blame_the_fix_says_which_would_do() -> None:
+def test_where_no_column_is_to_blame_the_fix_reports_which_would_do() -> None:
     text = fix_of(
         SpannerResyncRequest(
             "T", (SpannerResyncCause("T", SpannerResyncKind.TABLE_AGAIN, at("09:00:00"), at("09:00:01")),)
@@ -47,11 +47,11 @@ def test_a_mirror_is_dropped_where_rows_may_be_gone_and_kept_where_only_columns_
 ) -> None:
     text = fix_of(SpannerResyncRequest("T", (replace(ADDED, table="T", kind=kind),)), "`")
     assert ("drop its mirror in BigQuery" in text) == kind.value.startswith("table_")
-    assert (" sweep T --before" in text) == kind.value.startswith("table_")
+    assert (" delete-missing-rows T --before" in text) == kind.value.startswith("table_")
     assert "emulator only" in text
 
 
-def test_what_a_default_may_have_published_by_itself_is_said_of_that_alone() -> None:
+def test_what_a_default_may_have_published_by_itself_is_reported_of_that_alone() -> None:
     assert "by itself" in fix_of(SpannerResyncRequest("s.T", (ADDED,)), "`")
     assert "by itself" not in fix_of(SpannerResyncRequest("s.T", (ADDED, RETYPED)), "`")
 
@@ -63,5 +63,5 @@ def test_a_paused_table_is_resumed_first_and_one_that_was_needs_its_rows_and_wha
         SpannerResyncRequest("T", (replace(pause, resumed_at=at("09:30:00")).finding("T"), replace(ADDED, table="T"))),
         "`",
     )
-    assert [f" {word} T" in paused for word in ("resume", "snapshot", "sweep")] == [True, True, True]
-    assert [f" {word} T" in resumed for word in ("resume", "snapshot", "sweep")] == [False, True, True]
+    assert [f" {word} T" in paused for word in ("resume", "snapshot", "delete-missing-rows")] == [True, True, True]
+    assert [f" {word} T" in resumed for word in ("resume", "snapshot", "delete-missing-rows")] == [False, True, True]

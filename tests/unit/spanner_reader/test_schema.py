@@ -60,7 +60,7 @@ def test_streams_that_leave_changes_out_are_refused_with_the_statement_that_fixe
     assert f"ALTER CHANGE STREAM Orders SET OPTIONS ({option} = false)" in str(error.value)
 
 
-def test_a_stream_from_which_transactions_can_be_excluded_is_read_and_a_look_says_how_to_forbid_them() -> None:
+def test_a_stream_from_which_transactions_can_be_excluded_is_read_and_the_fix_is_reported() -> None:
     check_stream("s", replace(GOOD, exclusions=frozenset({"allow_txn_exclusion"})))
     look = _looked(["allow_txn_exclusion", "TRUE"], ["exclude_update", "false"])
     assert (look.shapes.exclusions, look.leaves_out) == (frozenset(), None)
@@ -68,7 +68,7 @@ def test_a_stream_from_which_transactions_can_be_excluded_is_read_and_a_look_say
 
 
 @pytest.mark.parametrize("option", ["exclude_insert", "exclude_update", "exclude_delete", "exclude_ttl_deletes"])
-def test_a_look_sees_what_the_stream_leaves_out(option: str) -> None:
+def test_an_inspection_sees_what_the_stream_leaves_out(option: str) -> None:
     look = _looked([option, "true"])
     assert look.shapes.exclusions == {option}
     assert f"ALTER CHANGE STREAM s SET OPTIONS ({option} = false)" in (look.leaves_out or "")
@@ -195,7 +195,7 @@ def test_a_column_of_a_postgresql_schema_has_the_type_that_its_records_have(span
     assert googlesql_type(type_json(spanner_type, Dialect.POSTGRESQL)) == name
 
 
-def test_what_is_refused_in_postgresql_is_mended_by_postgresqls_statements() -> None:
+def test_what_is_refused_in_postgresql_is_fixed_by_postgresqls_statements() -> None:
     stream = replace(GOOD, dialect=Dialect.POSTGRESQL)
     with pytest.raises(MisconfiguredError) as error:
         check_stream("orders", replace(stream, exclusions=frozenset({"exclude_insert"})))
@@ -240,7 +240,7 @@ def test_what_is_not_there_is_answered_with_the_setting_that_names_it(what: str)
         raise exceptions.NotFound(f"{what} not found: projects/p")  # type: ignore[no-untyped-call]
 
 
-def test_what_nobody_knows_passes_through() -> None:
+def test_what_is_unknown_passes_through() -> None:
     unknown: Callable[[str], Exception] = exceptions.DataLoss
     with pytest.raises(exceptions.DataLoss), spanner_errors("read"):
         raise unknown("x")

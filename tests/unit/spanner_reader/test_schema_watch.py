@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.spanner_reader.app.schema.schema_watch import remember_refused
-from services.spanner_reader.core.schema.shapes import SchemaInspection, Sighting, SpannerResyncKind
+from services.spanner_reader.core.schema.shapes import SchemaInspection, SchemaObservation, SpannerResyncKind
 from services.spanner_reader.core.stream.records import ROOT
 from services.spanner_reader.ports import CatalogInspection, SchemaFindings
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -37,7 +37,7 @@ async def test_a_table_and_a_column_that_come_while_it_runs_are_announced_before
     assert kinds(world) == {}
 
 
-async def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_once() -> None:
+async def test_a_table_put_into_the_stream_is_announced_and_pending_resync_and_reported_once() -> None:
     world = await a_world()
     with capture_logs() as logs:
         async with running(world.reader(look=SOON)):
@@ -48,13 +48,13 @@ async def test_a_table_put_into_the_stream_is_announced_and_marked_and_said_so_o
             await until(lambda: world.catalog.asked > asked + 5)
     assert kinds(world) == {"Albums": [(SpannerResyncKind.TABLE_WATCHED, ())]}
     assert [request.table for request in world.metrics.requests] == ["Albums"]
-    (line,) = [line for line in logs if line["event"] == "table_needs_resync"]
+    (line,) = [line for line in logs if line["event"] == "resync_requested"]
     assert (line["table"], line["why"], line["log_level"]) == ("Albums", "table_added_to_the_stream", "error")
     assert "UPDATE `Albums` SET" in line["fix"]
     assert "synced Albums" in line["fix"]
 
 
-async def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_mark_and_the_fix_is_marked_too() -> None:
+async def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_request_and_so_does_the_fix() -> None:
     world = await a_world()
 
     async def stopped_by_a_look() -> None:
@@ -81,7 +81,9 @@ async def test_what_the_stream_leaves_out_while_it_is_read_stops_it_after_the_ma
 
 
 @pytest.mark.parametrize("file", ["", "[tables.Singers]\nmode = 'history'"], ids=["a mirror", "a history"])
-async def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_what_was_read_before(file: str) -> None:
+async def test_a_start_that_is_refused_for_what_the_stream_leaves_out_requests_a_resync_of_what_was_read_before(
+    file: str,
+) -> None:
     world, tables = await a_world(), read_tables_file(file)
     await look_once(world, table_options=tables.options)
     world.catalog.exclusions = frozenset({"exclude_delete"})
@@ -89,8 +91,8 @@ async def test_a_start_that_is_refused_for_what_the_stream_leaves_out_marks_what
         store = FakeShapeStore(world.shapes)
         await remember_refused(store, tables.included, tables.options, await world.catalog.inspect())
     assert kinds(world) == {"Singers": [(SpannerResyncKind.TABLE_EXCLUDED, ())]}
-    assert [line["event"] for line in logs] == ["table_needs_resync"]
-    assert " sweep Singers --before" in logs[0]["fix"]
+    assert [line["event"] for line in logs] == ["resync_requested"]
+    assert " delete-missing-rows Singers --before" in logs[0]["fix"]
 
 
 async def test_transactions_that_may_keep_out_of_the_stream_are_warned_of_when_they_may() -> None:
@@ -107,7 +109,7 @@ async def test_transactions_that_may_keep_out_of_the_stream_are_warned_of_when_t
     assert kinds(world) == {}
 
 
-async def test_a_column_added_again_with_another_type_is_published_as_it_comes_and_marked() -> None:
+async def test_a_column_added_again_with_another_type_is_published_and_its_table_is_pending_resync() -> None:
     """The consumer has the column with its former type: it writes the values into a column beside it."""
     world = await a_world(a_record(FIRST, 1))
     async with running(world.reader(look=SOON)):
@@ -141,7 +143,7 @@ async def test_tables_left_out_by_the_file_are_neither_announced_nor_published_a
     assert kinds(world) == {"tmp_1": [(SpannerResyncKind.TABLE_WATCHED, ())]}
 
 
-async def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_is_marked() -> None:
+async def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_makes_its_table_pending_resync() -> None:
     world = await a_world()
     ignoring = read_tables_file("[tables.Singers]\nignored_columns = ['Name']")
     await look_once(world, table_options=ignoring.options)
@@ -153,7 +155,7 @@ async def test_a_column_that_a_new_tables_file_does_not_ignore_any_more_is_marke
     assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_WATCHED, ("Name",))]}
 
 
-async def test_a_schema_that_cannot_be_looked_at_stops_nothing_and_is_looked_at_again() -> None:
+async def test_a_schema_that_cannot_be_inspected_stops_nothing_and_is_inspected_again() -> None:
     world = await a_world()
     async with running(world.reader(look=SOON)):
         await until(lambda: len(world.topic.headers) == 1)
@@ -165,7 +167,7 @@ async def test_a_schema_that_cannot_be_looked_at_stops_nothing_and_is_looked_at_
         await until(lambda: len(world.topic.headers) == 2)
 
 
-async def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_forgotten() -> None:
+async def test_what_a_record_shows_while_the_schema_cannot_be_inspected_is_not_forgotten() -> None:
     world = await a_world(replace(a_record(FIRST, 1), column_types=COLUMNS[:1]))
     reader = world.reader()  # a look a minute
     answer = world.catalog.inspect
@@ -180,7 +182,7 @@ async def test_what_a_record_shows_while_the_schema_cannot_be_looked_at_is_not_f
     assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
 
-async def test_what_is_stored_though_the_answer_never_came_is_said_all_the_same_and_once() -> None:
+async def test_what_is_stored_though_the_answer_never_came_is_reported_all_the_same_and_once() -> None:
     world = await a_world()
     await look_once(world)
     world.catalog.tables.append(replace(SINGERS, name="Albums"))
@@ -189,7 +191,7 @@ async def test_what_is_stored_though_the_answer_never_came_is_said_all_the_same_
             await until(lambda: bool(world.metrics.requests))
             asked = world.catalog.asked
             await until(lambda: world.catalog.asked > asked + 3)
-    said = [(line["table"], line["why"]) for line in logs if line["event"] == "table_needs_resync"]
+    said = [(line["table"], line["why"]) for line in logs if line["event"] == "resync_requested"]
     assert said == [("Albums", "table_added_to_the_stream")]
 
 
@@ -198,8 +200,8 @@ class AnswerLost(FakeShapeStore):
 
     lost = False
 
-    async def compare(self, look: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
-        compared = await super().compare(look, sightings)
+    async def compare(self, look: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
+        compared = await super().compare(look, observations)
         if not self.lost:
             self.lost = True
             raise TransientError("UNAVAILABLE")

@@ -86,7 +86,7 @@ def test_directed_reads_name_locations_and_types_of_replicas(text: str, found: l
         ({"DATABASE_ROLE": "mirror", "PARTITION_DATABASE": "d"}, "a role cannot create tables"),
     ],
 )
-def test_what_is_said_of_how_spanner_is_asked_has_to_be_right(variables: dict[str, str], mistake: str) -> None:
+def test_what_is_reported_of_how_spanner_is_asked_has_to_be_right(variables: dict[str, str], mistake: str) -> None:
     with pytest.raises(MisconfiguredError, match=re.escape(mistake)):
         read(**variables)
 

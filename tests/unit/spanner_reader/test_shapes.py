@@ -11,7 +11,7 @@ from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     SchemaComparison,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncKind,
     SpannerResyncRequest,
@@ -30,10 +30,10 @@ SINGERS = TableShape((ID, NAME, BORN))
 
 
 def found(
-    old: SchemaInspection, new: SchemaInspection, *sightings: Sighting
+    old: SchemaInspection, new: SchemaInspection, *observations: SchemaObservation
 ) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return kinds and columns by table, after the first look has been remembered."""
-    findings = compare(compare(None, old).remembered, new, sightings).findings
+    findings = compare(compare(None, old).remembered, new, observations).findings
     assert all((one.after, one.before) == (THEN, NOW) for one in findings)
     return {(one.table, one.kind.value): one.columns for one in findings}
 
@@ -59,7 +59,7 @@ def of_singers(now: TableShape, before: TableShape = SINGERS) -> Mapping[str, Se
     return {kind: columns for (_table, kind), columns in pairs.items()}
 
 
-def test_the_first_look_finds_nothing() -> None:
+def test_the_first_inspection_finds_nothing() -> None:
     assert compare(None, a_look(Singers=SINGERS)).findings == ()
 
 
@@ -72,7 +72,7 @@ def test_what_stays_as_it_is_and_what_old_rows_have_no_value_of_need_no_resync()
     assert of_singers(replace(SINGERS, columns=(ID, replace(NAME, nullable=False), BORN))) == {}
 
 
-def test_what_the_stream_kept_out_between_two_looks_is_said_of_every_table_that_it_watches() -> None:
+def test_what_the_stream_kept_out_between_two_inspections_is_reported_of_every_table_that_it_watches() -> None:
     ttl, none = frozenset({"exclude_ttl_deletes"}), frozenset[str]()
     for before, now in ((none, ttl), (ttl, ttl), (ttl, none), (none, none)):
         tables = {"Singers": SINGERS, "Albums": SINGERS, "Others": replace(SINGERS, watched=False)}
@@ -130,34 +130,34 @@ def test_a_column_that_the_stream_takes_up_later_needs_its_old_values() -> None:
     assert of_singers(hidden) == {}
 
 
-def test_a_column_gone_at_one_look_and_there_at_the_next_was_added_again_whatever_its_place() -> None:
+def test_a_column_gone_at_one_inspection_and_there_at_the_next_was_added_again_whatever_its_place() -> None:
     without = look_by_look(a_look(THEN, Singers=SINGERS), a_look(BETWEEN, Singers=TableShape((ID, NAME))))
     assert without.findings == ()
     again = compare(without.remembered, a_look(NOW, Singers=SINGERS)).findings
     assert [(one.kind, one.columns, one.after) for one in again] == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_500)]
 
 
-def test_a_record_without_a_column_shows_what_both_looks_hide() -> None:
+def test_a_record_without_a_column_shows_what_both_inspections_hide() -> None:
     old, new = a_look(THEN, Singers=SINGERS), a_look(Singers=SINGERS)
     without = (ID, NAME)
-    assert found(old, new, Sighting("Singers", without, BETWEEN)) == {
+    assert found(old, new, SchemaObservation("Singers", without, BETWEEN)) == {
         ("Singers", SpannerResyncKind.COLUMN_AGAIN): ("Born",)
     }
-    assert found(old, new, Sighting("Singers", without, THEN)) == {}  # a record of an older list: read late
-    assert found(old, new, Sighting("Singers", (*without, BORN), BETWEEN)) == {}
-    other_key = Sighting("Singers", (replace(ID, name="Key"), NAME, BORN), BETWEEN)
+    assert found(old, new, SchemaObservation("Singers", without, THEN)) == {}  # a record of an older list: read late
+    assert found(old, new, SchemaObservation("Singers", (*without, BORN), BETWEEN)) == {}
+    other_key = SchemaObservation("Singers", (replace(ID, name="Key"), NAME, BORN), BETWEEN)
     assert found(old, new, other_key) == {("Singers", SpannerResyncKind.TABLE_AGAIN): ()}
 
 
 @pytest.mark.parametrize(("committed", "is_found"), [(1_099, False), (1_100, False), (1_101, True), (1_350, True)])
-def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_before_the_column_shows_nothing(
+def test_a_record_shows_it_also_after_more_inspections_and_one_from_before_the_column_shows_nothing(
     committed: int, is_found: bool
 ) -> None:
     remembered = compare(None, a_look(Nanoseconds(900), Singers=TableShape((ID, NAME)))).remembered
     for at in (1_000, 1_100, 1_200, 1_300, 1_400):  # a look had the column at 1,100 first, and all have had it since
         columns = (ID, NAME) if at == 1_000 else (ID, NAME, BORN)
         remembered = compare(remembered, a_look(Nanoseconds(at), Singers=TableShape(columns))).remembered
-    late = Sighting("Singers", (ID, NAME), Nanoseconds(committed))
+    late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(committed))
     comparison = compare(remembered, a_look(Singers=SINGERS), [late])
     found = [(one.kind, one.columns, one.after, one.before) for one in comparison.findings]
     assert found == ([(SpannerResyncKind.COLUMN_AGAIN, ("Born",), 1_100, NOW)] if is_found else [])
@@ -166,15 +166,15 @@ def test_a_record_shows_it_also_where_it_is_read_after_more_looks_and_one_from_b
 
 
 @pytest.mark.parametrize("shown_at", [900, 1_200])
-def test_a_column_that_only_records_have_shown_was_added_again_where_a_look_has_it(shown_at: int) -> None:
+def test_a_column_that_only_records_have_shown_was_added_again_where_an_inspection_has_it(shown_at: int) -> None:
     without = TableShape((ID, NAME))
-    shown = Sighting("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
+    shown = SchemaObservation("Singers", (ID, NAME, BORN), Nanoseconds(shown_at))
     remembered = look_by_look(a_look(Nanoseconds(800), Singers=without), a_look(THEN, Singers=without)).remembered
     gone = compare(remembered, a_look(BETWEEN, Singers=without), [shown])
     assert gone.findings == ()
     again = compare(gone.remembered, a_look(Singers=SINGERS))
     assert kinds(again) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
-    lacking = Sighting("Singers", (ID, NAME), Nanoseconds(1_300))
+    lacking = SchemaObservation("Singers", (ID, NAME), Nanoseconds(1_300))
     at_once = compare(remembered, a_look(Singers=SINGERS), [lacking, shown])
     assert kinds(at_once) == [(SpannerResyncKind.COLUMN_AGAIN, ("Born",))]
 
@@ -183,7 +183,7 @@ def test_a_column_that_the_stream_takes_up_later_and_a_table_made_again_have_no_
     hidden = replace(SINGERS, columns=(ID, NAME, replace(BORN, watched=False)))
     for before in (hidden, replace(SINGERS, watched=False), TableShape((replace(ID, type="STRING"), NAME, BORN))):
         remembered = look_by_look(a_look(Nanoseconds(900), Singers=before), a_look(THEN, Singers=SINGERS)).remembered
-        late = Sighting("Singers", (ID, NAME), Nanoseconds(950))
+        late = SchemaObservation("Singers", (ID, NAME), Nanoseconds(950))
         remembered = replace(remembered, compared_since=None)  # of that time nothing else is said
         assert compare(remembered, a_look(Singers=SINGERS), [late]).findings == ()
 
@@ -255,7 +255,7 @@ def test_after_a_resync_nothing_of_the_past_is_held_against_a_table() -> None:
     assert synced(replace(SINGERS, gone=True)) is None
 
 
-def test_a_mark_says_since_when_and_from_when_a_copy_fixes_it() -> None:
+def test_a_resync_request_reports_since_when_and_from_when_a_copy_fixes_it() -> None:
     one = SpannerResyncCause("T", SpannerResyncKind.COLUMN_AGAIN, Nanoseconds(10), Nanoseconds(20), ("a",))
     two = SpannerResyncCause("T", SpannerResyncKind.TABLE_AGAIN, Nanoseconds(30), Nanoseconds(40))
     request = SpannerResyncRequest("T", (one,)).with_more(
@@ -267,7 +267,7 @@ def test_a_mark_says_since_when_and_from_when_a_copy_fixes_it() -> None:
     )
 
 
-def test_a_table_that_the_tables_file_lets_in_is_marked_until_nobody_can_drop_changes_of_it_any_more() -> None:
+def test_a_table_that_the_tables_file_lets_in_is_pending_resync_until_no_reader_can_drop_changes_of_it() -> None:
     hidden = excluding(a_look(THEN, everything=True, Singers=SINGERS), lambda _table: False)
     (found,) = compare(compare(None, hidden).remembered, a_look(everything=True, Singers=SINGERS)).findings
     assert (found.kind, found.before, found.dropped_until) == (
@@ -305,9 +305,9 @@ def test_what_the_tables_file_stops_ignoring_and_a_mirror_beside_a_history_need_
 
 def before_the_first_look(now: TableShape, *columns: Sequence[ColumnShape], everything: bool = True) -> object:
     """Return what records from before any look tell, each with the columns of its time, in the order of commits."""
-    sightings = [Sighting("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
-    first = compare(None, a_look(THEN, everything=everything, Singers=now), sightings)
-    later = compare(compare(None, a_look(THEN, everything=everything, Singers=now)).remembered, a_look(), sightings)
+    observations = [SchemaObservation("Singers", tuple(each), Nanoseconds(100 + at)) for at, each in enumerate(columns)]
+    first = compare(None, a_look(THEN, everything=everything, Singers=now), observations)
+    later = compare(compare(None, a_look(THEN, everything=everything, Singers=now)).remembered, a_look(), observations)
     assert first.findings == later.findings
     return {one.kind: one.columns for one in first.findings}
 
@@ -335,7 +335,7 @@ AGE, WITH_DEFAULT = ColumnShape("Age", "INT64"), ColumnShape("Age", "INT64", has
         ((ID, NAME, BORN), [(replace(ID, type="STRING"), NAME)], {SpannerResyncKind.TABLE_AGAIN: ()}),
     ],
 )
-def test_records_from_before_the_first_look_tell_what_has_changed_until_then(
+def test_records_from_before_the_first_inspection_tell_what_has_changed_until_then(
     now: Sequence[ColumnShape],
     columns: Sequence[Sequence[ColumnShape]],
     expected: Mapping[SpannerResyncKind, Sequence[str]],
@@ -354,7 +354,7 @@ def test_records_of_later_on_are_not_compared_so_nor_those_of_tables_that_are_go
     second = compare(first, a_look(Nanoseconds(1_200), everything=True, Singers=SINGERS)).remembered
     third = compare(second, a_look(Nanoseconds(1_800), everything=True, Singers=SINGERS)).remembered
     assert [one.compared_since for one in (first, second, third)] == [None, 1_200, 1_200]
-    retyped = Sighting("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
+    retyped = SchemaObservation("Singers", (ID, NAME, replace(BORN, type="STRING")), Nanoseconds(1_300))
     assert compare(third, a_look(everything=True, Singers=SINGERS), [retyped]).findings == ()
     early = replace(retyped, at=Nanoseconds(1_100))
     assert len(compare(third, a_look(everything=True, Singers=SINGERS), [early]).findings) == 1

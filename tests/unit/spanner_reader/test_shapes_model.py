@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from services.spanner_reader.core.schema.shapes import (
     ColumnShape,
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     TableShape,
     added_again,
     compare,
@@ -129,7 +129,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(400))
 @given(everything=st.booleans(), steps=steps)
-def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unmarked(
+def test_with_an_inspection_after_every_statement_every_table_that_differs_from_its_mirror_is_found(
     everything: bool, steps: list[tuple[str, str, str, int]]
 ) -> None:
     model = Model(everything=everything)
@@ -155,18 +155,18 @@ def test_with_a_look_after_every_statement_no_table_differs_from_its_mirror_unma
         max_size=12,
     )
 )
-def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_differs_from_its_mirror_unmarked(
+def test_with_a_record_after_every_statement_one_inspection_finds_every_table_that_differs_from_its_mirror(
     steps: list[tuple[str, str, bool]],
 ) -> None:
     model = Model(everything=True)
     model.do("create", "T", "", 0)
-    sightings = []
+    observations = []
     for number, (operation, column, other) in enumerate([("write", "", False), *steps]):
         model.do(operation, "T", column, 0)
         model.do("write", "T", "", 1 + other)
         seen = [replace(one, has_default=False) for one in model.tables["T"].columns]
-        sightings.append(Sighting("T", tuple(seen), Nanoseconds(number)))
-    comparison = compare(None, model.look(1_000), sightings[::-1])
+        observations.append(SchemaObservation("T", tuple(seen), Nanoseconds(number)))
+    comparison = compare(None, model.look(1_000), observations[::-1])
     assert comparison.findings or not model.differs("T")
     if all(operation in ("add", "drop column") for operation, _column, _other in steps):
         added = [column for operation, column, _other in steps if operation == "add"]
@@ -186,20 +186,20 @@ def test_with_a_record_after_every_statement_and_one_look_at_the_end_no_table_di
         max_size=15,
     )
 )
-def test_records_read_however_late_show_what_looks_hide_and_mark_no_table_whose_columns_are_only_added(
+def test_records_read_late_show_what_inspections_hide_and_find_nothing_where_columns_are_only_added(
     steps: list[tuple[str, str, bool, bool, int]],
 ) -> None:
     """Of columns that a look has had before they are dropped."""
     model = Model(everything=True)
     model.do("create", "T", "", 0)
     remembered = compare(compare(None, model.look(0)).remembered, model.look(1)).remembered
-    on_their_way: list[tuple[int, Sighting]] = []
+    on_their_way: list[tuple[int, SchemaObservation]] = []
     marked = False
     for number, (operation, column, other, looks, late) in enumerate([("write", "", False, False, 0), *steps], 1):
         if operation != "drop column" or column in remembered.tables["T"].watched_names:
             model.do(operation, "T", column, 0)
         model.do("write", "T", "", 1 + other)
-        written = Sighting("T", tuple(model.tables["T"].columns), Nanoseconds(10 * number))
+        written = SchemaObservation("T", tuple(model.tables["T"].columns), Nanoseconds(10 * number))
         on_their_way.append((number + late, written))
         if looks or number == len(steps) + 1:
             arrived = [seen for when, seen in on_their_way if when <= number or number == len(steps) + 1]
@@ -214,7 +214,9 @@ def test_records_read_however_late_show_what_looks_hide_and_mark_no_table_whose_
 
 
 @given(steps=steps)
-def test_writes_and_statements_about_other_tables_mark_no_table(steps: list[tuple[str, str, str, int]]) -> None:
+def test_writes_and_statements_about_other_tables_request_a_resync_of_no_table(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
     model = Model(everything=True)
     model.do("create", "T", "", 1)
     remembered = compare(None, model.look(0)).remembered

@@ -52,7 +52,7 @@ async def command(
         (("--after", "[17]"), {18, 19}, 'rows behind ["17"]'),
     ],
 )
-async def test_some_keys_of_a_table_are_read_and_nothing_is_said_to_be_complete(
+async def test_some_keys_of_a_table_are_read_and_nothing_is_announced_as_complete(
     arguments: tuple[str, ...], read: set[int], words: str
 ) -> None:
     world = World.filled(range(20))
@@ -94,13 +94,13 @@ async def test_keys_are_those_of_one_table(arguments: tuple[str, ...]) -> None:
     assert world.snapshots.rows == {}
 
 
-async def test_who_names_no_table_is_told_how_all_of_them_are_watched() -> None:
+async def test_a_command_without_a_table_reports_how_all_of_them_are_watched() -> None:
     with pytest.raises(MisconfiguredError, match=r"no table is named: .* --all\. `snapshot --status` .* --watch"):
         await command(World.filled(), "--watch")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_ended(terminal: bool) -> None:
+async def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_reports_how_it_ended(terminal: bool) -> None:
     world = World.filled(range(20))
     out = Terminal() if terminal else io.StringIO()
     watching = asyncio.create_task(command(world, "Planes", "--watch", out=out))
@@ -112,7 +112,7 @@ async def test_watched_it_draws_bars_on_a_terminal_and_elsewhere_says_how_it_end
     assert terminal or len(said.splitlines()) == 1
 
 
-async def test_watched_it_ends_with_one_where_a_snapshot_was_given_up_and_goes_on_where_nobody_answers() -> None:
+async def test_watched_it_ends_with_one_where_a_snapshot_was_given_up_and_goes_on_where_no_reader_answers() -> None:
     world = await World.requested(range(20))
     watching = asyncio.create_task(command(world, "--status", "--watch", store=Unreliable(world.snapshots)))
     await asyncio.sleep(5)
@@ -131,7 +131,7 @@ async def test_a_name_that_is_no_tables_is_refused_by_whatever_takes_names(argum
         await command(World.filled(), "Planes", "Plane", *arguments)
 
 
-async def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_never_asked_for_is_said_so() -> None:
+async def test_what_is_not_mirrored_any_more_is_shown_and_cancelled_and_what_was_never_requested_is_reported() -> None:
     world = World.filled(range(20))
     assert await command(world, "Planes", "--status") == (0, "Planes: no snapshot was asked for\n")
     await world.request()
@@ -141,7 +141,7 @@ async def test_what_is_not_mirrored_any_more_is_shown_and_given_up_and_what_was_
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_watched_it_says_that_no_reader_reads_and_goes_on_watching(terminal: bool) -> None:
+async def test_watched_it_reports_that_no_reader_reads_and_goes_on_watching(terminal: bool) -> None:
     world = World.filled(range(20))
     out = Terminal() if terminal else io.StringIO()
     with capture_logs() as lines:
@@ -157,16 +157,16 @@ async def test_watched_it_says_that_no_reader_reads_and_goes_on_watching(termina
     assert (code, json.loads(ended)["snapshots"][0]["state"]) == (0, "DONE")
 
 
-async def test_one_whose_rows_the_topic_may_have_lost_is_shown_never_to_be_told_and_complete_since_nothing() -> None:
+async def test_one_whose_rows_the_topic_may_have_lost_is_shown_as_never_announced_and_never_complete() -> None:
     world = await half_read_and_lost()
     for left, state in ((1, "READING"), (0, "DONE")):
         code, said = await command(world, "Planes", "--status", "--json")
         (shown,) = json.loads(said)["snapshots"]
         assert (code, shown["state"], shown["ranges_left"], shown["complete_since"]) == (left, state, left, None)
-        assert "the topic lost messages until" in shown["never_told"]["why"]
-        assert "`snapshot Planes`" in shown["never_told"]["fix"]
+        assert "the topic lost messages until" in shown["never_announced"]["why"]
+        assert "`snapshot Planes`" in shown["never_announced"]["fix"]
         await until_over(world, world.reader()[0])
-    assert "never told to be complete: the topic lost" in (await command(world, "--status"))[1]
+    assert "never announced as complete: the topic lost" in (await command(world, "--status"))[1]
     assert (await command(world, "--status", "--watch"))[0] == 1
     await world.request(again=True)
     await until_over(world, world.reader()[0])

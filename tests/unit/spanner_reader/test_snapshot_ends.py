@@ -89,7 +89,7 @@ def test_the_ranges_of_a_complete_snapshot_are_merged_into_one_that_is_complete_
     assert [one.since for one in complete_snapshots([whole])] == [one.since for one in complete_snapshots(parts)]
 
 
-async def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_starts_later() -> None:
+async def test_it_is_announced_after_all_rows_are_confirmed_and_again_by_a_reader_that_starts_later() -> None:
     world = await World.requested(range(10))
     at = world.clock.now()
     await until_over(world, *(world.reader(owner, cuts=[4])[0] for owner in ("one", "another")))
@@ -103,7 +103,9 @@ async def test_it_is_said_after_all_rows_are_confirmed_and_again_by_whoever_star
 
 
 @pytest.mark.parametrize(("hours", "times"), [(23, 2), (25, 1)])
-async def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_mark(hours: int, times: int) -> None:
+async def test_one_of_long_ago_is_not_announced_again_at_a_start_and_heals_no_resync_request(
+    hours: int, times: int
+) -> None:
     world = await World.requested()
     await until_over(world, world.reader()[0])
     world.clock.step(timedelta(hours=hours))
@@ -113,7 +115,9 @@ async def test_one_of_long_ago_is_not_said_again_by_whoever_starts_and_heals_no_
 
 
 @pytest.mark.parametrize("automatic", [False, True])
-async def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_again_if_set_so(automatic: bool) -> None:
+async def test_one_that_was_not_announced_in_time_leaves_the_resync_request_and_is_taken_again_if_set_so(
+    automatic: bool,
+) -> None:
     world = await World.requested()
     world.shapes.requests = a_request(START)
     with capture_logs() as logs:
@@ -126,7 +130,7 @@ async def test_one_that_nobody_told_of_in_time_leaves_the_mark_and_is_taken_agai
 
 
 @pytest.mark.parametrize(("automatic", "brought"), [(False, range(5, 10)), (True, range(10))])
-async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another_one_heals(
+async def test_one_whose_first_half_the_topic_has_lost_is_never_announced_and_another_one_heals(
     automatic: bool, brought: Sequence[int]
 ) -> None:
     world = await half_read_and_lost()
@@ -137,13 +141,13 @@ async def test_one_whose_first_half_the_topic_has_lost_is_never_told_and_another
                 await asyncio.sleep(60)
                 assert world.over
                 assert await reader.over()
-    assert "snapshot_not_told" in [line["event"] for line in logs]
+    assert "snapshot_end_withheld" in [line["event"] for line in logs]
     assert set(world.mirrored()) == set(brought)
     assert (world.shapes.requests == {}, world.told != []) == (automatic, automatic)
     assert {one.run for one in world.snapshots.rows.values()} == {2 if automatic else 1}
 
 
-async def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_that_all_rows_came_again() -> None:
+async def test_one_that_the_topic_has_lost_rows_of_is_announced_once_synced_reports_that_all_rows_came_again() -> None:
     world = await half_read_and_lost()
     async with reading(world.reader()[0]):
         await asyncio.sleep(60)
@@ -154,7 +158,9 @@ async def test_one_that_the_topic_has_lost_rows_of_is_told_once_somebody_says_th
 
 
 @pytest.mark.parametrize(("later", "told_again"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
-async def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(later: int, told_again: bool) -> None:
+async def test_one_that_ended_before_the_topic_lost_messages_is_not_announced_again(
+    later: int, told_again: bool
+) -> None:
     world = await World.requested()
     at = world.clock.now()
     await until_over(world, world.reader()[0])
@@ -164,7 +170,7 @@ async def test_one_that_ended_before_the_topic_lost_messages_is_not_told_again(l
     assert (len(world.told) > told) is told_again
 
 
-async def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark() -> None:
+async def test_a_reader_that_leaves_a_table_out_announces_nothing_of_it_and_heals_no_resync_request() -> None:
     world = await World.requested()
     world.shapes.requests = a_request(START)
     await read_and_not_told(world)
@@ -179,7 +185,7 @@ async def test_whoever_leaves_a_table_out_tells_nothing_of_it_and_heals_no_mark(
     ago=st.timedeltas(timedelta(0), timedelta(days=3)),
     heard_after=st.timedeltas(timedelta(0), SNAPSHOT_END_AGE),
 )
-def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_been_refused(
+def test_it_is_announced_at_once_and_believed_only_while_its_last_rows_cannot_have_been_refused(
     took: timedelta, ago: timedelta, heard_after: timedelta
 ) -> None:
     finished = Nanoseconds(START + took // timedelta(microseconds=1) * 1_000)
@@ -190,7 +196,7 @@ def test_it_is_told_at_once_and_believed_only_while_its_last_rows_cannot_have_be
 
 
 @pytest.mark.parametrize(("later", "healed"), [(-_MICROSECOND, True), (0, False), (_MICROSECOND, False)])
-async def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) -> None:
+async def test_it_heals_a_resync_request_of_before_and_no_other(later: int, healed: bool) -> None:
     world = await World.requested()
     world.shapes.requests = a_request(world.clock.now() + later)
     await a_minute_of(world.reader()[0])
@@ -198,7 +204,7 @@ async def test_it_heals_a_mark_of_before_and_no_other(later: int, healed: bool) 
     assert (world.shapes.requests == {}) is healed
 
 
-async def test_a_mark_that_is_found_later_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
+async def test_a_later_resync_request_of_what_was_before_is_healed_by_the_snapshot_that_is_there() -> None:
     world = await World.requested()
     async with reading(world.reader()[0]):
         await asyncio.sleep(60)
@@ -232,7 +238,7 @@ async def test_one_that_was_given_up_is_not_begun_again_by_itself() -> None:
     assert {one.state for one in world.snapshots.rows.values()} == {RangeState.CANCELLED}
 
 
-async def test_nothing_is_said_to_a_topic_that_keeps_nothing() -> None:
+async def test_nothing_is_announced_on_a_topic_that_keeps_nothing() -> None:
     world = await World.requested()
     world.trusted = False
     async with reading(world.reader(publisher=FakePublisher(world.topic))[0]):

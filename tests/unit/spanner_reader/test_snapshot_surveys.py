@@ -63,7 +63,7 @@ async def test_a_table_that_is_resumed_is_read_within_the_long_interval() -> Non
     assert world.over
 
 
-async def test_whoever_fails_to_survey_waits_as_long_as_after_one_that_answers() -> None:
+async def test_after_a_survey_that_fails_the_wait_is_as_long_as_after_one_that_answers() -> None:
     world = await World.requested(survey_takes=timedelta(hours=1))
     begun = await survey_times(world, world.reader()[0], 1_000)
     assert len(begun) > 3

@@ -43,14 +43,14 @@ async def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back
         await asyncio.sleep(2)
         assert {"one", "another"} <= {one.owner for one in world.snapshots.rows.values()}
     for reader in readers:
-        await reader.let_go()
+        await reader.release()
     assert all(one.lease_until is None for one in world.snapshots.rows.values())
     await until_over(world, world.reader("third")[0])
     assert world.mirrored() == world.versions.at(world.clock.now())
     assert all(header.origin == "snapshot" for header in world.topic.headers)
 
 
-async def test_of_what_is_read_one_row_is_kept_and_seldom_looked_at_until_something_is_asked_for_again() -> None:
+async def test_of_what_is_read_one_row_is_kept_and_seldom_inspected_until_something_is_asked_for_again() -> None:
     world = await World.requested(range(20))
     reader, _rows = world.reader(cuts=[4, 9, 14])
     surveys: list[int] = []
@@ -155,7 +155,7 @@ async def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_
     assert len(world.told) == 1
 
 
-async def test_a_table_that_is_gone_is_over_and_nobody_may_take_it_that_its_rows_are_gone() -> None:
+async def test_a_table_that_is_gone_is_over_and_its_rows_are_not_taken_to_be_gone() -> None:
     world = await World.requested(())
     world.catalog.tables = []
     await until_over(world, world.reader()[0])
@@ -261,18 +261,18 @@ async def test_a_range_that_takes_hours_ends_and_its_progress_is_no_standstill(b
     assert world.mirrored() == dict.fromkeys(range(40), "a")
     events = [line["event"] for line in logs]
     assert events.count("snapshot_goes_on_at_a_new_time") > 1
-    assert events.count("snapshot_stands_still") == 0
+    assert events.count("snapshot_stalled") == 0
     assert events.count("snapshot_range_read_without_data_boost") == int(boost)
 
 
-async def test_whoever_takes_over_what_was_read_in_key_order_goes_on_behind_it() -> None:
+async def test_a_reader_that_takes_over_what_was_read_in_key_order_goes_on_behind_it() -> None:
     world = await World.requested(range(40))
     reader, rows = world.reader("first", meanwhile=lambda: world.clock.step(timedelta(minutes=13)))
     rows.in_key_order = False
     async with reading(reader):
         while not any(one.last for one in world.snapshots.rows.values()):  # noqa: ASYNC110  what it waits for is a table
             await asyncio.sleep(0.1)
-        await reader.let_go()
+        await reader.release()
     (saved,) = world.snapshots.rows.values()
     second, rows = world.reader("second")
     rows.in_key_order = False
@@ -294,11 +294,11 @@ async def test_a_time_that_was_too_old_before_any_row_came_is_no_reason_to_read_
     assert events.count("snapshot_range_read_without_data_boost") == 0
 
 
-async def test_what_cannot_be_read_at_a_new_time_either_is_told() -> None:
+async def test_what_cannot_be_read_at_a_new_time_either_is_reported() -> None:
     world = await World.requested()
     reader, rows = world.reader()
     rows.refusals = [NotReadableError("made-up", "not then")] * 3
     with capture_logs() as logs:
         await until_over(world, reader)
     assert world.mirrored() == {1: "a"}
-    assert [line["event"] for line in logs].count("snapshot_stands_still") == 2
+    assert [line["event"] for line in logs].count("snapshot_stalled") == 2

@@ -133,7 +133,7 @@ async def test_rows_are_read_as_they_were_at_a_time_and_a_time_that_is_forgotten
         await world.read(at=format_timestamp(before))
 
 
-async def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_says_so() -> None:
+async def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_reports_so() -> None:
     world = World(meanwhile=1500)  # seconds between two responses: an hour is over in the middle
     for key in range(10):
         world.write(key, "a")
@@ -146,7 +146,7 @@ async def test_what_is_left_when_a_time_is_forgotten_is_read_as_it_is_then_and_s
     assert sequences[0] == done.sequence
 
 
-async def test_a_look_returns_the_rows_that_there_are_and_counts_the_others() -> None:
+async def test_an_inspection_returns_the_rows_that_there_are_and_counts_the_others() -> None:
     world = World()
     for key in range(5):
         world.write(key, f"n{key}")

@@ -69,7 +69,7 @@ class Rollout:
         return self.pausing.mirrored(SINGERS) == self.database.rows(SINGERS)
 
     def marked(self) -> bool:
-        """Return whether Singers needs re-sync."""
+        """Return whether Singers is pending resync."""
         return self.pausing.marked
 
 
@@ -93,7 +93,9 @@ async def test_a_snapshot_that_began_while_the_old_file_was_in_use_heals_nothing
 
 
 @pytest.mark.parametrize("seconds", [10, 45, 100, 200, 400])
-async def test_while_files_differ_the_mark_moves_on_and_is_never_healed_over_what_was_dropped(seconds: int) -> None:
+async def test_while_files_differ_the_resync_request_moves_on_and_is_never_healed_over_what_was_dropped(
+    seconds: int,
+) -> None:
     world = Rollout()
     old = await world.old_and_new(look_of_old=timedelta(hours=1))  # dropping makes it look in time
     for number in range(seconds // 5):
@@ -115,7 +117,7 @@ async def test_while_files_differ_the_mark_moves_on_and_is_never_healed_over_wha
     await world.pausing.end()
 
 
-async def test_a_reader_whose_look_cannot_be_stored_drops_nothing_that_a_mark_would_not_cover() -> None:
+async def test_a_reader_whose_inspection_cannot_be_stored_drops_nothing_that_a_resync_request_would_not_cover() -> None:
     world = Rollout()
     old = await world.old_and_new()
     world.catalogs["old file"].away = True
@@ -128,7 +130,7 @@ async def test_a_reader_whose_look_cannot_be_stored_drops_nothing_that_a_mark_wo
     await world.pausing.end()
 
 
-async def test_a_mark_is_of_no_earlier_time_than_what_a_look_before_it_lets_others_drop() -> None:
+async def test_a_resync_request_is_of_no_earlier_time_than_what_an_inspection_before_it_lets_others_drop() -> None:
     world = Rollout()
     old = await world.old_and_new()
     (request,) = world.pausing.world.shapes.all_requests

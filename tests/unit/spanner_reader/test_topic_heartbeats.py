@@ -43,7 +43,7 @@ async def test_a_reader_of_no_table_publishes_none() -> None:
     assert world.topic.headers == []
 
 
-def test_a_heartbeat_is_an_announcement_to_whoever_does_not_know_it() -> None:
+def test_a_heartbeat_is_an_announcement_to_a_consumer_that_does_not_know_it() -> None:
     header = Header(source="s", table="t", primary_key=(), columns=(), published_until=7)
 
     data = encode_batch(header, ())

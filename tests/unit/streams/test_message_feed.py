@@ -121,7 +121,7 @@ def test_who_does_not_take_lets_the_call_wait() -> None:
     assert threads() == 0
 
 
-def test_what_comes_after_a_pause_comes_at_once_and_closing_ends_a_call_that_says_nothing() -> None:
+def test_what_comes_after_a_pause_comes_at_once_and_closing_ends_a_call_that_reports_nothing() -> None:
     call = Call(b"1", ends=False)
 
     async def scenario() -> None:
@@ -142,7 +142,7 @@ def test_what_comes_after_a_pause_comes_at_once_and_closing_ends_a_call_that_say
     asyncio.run(scenario())
 
 
-def test_a_call_that_cannot_be_made_says_why() -> None:
+def test_a_call_that_cannot_be_made_reports_why() -> None:
     def begin() -> Call:
         raise EndedError
 
@@ -156,7 +156,7 @@ def test_a_call_that_cannot_be_made_says_why() -> None:
     st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=15), min_size=1, max_size=20),
     st.integers(100, 2_000),
 )
-def test_calls_share_one_budget_and_one_that_nobody_takes_from_holds_up_no_other(
+def test_calls_share_one_budget_and_one_that_is_not_taken_from_holds_up_no_other(
     sizes: list[list[int]], most: int
 ) -> None:
     budget = ByteBudget(most)

@@ -59,7 +59,7 @@ class BigtableResyncStore:
             if error.__cause__ is None or status_of(error.__cause__)[0] is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
             await self._rows.leave_note(kind)
-            structlog.get_logger().warning("mark_noted", kind=kind, why=str(error))
+            structlog.get_logger().warning("resync_request_noted", kind=kind, why=str(error))
 
     async def watching(self) -> Watching | None:
         """Return what the reader watched that compared last; None where none has."""

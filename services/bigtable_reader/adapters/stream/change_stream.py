@@ -125,7 +125,7 @@ class BigtableChangeStream:
                         if isinstance(closed, CloseStream):
                             await _ended_by_server(portions)
                             if closed.amiss:
-                                log.warning("stream_closed_strangely", range=str(query.range), amiss=closed.amiss)
+                                log.warning("stream_closed_inconsistently", range=str(query.range), amiss=closed.amiss)
                             _require_an_end(closed)
                             yield [closed]
                             return
@@ -134,7 +134,7 @@ class BigtableChangeStream:
             log.warning("change_stream_was_silent", range=str(query.range), seconds=timeout if opened else opening)
             raise TransientError(f"change stream of {self._table.id}: no record and no heartbeat in time") from error
         except BrokenStreamError as error:
-            log.warning("change_stream_broke_its_rules", range=str(query.range), error=str(error))
+            log.warning("change_stream_protocol_violated", range=str(query.range), error=str(error))
             raise TransientError(f"change stream of {self._table.id}: {error}") from error
         except MisconfiguredError as error:
             raise self._refused(error, query, opened=opened) from error
@@ -147,7 +147,7 @@ class BigtableChangeStream:
         if code not in _MAY_BE_LOST:
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if opened:
-            return TransientError(f"{error} (after records had come: the next call will be told)")
+            return TransientError(f"{error} (after records had come: the next call will report it)")
         if _says(error, *_OF_A_PROFILE):  # whatever the code is
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if _says(error, *_OF_THE_STREAM):
@@ -190,7 +190,7 @@ _POSITION_LOST: Final = (
     "the table or its stream was made again. Changes in between can no longer be read. The choices: (1) on a first "
     "start, give a START_TIMESTAMP within the retention, after the stream was enabled and not in the future; (2) "
     f"where the partition table holds the position: {RESTART_AFTER_LOST_CHANGES}; (3) the same with SNAPSHOT=never, "
-    "if old rows are acceptable until they change: the table needs re-sync."
+    "if old rows are acceptable until they change: the table is pending resync."
 )
 
 

@@ -205,7 +205,7 @@ class BigtablePartitionStore:
             await self._stream_ranges.change(lambda row: shape.settle(row.topology, _ending(leased)))
             await self._rows.delete_partition(leased.name, leased.lease)
         except TransientError as error:  # it has ended all the same: the reader that tends next goes on from here
-            self._log.warning("roll_forward_put_off", stream_range=leased.name, error=str(error))
+            self._log.warning("roll_forward_deferred", stream_range=leased.name, error=str(error))
         return True
 
     async def tend(self) -> Tended:

@@ -1,6 +1,6 @@
 """Whether the stream still exists and is the one that was read; and the inspection of a reader that an error ends.
 
-Where it does not, rows of the mirror may be wrong, so a re-sync of the table is requested. Most often no inspection
+Where it does not, rows of the mirror may be wrong, so a resync of the table is requested. Most often no inspection
 finds that first, but the refusal of another call. That call would end the reader, or keep it from starting, and the
 next reader would not know.
 """
@@ -29,7 +29,7 @@ async def still_there(
 ) -> InspectedTable:
     """Return what the table is like now; ``known``: what it was like. TransientError.
 
-    MisconfiguredError where its stream does not exist, or is read from another cluster: a re-sync is requested then.
+    MisconfiguredError where its stream does not exist, or is read from another cluster: a resync is requested then.
     """
     try:
         found = await catalog.seen()
@@ -46,7 +46,7 @@ async def still_there(
         try:
             await _request(requests, BigtableResyncKind.ROUTED_ELSEWHERE)
         except TransientError as error:  # the next start finds it again; no more is to be read meanwhile
-            structlog.get_logger().warning("mark_not_written", error=str(error))
+            structlog.get_logger().warning("resync_request_not_stored", error=str(error))
         raise
     return found
 
@@ -58,7 +58,7 @@ async def inspect_before_the_end(
     requests: ResyncRequests | None,
     stop: Stop,
 ) -> None:
-    """Inspect the table for the cause of an error that ends a reader; request a re-sync if there is one.
+    """Inspect the table for the cause of an error that ends a reader; request a resync if there is one.
 
     MisconfiguredError where the cause explains more than the error does.
     """
@@ -76,13 +76,13 @@ async def inspect_before_the_end(
         if known is not None:
             await retried(stop, lambda: still_there(catalog, known, requests), _RETRY_BUDGET)
     except TransientError as failed:
-        log.warning("table_not_looked_at", error=str(failed))
+        log.warning("table_inspection_failed", error=str(failed))
 
 
 async def request_resync_if_resumed(
     store: KeyRangePartitionStore, check_topic: Callable[[], Awaitable[None]], requests: ResyncRequests
 ) -> None:
-    """Request a re-sync where a start finds that the topic loses messages, if changes were published before.
+    """Request a resync where a start finds that the topic loses messages, if changes were published before.
 
     ``check_topic`` raises MisconfiguredError of a topic that is not the stream's, which has lost nothing of it.
     TransientError.
@@ -97,10 +97,10 @@ async def request_resync_if_resumed(
 
 
 async def _request(requests: ResyncRequests | None, kind: BigtableResyncKind) -> None:
-    """Request a re-sync; a refusal of the request is logged, and hides no other error."""
+    """Request a resync; a refusal of the request is logged, and hides no other error."""
     if requests is None:
         return
     try:
         await requests.request(kind)
     except MisconfiguredError as error:
-        structlog.get_logger().warning("mark_not_written", error=str(error))
+        structlog.get_logger().warning("resync_request_not_stored", error=str(error))

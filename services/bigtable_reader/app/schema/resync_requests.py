@@ -1,4 +1,4 @@
-"""Requests a re-sync of the table where rows of the mirror may be wrong, and logs when a request begins and ends."""
+"""Requests a resync of the table where rows of the mirror may be wrong, and logs when a request begins and ends."""
 
 from collections.abc import Callable, Collection
 
@@ -29,7 +29,7 @@ class ResyncRequests:
         self._clock = clock
 
     async def compare(self, known: Collection[str] | None, found: Collection[str]) -> None:
-        """Request a re-sync where families were dropped or more is watched, unless another reader has.
+        """Request a resync where families were dropped or more is watched, unless another reader has.
 
         ``known``: the families that this reader knew. Without a mirror, the comparison is only remembered.
         """
@@ -37,7 +37,7 @@ class ResyncRequests:
         await self._store.compare(known, found, self.is_watched, self._clock.now(), run, self.watching)
 
     async def request(self, kind: BigtableResyncKind) -> None:
-        """Request a re-sync if there is a mirror: no snapshot completes a change log."""
+        """Request a resync if there is a mirror: no snapshot completes a change log."""
         if self.watching.mirrored:
             await self._store.request(kind, self._clock.now(), await self._run())
 
@@ -59,7 +59,7 @@ class ResyncWatch:
             return
         if request is not None:
             self._log.error(
-                "table_needs_resync",
+                "resync_requested",
                 table=request.table,
                 since=shown(request.since),
                 why=[finding.kind for finding in request.findings],

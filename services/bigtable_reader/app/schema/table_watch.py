@@ -1,7 +1,7 @@
 """What the stream never carries: families and clusters that come and go, its retention, where the profile routes.
 
 `TableWatch` inspects these and logs each difference with its fix. Where rows of the mirror may be wrong after it, it
-requests a re-sync. The reader stops where the profile routes to another cluster. One more cluster, or one less, leaves
+requests a resync. The reader stops where the profile routes to another cluster. One more cluster, or one less, leaves
 all rows as they are: what arrives at the cluster that is read from comes with a record.
 """
 
@@ -55,7 +55,7 @@ class TableWatch:
         self._known: InspectedTable | None = None
         self._kept: InspectedTable | None = None
         self._ended_by: MisconfiguredError | None = None
-        """What an inspection has raised: a re-sync is requested for it."""
+        """What an inspection has raised: a resync is requested for it."""
         self._log = structlog.get_logger()
 
     async def keep_inspecting(self, every: timedelta) -> None:
@@ -65,7 +65,7 @@ class TableWatch:
             try:
                 await self.inspect_table()
             except TransientError as error:
-                self._log.warning("table_not_looked_at", error=str(error))
+                self._log.warning("table_inspection_failed", error=str(error))
 
     async def inspect_table(self) -> None:
         """Inspect the table once; also called before anything is read. TransientError.
@@ -125,9 +125,9 @@ class TableWatch:
                 "families_dropped",
                 families=watched,
                 why="no record tells that their cells are gone: a row that does not change keeps them in its image, "
-                "and one that had no others is gone without a delete. The table needs re-sync",
+                "and one that had no others is gone without a delete. The table is pending resync",
                 fix="`python -m services.bigtable_reader status` says what ends that; with RESYNC=automatic "
-                "nothing is to be done, but for the sweep",
+                "nothing is to be done but to delete missing rows",
             )
 
     def _compare_clusters(self, known: frozenset[str], found: frozenset[str]) -> None:

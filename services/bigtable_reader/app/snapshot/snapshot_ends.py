@@ -39,7 +39,7 @@ class BigtableSnapshotEnds:
         *,
         automatic: bool,
     ) -> None:
-        """``automatic``: request a snapshot of a table that needs re-sync."""
+        """``automatic``: request a snapshot of a table that is pending resync."""
         self.news = asyncio.Event()
         self._store = store
         self._resync = resync
@@ -105,7 +105,7 @@ class BigtableSnapshotEnds:
         """Log once of a snapshot that is complete why that is not announced."""
         if snapshot is not None and snapshot.unannounced and self._lost_run < snapshot.run <= resync_request.lost_run:
             self._lost_run = snapshot.run
-            self._log.warning("snapshot_not_told", why=LOST, fix=ANOTHER)
+            self._log.warning("snapshot_end_withheld", why=LOST, fix=ANOTHER)
 
     def _brings_all(self, snapshot: Snapshot) -> bool:
         return snapshot.is_of(self._rows.watching) and snapshot.covers(self._rows.keys)
@@ -129,7 +129,7 @@ class BigtableSnapshotEnds:
         if not ours or (snapshot is not None and snapshot.unfinished and {one.kind for one in ours} == _AT_EACH_SURVEY):
             return
         if await self._store.request_unless_after(self._rows.keys, stream_ranges.now, max(one.run for one in ours)):
-            self._log_request("the table needs re-sync, and RESYNC=automatic")
+            self._log_request("the table is pending resync, and RESYNC=automatic")
 
     def _log_request(self, why: str) -> None:
         self._log.info("snapshot_requested", keys=[str(keys) for keys in self._rows.keys], why=why)

@@ -86,8 +86,8 @@ def summaries(
             "requested_at": _time(found.requested_at),
             "read_timestamp": _time(Microseconds(min(min_versions))) if min_versions else None,
             "complete_since": complete,
-            "told": found.announced,
-            "never_told": {"why": LOST, "fix": ANOTHER} if never else None,
+            "announced": found.announced,
+            "never_announced": {"why": LOST, "fix": ANOTHER} if never else None,
             "waits": None if waits is None else {"why": waits.why, "fix": waits.fix},
         }
     ]
@@ -99,13 +99,13 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     since = f" as of {shown['read_timestamp']}" if shown["read_timestamp"] else ""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
-    pending = "" if shown["told"] else ", which is not announced yet"
+    pending = "" if shown["announced"] else ", which is not announced yet"
     complete = f", complete since {shown['complete_since']}{pending}" if shown["complete_since"] else ""
     yield (
         f"snapshot of {shown['table']}{keys}{since}: {shown['state'].lower()}, "
         f"{shown['rows']} rows{empty}{left}{complete}; asked for at {shown['requested_at']}"
     )
-    if (never := shown["never_told"]) is not None:
+    if (never := shown["never_announced"]) is not None:
         yield f"  it is never announced as complete: {never['why']}"
         yield f"  -> {never['fix']}"
     if shown["waits"] is not None:

@@ -8,7 +8,7 @@ from typing import Final, assert_never, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.bigtable_reader.app.status.status import STATES, needs_resync, state
+from services.bigtable_reader.app.status.status import STATES, pending_resync, state
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, uncovered
 from services.bigtable_reader.core.stream.records import (
@@ -124,7 +124,7 @@ class BigtablePrometheusMetrics(ReaderMetrics):
             "partitions": {name: states[name] for name in STATES},
             "low_watermark": format_timestamp(low),
             "low_watermark_stalled_seconds": stalled_for.total_seconds(),
-            "needs_resync": needs_resync(survey),
+            "pending_resync": pending_resync(survey),
         }
 
     def document(self) -> Mapping[str, object]:

@@ -70,11 +70,11 @@ def document(
         "retention_seconds": kept,
         "retention_left_seconds": kept - lag if started and kept is not None else None,
         "snapshots": list(snapshots),
-        "needs_resync": needs_resync(survey),
+        "pending_resync": pending_resync(survey),
     }
 
 
-def needs_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]:
+def pending_resync(survey: BigtablePartitionSurvey) -> Sequence[Mapping[str, Any]]:
     """Return the table if rows of its mirror may be wrong: since when, why, and what fixes it."""
     if (request := survey.resync_request) is None:
         return []
@@ -95,7 +95,7 @@ def _shown(time: Microseconds) -> str:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if a reader reads or none is to, all keys are covered once, in time, and no re-sync is due; else 1.
+    """Return 0 if a reader reads or none is to, all keys are covered once, in time, and no resync is due; else 1.
 
     Keys that no reader reads just now are none of that: they are taken within a lease, or fall behind.
     """
@@ -112,8 +112,8 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     yield from progress_lines(shown)
     for one in shown["snapshots"]:
         yield from summary_lines(one)
-    for table in shown["needs_resync"]:
-        yield f"{table['table']}: needs re-sync since {table['since']}"
+    for table in shown["pending_resync"]:
+        yield f"{table['table']}: pending resync since {table['since']}"
         for why in table["why"]:
             named = [*why["families"], *why["options"]]
             families = f" ({', '.join(named)})" if named else ""

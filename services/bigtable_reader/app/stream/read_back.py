@@ -89,10 +89,10 @@ class ReadBack:
         self._readings: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._is_due = False
-        self._rest = _REST
-        self._rested_at = 0.0
+        self._interval = _REST
+        self._next_read_at = 0.0
         """By the event loop's clock."""
-        self._resting: asyncio.TimerHandle | None = None
+        self._waiting_for_interval: asyncio.TimerHandle | None = None
         self._row_bytes = 0.0
         """Of a row's image, on average, the latest counting most."""
 
@@ -108,7 +108,7 @@ class ReadBack:
             waiting.trigger, waiting.version = trigger, version
             waiting.places.append(place)
         self._records += 1
-        is_enough = self._resting is None or len(self._waiting) >= self._at_once
+        is_enough = self._waiting_for_interval is None or len(self._waiting) >= self._at_once
         if is_enough and not self._is_due:  # once a turn of the loop, so that what comes in one turn is read together
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._begin_readings, stop)
@@ -121,7 +121,7 @@ class ReadBack:
 
     async def drain(self, stop: Stop) -> None:
         """Return when every row that was asked for is read, and its image taken by the publisher."""
-        self._rest = self._rested_at = 0.0
+        self._interval = self._next_read_at = 0.0
         self._begin_readings(stop)
         while self._readings:
             await asyncio.wait(self._readings, return_when=asyncio.FIRST_COMPLETED)
@@ -139,11 +139,11 @@ class ReadBack:
         loop = asyncio.get_running_loop()
         while self._waiting and len(self._readings) < self._limits.readings:
             if len(self._waiting) < self._at_once:
-                if (now := loop.time()) < self._rested_at:
-                    if self._resting is None:
-                        self._resting = loop.call_at(self._rested_at, self._rested, stop)
+                if (now := loop.time()) < self._next_read_at:
+                    if self._waiting_for_interval is None:
+                        self._waiting_for_interval = loop.call_at(self._next_read_at, self._interval_ended, stop)
                     return
-                self._rested_at = now + self._rest * (_LONGER if len(self._waiting) >= _MANY else 1)
+                self._next_read_at = now + self._interval * (_LONGER if len(self._waiting) >= _MANY else 1)
             batch = self._next()
             if batch is None:
                 return
@@ -153,8 +153,8 @@ class ReadBack:
             self._readings.add(reading)
             reading.add_done_callback(partial(self._on_read, batch, stop))
 
-    def _rested(self, stop: Stop) -> None:
-        self._resting = None
+    def _interval_ended(self, stop: Stop) -> None:
+        self._waiting_for_interval = None
         self._begin_readings(stop)
 
     @property

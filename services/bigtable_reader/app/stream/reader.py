@@ -237,10 +237,10 @@ class BigtableReader:
             await self._read_back.end()
         await self._dead_letters.end()
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Release the parts of a snapshot, and no longer count as a reader."""
         if self._snapshots is not None:
-            await self._snapshots.let_go()
+            await self._snapshots.release()
         await self._store.leave()
 
     async def _announce(self, header: Header) -> None:

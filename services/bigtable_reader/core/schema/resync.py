@@ -73,7 +73,7 @@ class Resync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BigtableResyncRequest(msgspec.Struct, frozen=True):
-    """A table needs re-sync: what was found of it, oldest first."""
+    """A table is pending resync: what was found of it, oldest first."""
 
     table: str
     findings: tuple[BigtableResyncCause, ...]
@@ -206,7 +206,7 @@ def _together(first: BigtableResyncCause, again: BigtableResyncCause) -> Bigtabl
 
 
 def fix_of(request: BigtableResyncRequest) -> str:
-    """Return what fixes a table that needs re-sync."""
+    """Return what fixes a table that is pending resync."""
     command = "python -m services.bigtable_reader"
     first = ""
     if any(finding.kind == BigtableResyncKind.WATCHED_MORE for finding in request.findings):
@@ -217,6 +217,7 @@ def fix_of(request: BigtableResyncRequest) -> str:
     return first + (
         f"`{command} snapshot` brings all rows as they are now, and ends this once it is complete; rows may be "
         f"gone, too, of which no record tells: then `{command} snapshot --status` says what the table is complete "
-        f"since, and `python -m services.cdc_consumer sweep {request.table} --source '{command} rows' --before` that "
-        f"time says which go, and deletes them with --execute; if all rows came again otherwise: `{command} synced`"
+        f"since, and `python -m services.cdc_consumer delete-missing-rows {request.table} --source '{command} rows' "
+        "--before` that time says which go, and deletes them with --execute; if all rows came again otherwise: "
+        f"`{command} synced`"
     )

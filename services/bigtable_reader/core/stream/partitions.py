@@ -16,13 +16,13 @@ RESTART: Final = "Stop every reader of this CHANGE_STREAM_NAME first; then begin
 """The fix for what cannot go on: versions of two names are in no order while both are read."""
 
 RESTART_WITH_ALL_ROWS: Final = (
-    f"{RESTART}, with SNAPSHOT=initial, which brings every row, and sweep what is gone after it"
+    f"{RESTART}, with SNAPSHOT=initial, which brings every row, and delete the missing rows after it"
 )
 """Where the position is lost."""
 
 RESTART_AFTER_LOST_CHANGES: Final = (
-    f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and sweep what "
-    "is gone after it: a mirror is then complete, a change log keeps a gap"
+    f"{RESTART} (which skips the changes in between), with SNAPSHOT=initial, which brings every row, and delete the "
+    "missing rows after it: a mirror is then complete, a change log keeps a gap"
 )
 """Where changes are lost to the stream."""
 

@@ -96,7 +96,7 @@ class Reshaped(msgspec.Struct, frozen=True, kw_only=True):
 
 def begin(ranges: Iterable[KeyRange], *, life: str, start: Microseconds, min_version: int) -> KeyRangeTopology:
     """Return the first key ranges of a life, all to be read from a time. ValueError if the ranges are not a whole."""
-    stream_ranges = [Heir(one, Position(start=start), min_version, start) for one in sorted(ranges)]
+    stream_ranges = [NewRange(one, Position(start=start), min_version, start) for one in sorted(ranges)]
     return KeyRangeTopology(life=life, version=1, start=start, stream_ranges=_named(stream_ranges, life, 1))
 
 
@@ -180,7 +180,7 @@ def reconcile(
             position = stream_range.position
         else:
             continue
-        heir = Heir(
+        new_range = NewRange(
             stream_range.range,
             position,
             stream_range.min_version,
@@ -188,7 +188,7 @@ def reconcile(
             reconciled=True,
             again=stream_range.again,
         )
-        draft.replace(stream_range, [heir])
+        draft.replace(stream_range, [new_range])
     return Reshaped(topology=draft.done(), reconciled=len(draft.gone)) if draft.gone else None
 
 
@@ -205,7 +205,7 @@ def restart(
     return Microseconds(max(wanted, min(low_watermark, kept_since + _SAFELY_KEPT // _MICROSECOND)))
 
 
-class Heir(msgspec.Struct, frozen=True):
+class NewRange(msgspec.Struct, frozen=True):
     """A key range that has no name yet."""
 
     range: KeyRange
@@ -223,13 +223,13 @@ class _Draft:
     def __init__(self, topology: KeyRangeTopology) -> None:
         self._topology = topology
         self._stream_ranges = {stream_range.id: stream_range for stream_range in topology.stream_ranges}
-        self._heirs: list[Heir] = []
+        self._new_ranges: list[NewRange] = []
         self.gone: set[StreamRangeId] = set()
 
-    def replace(self, stream_range: StreamRange, heirs: Iterable[Heir]) -> None:
-        """Let heirs come in the place of a key range."""
+    def replace(self, stream_range: StreamRange, new_ranges: Iterable[NewRange]) -> None:
+        """Let new ones come in the place of a key range."""
         self.gone.add(stream_range.id)
-        self._heirs += heirs
+        self._new_ranges += new_ranges
 
     def end(self, name: StreamRangeId, ending: Ending) -> int:
         """Let a key range's successors come in its place, if it is there; return 1 if that is a split."""
@@ -238,8 +238,8 @@ class _Draft:
             return 0
         min_version = max(stream_range.min_version, ending.reserved_up_to)
         low_watermark = max(stream_range.low_watermark, ending.low_watermark)
-        heirs = [
-            Heir(
+        new_ranges = [
+            NewRange(
                 one.range,
                 Position(one.tokens) if one.tokens else None,
                 min_version,
@@ -249,45 +249,47 @@ class _Draft:
             )
             for one in ending.successors
         ]
-        self.replace(stream_range, heirs)
-        return int(sum(heir.target is None and heir.position is not None for heir in heirs) > 1)
+        self.replace(stream_range, new_ranges)
+        return int(sum(new_range.target is None and new_range.position is not None for new_range in new_ranges) > 1)
 
     def merge(self) -> int:
         """Put together what waits for one target and covers it; return how many targets."""
-        waiting: dict[KeyRange, list[StreamRange | Heir]] = defaultdict(list)
-        there: list[StreamRange | Heir] = [
+        waiting: dict[KeyRange, list[StreamRange | NewRange]] = defaultdict(list)
+        there: list[StreamRange | NewRange] = [
             stream_range for stream_range in self._topology.stream_ranges if stream_range.id not in self.gone
         ]
-        for part in sorted([*there, *self._heirs], key=lambda part: part.range):
+        for part in sorted([*there, *self._new_ranges], key=lambda part: part.range):
             if part.target is not None and part.position is not None:
                 waiting[part.target].append(part)
         whole = {
             target: parts for target, parts in waiting.items() if not uncovered((part.range for part in parts), target)
         }
         self.gone |= {part.id for parts in whole.values() for part in parts if isinstance(part, StreamRange)}
-        self._heirs = [heir for heir in self._heirs if heir.position is None or heir.target not in whole]
+        self._new_ranges = [
+            new_range for new_range in self._new_ranges if new_range.position is None or new_range.target not in whole
+        ]
         for target, parts in whole.items():
             tokens = tuple(token for part in parts if part.position for token in part.position.tokens)
             min_version, low_watermark = (
                 max(part.min_version for part in parts),
                 min(part.low_watermark for part in parts),
             )
-            self._heirs.append(Heir(target, Position(tokens), min_version, low_watermark))
+            self._new_ranges.append(NewRange(target, Position(tokens), min_version, low_watermark))
         return len(whole)
 
     def done(self) -> KeyRangeTopology:
         """Return the topology that it has become. ValueError if that is not a whole."""
         version = self._topology.version + 1
         kept = [stream_range for stream_range in self._topology.stream_ranges if stream_range.id not in self.gone]
-        named = _named(self._heirs, self._topology.life, version)
+        named = _named(self._new_ranges, self._topology.life, version)
         stream_ranges = tuple(sorted([*kept, *named], key=lambda stream_range: stream_range.range))
         return msgspec.structs.replace(self._topology, version=version, stream_ranges=stream_ranges)
 
 
-def _named(heirs: Sequence[Heir], life: str, version: int) -> tuple[StreamRange, ...]:
+def _named(new_ranges: Sequence[NewRange], life: str, version: int) -> tuple[StreamRange, ...]:
     return tuple(
-        StreamRange(id=StreamRangeId(f"{life}.{version}.{index}"), **msgspec.structs.asdict(heir))
-        for index, heir in enumerate(heirs)
+        StreamRange(id=StreamRangeId(f"{life}.{version}.{index}"), **msgspec.structs.asdict(new_range))
+        for index, new_range in enumerate(new_ranges)
     )
 
 

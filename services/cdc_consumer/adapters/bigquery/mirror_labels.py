@@ -76,7 +76,7 @@ COMPLETE_TOLD: Final = "millrace_complete_told"
 READ_SINCE: Final = "millrace_read_since"
 """The label by which a mirror says when the reading of that snapshot may have begun, at the earliest: of Bigtable, what
 it is complete since is a number that may be ahead of all clocks. Without it, what it is complete since is a time."""
-SWEPT: Final = "millrace_swept"
+MISSING_ROWS_DELETED: Final = "millrace_swept"
 """The label of a mirror: nothing that is older was left in it at the last check."""
 LEFT_OUT_UNTIL: Final = "millrace_left_out_until"
 """The label by which a mirror that was left out for a while says by when its changes were written again."""
@@ -88,9 +88,9 @@ RESYNC_AFTER: Final = "millrace_resync_after"
 """The label that holds the end of the hour in which the latest of the missing snapshot rows was read, or when masks
 were changed: a snapshot that was read before it does not make the mirror complete."""
 
-_UNTIL_SWEPT: Final = (RECREATED, LEFT_OUT)
-"""The reasons that a snapshot and a sweep after it take away."""
-_COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, SWEPT})
+_UNTIL_DELETION: Final = (RECREATED, LEFT_OUT)
+"""The reasons that a snapshot and a deletion of missing rows after it take away."""
+_COMPLETE: Final = frozenset({COMPLETE_SINCE, COMPLETE_TOLD, READ_SINCE, MISSING_ROWS_DELETED})
 
 _HOUR: Final = timedelta(hours=1) // timedelta(microseconds=1)
 
@@ -139,7 +139,7 @@ def rows_too_old(labels: Mapping[str, str], newest: int) -> dict[str, str | None
     """Return the labels of a mirror that lacks rows of a snapshot, read at ``newest`` (µs) at the latest.
 
     None where that changes nothing: a snapshot that was read later is complete, or the mirror says so already. Another
-    reason why it needs a re-sync stays, for what takes that away is more.
+    reason why it is pending resync stays, for what takes that away is more.
 
     The label holds the end of the hour: each row of a Bigtable snapshot has its own read time, and BigQuery allows few
     changes of a table. A new snapshot is read later than that, since these rows are nearly two days old.
@@ -158,7 +158,7 @@ def remasked(labels: Mapping[str, str], masks: str, at: int) -> dict[str, str | 
     """Return the labels of a mirror whose rows are masked or named in another way from a time (µs) on.
 
     Those of before have their old values until they come again: by a snapshot that was read later. Another reason why
-    it needs a re-sync stays, for what takes that away is more.
+    it is pending resync stays, for what takes that away is more.
     """
     stale = dict.fromkeys(_COMPLETE & labels.keys())
     after = str(max(at, label_time(labels, RESYNC_AFTER)))
@@ -216,18 +216,18 @@ def too_early(labels: Mapping[str, str], told_by: int) -> bool:
     What fills the hole need not be in place of anything older, so that there is nothing older says nothing; the rows
     need time to arrive. ``told_by``: by when it has to be said that they are on their way.
     """
-    return labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and label_time(labels, COMPLETE_TOLD) > told_by
+    return labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and label_time(labels, COMPLETE_TOLD) > told_by
 
 
-def swept(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
+def without_missing_rows(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:
     """Return a mirror's labels once nothing older is left in it; None where that changes nothing.
 
     What it lacked when it was made in place of another, or was left out, is in it then, for it is complete since.
     """
     changed: dict[str, str | None] = dict(labels)
-    if since > label_time(labels, SWEPT):
-        changed[SWEPT] = str(since)
-    if labels.get(NEEDS_RESYNC) in _UNTIL_SWEPT and since <= label_time(labels, COMPLETE_SINCE):
+    if since > label_time(labels, MISSING_ROWS_DELETED):
+        changed[MISSING_ROWS_DELETED] = str(since)
+    if labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and since <= label_time(labels, COMPLETE_SINCE):
         changed |= dict.fromkeys({NEEDS_RESYNC, LEFT_OUT_UNTIL} & labels.keys())  # which takes the labels off
     return changed if changed != dict(labels) else None
 

@@ -48,9 +48,9 @@ def _scalars(kind: ColumnType, texts: pa.Array) -> pa.Array:
         return pc.equal(pc.ascii_lower(texts), "true")
     if pa.types.is_floating(kind.wire) or kind == TIMESTAMP:
         return texts.cast(kind.wire)
-    values, misfits = wire_values(kind, texts)
-    if misfits:
-        raise ValueError(f"{len(misfits)} values that are no {kind.bigquery}")
+    values, invalid = wire_values(kind, texts)
+    if invalid:
+        raise ValueError(f"{len(invalid)} values that are no {kind.bigquery}")
     return values
 
 

@@ -1,4 +1,4 @@
-"""The rows of mirrors in BigQuery that are from before a time, or are not, spooled to a file: a page in memory."""
+"""The rows of mirrors in BigQuery that are from before a time, or are not, buffered in a file: a page in memory."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     READ_SINCE,
     change_labels,
     label_time,
-    swept,
     too_early,
+    without_missing_rows,
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
 from services.cdc_consumer.adapters.schema.tables import check_dataset, is_of_key, table_column
-from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, history_beside
+from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
     DELETED_COLUMN,
@@ -34,10 +34,10 @@ from services.cdc_consumer.core.schema.tables import (
     TableDefinition,
 )
 from services.cdc_consumer.core.types.types import BOOL, INT64
-from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, RowBuffer
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
-from shared.runtime.retries import Headway, retrying
+from shared.runtime.retries import AttemptProgress, retrying
 from shared.runtime.stop import Stop
 
 _RETRY_BUDGET: Final = timedelta(minutes=5)
@@ -81,22 +81,22 @@ class BigQueryMirrorRows:
             return None
         if not is_of_key(found, wanted.primary_key):
             fix = "it belongs together by another key than its mirror's: rename it, so that it is made again"
-            structlog.get_logger().warning("history_not_swept", table=wanted.identity, fix=fix)
+            structlog.get_logger().warning("history_deletion_skipped", table=wanted.identity, fix=fix)
             return None
         return wanted
 
-    def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
-        """Put the rows from before a time into a spool; as `MirrorRows.older`."""
+    def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
+        """Put the rows from before a time into a buffer; as `MirrorRows.older`."""
         key = [(name, "ascending") for name in mirror.definition.primary_key]
-        headway, path, columns = Headway(), self._path(mirror), _columns(mirror)
+        progress, path, columns = AttemptProgress(), self._path(mirror), _columns(mirror)
         read = [*columns, *_ASIDE]
         with self._queries.copied(path, _select(mirror, path, before), read, self._temporary) as copied:
-            for attempt in retrying(self._stop, _RETRY_BUDGET, headway=headway):
+            for attempt in retrying(self._stop, _RETRY_BUDGET, progress=progress):
                 with attempt:
                     into.clear()
                     rows, some = 0, [pa.schema([(each.name, each.type.wire) for each in columns]).empty_table()]
                     for number, page in enumerate(copied.pages(), 1):
-                        headway.reached(number)
+                        progress.reached(number)
                         older, counts = page.column(_OLDER_COLUMN), page.column(_COUNT_COLUMN)
                         page_of_columns = page.select([column.name for column in columns])
                         into.add(page_of_columns.filter(pc.fill_null(older, False)).sort_by(key))
@@ -108,25 +108,28 @@ class BigQueryMirrorRows:
 
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time; as `MirrorRows.count_older`."""
-        path, retry = self._path(mirror), retrying(self._stop, _RETRY_BUDGET, headway=Headway())  # it may take an hour
+        path, retry = (
+            self._path(mirror),
+            retrying(self._stop, _RETRY_BUDGET, progress=AttemptProgress()),
+        )  # it may take an hour
         (counted,) = retry(self._queries.rows, path, _count(mirror, path, before))
         return int(counted["f"][0]["v"])
 
     def estimate(self, mirror: MirrorTable, before: int) -> QueryEstimate:
-        """Return what BigQuery expects to read of a mirror that is swept."""
+        """Return what BigQuery expects to read of a mirror whose missing rows are deleted."""
         path = self._path(mirror)
         queries = _select(mirror, path, before), _count(mirror, path, before)
         estimate = partial(self._queries.estimate, path)
         return retrying(self._stop, _RETRY_BUDGET)(lambda: QueryEstimate(*map(estimate, queries)))
 
-    def mark_swept(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
-        """Let the mirror say that it is swept; as `MirrorRows.mark_swept`."""
+    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+        """Let the mirror say so; as `MirrorRows.record_deletion`."""
         early = False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
             nonlocal early
             early = too_early(found.labels, told_by)
-            return None if early else swept(found.labels, before)
+            return None if early else without_missing_rows(found.labels, before)
 
         retrying(self._stop, _RETRY_BUDGET)(change_labels, self._queries.client, self._path(mirror), labels)
         return not early
@@ -169,7 +172,7 @@ def _older(before: int) -> str:
 
 
 def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
-    """Return what is to be known of a table; MisconfiguredError if it is no mirror that can be swept."""
+    """Return what is to be known of a table; MisconfiguredError if it is no mirror with rows to delete."""
     path, names = str(found.reference), {field.name for field in found.schema}
     constraints = found.table_constraints
     key = tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
@@ -201,8 +204,8 @@ def _source_of(found: bigquery.Table) -> str:
     return named if label_of(named) == label else label
 
 
-class SpooledRows:
-    """The Spool in a directory that nothing else is in."""
+class DiskRowBuffer:
+    """The RowBuffer in a directory that nothing else is in."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "rows.arrow"
@@ -241,10 +244,10 @@ class SpooledRows:
 
 
 @contextmanager
-def spooled() -> Iterator[SpooledRows]:
+def disk_row_buffer() -> Iterator[DiskRowBuffer]:
     """Make room for rows, for the block."""
     with (
-        tempfile.TemporaryDirectory(prefix="millrace-sweep-") as directory,
-        closing(SpooledRows(Path(directory))) as rows,
+        tempfile.TemporaryDirectory(prefix="millrace-missing-rows-") as directory,
+        closing(DiskRowBuffer(Path(directory))) as rows,
     ):
         yield rows

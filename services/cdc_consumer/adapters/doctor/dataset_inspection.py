@@ -279,10 +279,11 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
         }
         why = whys.get(table.labels[NEEDS_RESYNC], "")
         yield Finding.warning(
-            f"table {name}: needs re-sync",
+            f"table {name}: pending resync",
             f"{table.labels[NEEDS_RESYNC]}: {why or 'rows are missing in it'}",
-            f"let its source's reader take a snapshot of it, and sweep it after that (docs/how-to/resync.md); "
-            f"or, where it is whole in another way: bq update --clear_label {NEEDS_RESYNC} {shown}",
+            "let its source's reader take a snapshot of it, and delete missing rows after that "
+            f"(docs/how-to/resync.md); or, where it is whole in another way: bq update --clear_label {NEEDS_RESYNC} "
+            f"{shown}",
         )
 
 

@@ -204,7 +204,7 @@ class BigQueryTables:
             elif wanted:
                 raise NotLabelledError(f"table {path}: its labels may not be written")
 
-    def need_resync(self, definition: TableDefinition, newest: int) -> None:
+    def set_pending_resync(self, definition: TableDefinition, newest: int) -> None:
         """Let a mirror say that it lacks rows of a snapshot; as the port."""
         path, refused = str(self._path(definition)), False
 
@@ -400,7 +400,7 @@ class BigQueryTables:
         structlog.get_logger().error(
             RECREATED,
             table=table,
-            fix="it was dropped and made again while mirrored, and holds only what has changed since: re-sync it",
+            fix="it was dropped and made again while mirrored, and holds only what has changed since: resync it",
         )
         made_at, found = found.created, self._labelled(found, recreated(found.labels))
         self._made_at[table] = made_at
@@ -421,7 +421,7 @@ class BigQueryTables:
         with suppress(NoTableError):
             path, of_what = str(self._path(mirror)), label_of(definition.mirror_of)
             if change_labels(self._client, path, lambda found: left_out(found.labels, of_what)):
-                fix = "a history alone is kept of its source table: drop it, or have it mirrored again and re-sync it"
+                fix = "a history alone is kept of its source table: drop it, or have it mirrored again and resync it"
                 structlog.get_logger().warning(LEFT_OUT, table=mirror.identity, fix=fix)
 
     def _path(self, definition: TableDefinition) -> bigquery.TableReference:

@@ -12,8 +12,8 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.bigquery.errors import rest_errors
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
+    MISSING_ROWS_DELETED,
     NEEDS_RESYNC,
-    SWEPT,
     change_labels,
     label_time,
     recreated,
@@ -45,7 +45,7 @@ def read_mirrors(client: bigquery.Client, project: str, datasets: Iterable[str])
                         round(one.created.timestamp() * 1e6),
                         one.labels.get(NEEDS_RESYNC, ""),
                         complete_since=label_time(one.labels, COMPLETE_SINCE),
-                        swept=label_time(one.labels, SWEPT),
+                        deleted_before=label_time(one.labels, MISSING_ROWS_DELETED),
                     )
                     for one in listed
                     if MIRROR_OF in one.labels

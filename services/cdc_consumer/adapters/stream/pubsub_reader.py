@@ -145,13 +145,13 @@ class MessagePlanner:
         """Release the leases of messages that no task was planned for, and of what a pull that waits still brings."""
         pulled, self._pulled = self._pulled, None
         clients = self._clients()
-        before = clients.leases.given_back
+        before = clients.leases.released
         if pulled is not None and not pulled.planned:
             clients.leases.release(ack_ids(pulled.response))
         clients.puller.wait_no_more(_EMULATOR_PULL + _PAUSE if self._options.emulator_host else timedelta(0))
-        given_back = clients.leases.given_back - before
-        if given_back:
-            counts = Counts(taken=given_back, given_back=given_back)
+        released = clients.leases.released - before
+        if released:
+            counts = Counts(taken=released, released=released)
             send_report(self._options.driver, Report(counts=counts))
 
     def _wait_for_messages(self) -> Any | None:
@@ -226,7 +226,7 @@ def read_messages(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     clients = _clients(os.getpid(), partition.options, partition.ack_deadline)
     pulled = [PullResponse.FromString(partition.pulled)] if partition.pulled else []
     taken: list[str] = []
-    given_back, unseen = clients.leases.given_back, clients.puller.given_back
+    released, unseen = clients.leases.released, clients.puller.released
     with clients.leases.keeper() as keeper, _data_file(partition.options.data_directory) as file:
         try:
             for response in chain(pulled, clients.puller.collect(partition.limits)):
@@ -239,7 +239,7 @@ def read_messages(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             raise
         finally:
             counts = Counts(
-                taken=len(taken) + clients.puller.given_back - unseen, given_back=clients.leases.given_back - given_back
+                taken=len(taken) + clients.puller.released - unseen, released=clients.leases.released - released
             )
             send_report(partition.options.driver, Report(counts=counts))
     structlog.get_logger().debug("leases_taken", partition=partition.index, leases=len(taken))

@@ -68,7 +68,7 @@ class Puller:
         self._wait = wait or threading.Event().wait
         self._waiting: tuple[Any, threading.Event] | None = None
         self._mean = _LARGEST_MESSAGE  # bytes of a message, of the latest answers; the largest before there are any
-        self.given_back = 0
+        self.released = 0
 
     def first(
         self,
@@ -187,8 +187,8 @@ class Puller:
                 ids += ack_ids(call.result())
         if ids:
             self._leases.release(ids)
-            self.given_back += len(ids)
-            structlog.get_logger().info("messages_given_back", messages=len(ids))
+            self.released += len(ids)
+            structlog.get_logger().info("messages_released", messages=len(ids))
 
 
 def ack_ids(response: Any) -> list[str]:

@@ -182,7 +182,7 @@ class Recheck:
             if len(told) != done.rows or done.rows + done.absent != len(some) or not told <= rows.keys():
                 raise MisconfiguredError(
                     "source-answers-do-not-add-up",
-                    f"table {name}: the source was asked for {len(some)} keys, and told of {len(told)} rows and "
+                    f"table {name}: the source was asked for {len(some)} keys, and answered with {len(told)} rows and "
                     f"{done.absent} that are not there: what it says of keys cannot be relied on",
                 )
             found.append(read)

@@ -33,13 +33,13 @@ from services.cdc_consumer.ports import (
     MirrorTables,
     QueryEstimate,
     QuerySpend,
+    RowBuckets,
     SourceTables,
-    Spilled,
 )
 from shared.contracts.change_sequence import parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.source_rows import Done, Key
-from shared.runtime.retries import Headway, retrying
+from shared.runtime.retries import AttemptProgress, retrying
 
 _AT_ONCE: Final = 16
 """Batches that are parsed together, each of 500 rows or a megabyte at most."""
@@ -50,7 +50,7 @@ BLOCK: Final = 20_000
 """Differences that are inspected again together: each inspection is a query."""
 _MOST_KEPT: Final = 100_000
 _MOST_STANDING: Final = 10_000
-"""Once so many stand, no more are inspected: such a table is to be re-synced, not repaired."""
+"""Once so many stand, no more are inspected: such a table is to be resynced, not repaired."""
 _AFTER_STALENESS: Final = timedelta(seconds=30)
 _HEALED_WITHIN: Final = timedelta(minutes=2)
 _AHEAD_MICROS: Final = 30_000_000
@@ -77,15 +77,15 @@ class Reconciler:
         source: SourceTables,
         mirrors: MirrorTables,
         plan: Plan,
-        spilled: Callable[[Mirrored, int], AbstractContextManager[Spilled]],
+        row_buckets: Callable[[Mirrored, int], AbstractContextManager[RowBuckets]],
         waits: Waits,
         options: ReconcileOptions,
     ) -> None:
-        """``spilled`` makes room for the rows of one side, in so many buckets."""
+        """``row_buckets`` makes room for the rows of one side, in so many buckets."""
         self._source = source
         self._mirrors = mirrors
         self._plan = plan
-        self._spilled = spilled
+        self._row_buckets = row_buckets
         self._waits = waits
         self._options = options
         self._log = structlog.get_logger()
@@ -145,16 +145,16 @@ class Reconciler:
         buckets = min(max(mirror.bytes // _BUCKET_BYTES, _LEAST_BUCKETS), _MOST_BUCKETS)
         candidates: dict[str, Candidate] = {}
         with ExitStack() as kept:
-            headway = Headway()
-            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
+            progress = AttemptProgress()
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
                 with attempt, ExitStack() as room:
-                    ours = room.enter_context(self._spilled(table, buckets))
-                    done, unfit = self._read_source(table, ours, headway)
+                    ours = room.enter_context(self._row_buckets(table, buckets))
+                    done, unfit = self._read_source(table, ours, progress)
                     kept.enter_context(room.pop_all())
-            headway, reading = Headway(), kept.enter_context(self._mirrors.reading(table, mirror))
-            for attempt in retrying(self._waits.stop, RETRY_BUDGET, headway=headway):
-                with attempt, self._spilled(table, buckets) as theirs:
-                    result.newest_applied = self._read_mirror(table, reading, theirs, headway)
+            progress, reading = AttemptProgress(), kept.enter_context(self._mirrors.reading(table, mirror))
+            for attempt in retrying(self._waits.stop, RETRY_BUDGET, progress=progress):
+                with attempt, self._row_buckets(table, buckets) as theirs:
+                    result.newest_applied = self._read_mirror(table, reading, theirs, progress)
                     candidates = dict(self._compared(table, recheck, result, ours, theirs, buckets))
         candidates |= {table.row_id(one.key): Candidate(one.key, None) for one in unfit} | candidates
         result.rows += len(unfit)
@@ -168,7 +168,9 @@ class Reconciler:
         )
         return candidates
 
-    def _read_source(self, table: Mirrored, into: Spilled, headway: Headway) -> tuple[Done, Sequence[Unfit]]:
+    def _read_source(
+        self, table: Mirrored, into: RowBuckets, progress: AttemptProgress
+    ) -> tuple[Done, Sequence[Unfit]]:
         unfit: list[Unfit] = []
         some: list[bytes] = []
 
@@ -179,7 +181,7 @@ class Reconciler:
             some.clear()
 
         for place, answer in enumerate(self._source.read(table.header.table, self._options.at)):
-            headway.reached(place)
+            progress.reached(place)
             if isinstance(answer, Done):
                 take()
                 into.finish()
@@ -189,18 +191,24 @@ class Reconciler:
                 take()
         raise AssertionError("a reading ends with Done")
 
-    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: Spilled, headway: Headway) -> str:
+    def _read_mirror(self, table: Mirrored, reading: MirrorReading, into: RowBuckets, progress: AttemptProgress) -> str:
         """Read a mirror whole; return the highest sequence in it that is of the source's past."""
         newest, until = "", self._source.describe(table.header.table)[1].sequence
         for place, rows in enumerate(reading.pages(), 1):
-            headway.reached(place)
+            progress.reached(place)
             newest = max(newest, newest_sequence(rows, until))
             into.add(rows)
         into.finish()
         return newest
 
     def _compared(
-        self, table: Mirrored, recheck: Recheck, result: TableDifferences, ours: Spilled, theirs: Spilled, buckets: int
+        self,
+        table: Mirrored,
+        recheck: Recheck,
+        result: TableDifferences,
+        ours: RowBuckets,
+        theirs: RowBuckets,
+        buckets: int,
     ) -> Iterator[tuple[str, Candidate]]:
         result.source_rows = result.mirror_rows = result.matched = result.rows = result.not_rechecked = kept = 0
         for bucket in range(buckets):
@@ -221,7 +229,7 @@ class Reconciler:
         if extra and not result.matched:
             result.not_repaired.append(
                 f"the source has none of the mirror's {result.mirror_rows} rows, so none is deleted: if that is right, "
-                "sweep them"
+                "delete missing rows"
             )
             return
         _batch, now = self._waits.retried(lambda: self._source.describe(result.table))

@@ -107,7 +107,7 @@ def document(results: Sequence[TableDifferences], failed: Mapping[str, str]) -> 
             "differences": [_shown(each) for each in one.differences],
             "changing": [_shown(each) for each in one.changing],
             "behind": [_shown(each) for each in one.behind],
-            "not_looked_at": one.not_rechecked,
+            "not_rechecked": one.not_rechecked,
             "stopped": one.stopped or None,
             "repaired": one.repaired,
             "not_repaired": one.not_repaired,

@@ -68,7 +68,7 @@ class ConsumerMetrics:
         self._taken = counter("leases_acquired", "Messages that the Spark source has leased.")
         self._acked = counter("leases_acked", "Messages that were acked.")
         self._deferred = counter("leases_nacked", "Messages that were nacked because their table failed.")
-        self._given_back = counter("leases_released", "Messages that failed tasks have released.")
+        self._released = counter("leases_released", "Messages that failed tasks have released.")
         dead_letters = Counter(
             "millrace_dead_letters", "Poison records that were dead-lettered.", ["reason"], registry=registry
         )
@@ -121,7 +121,7 @@ class ConsumerMetrics:
             "millrace_consumer_append_connections", "Open connections to BigQuery's write API.", registry=registry
         )
         connections.set_function(self._connections_open)
-        self.leases = {"taken": 0, "acked": 0, "deferred": 0, "given_back": 0}
+        self.leases = {"taken": 0, "acked": 0, "deferred": 0, "released": 0}
         """What became of leases in all. What is missing from the sum was left to its deadline by a death."""
 
     def show_refused(self, refused: Callable[[], Collection[str]]) -> None:
@@ -150,7 +150,7 @@ class ConsumerMetrics:
         self._taken(counts.taken)
         self._acked(counts.acked)
         self._deferred(counts.deferred)
-        self._given_back(counts.given_back)
+        self._released(counts.released)
         for name in self.leases:
             self.leases[name] += getattr(counts, name)
         for reason, dead_letters in counts.dead_letters.items():

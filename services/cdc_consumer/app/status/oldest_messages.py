@@ -32,7 +32,7 @@ class OldestMessages:
         self._lately = nanoseconds(lately)
         self._lock = threading.Lock()
         self._oldest: dict[str, tuple[int, Nanoseconds]] = {}
-        self._let_go: deque[tuple[int, Nanoseconds]] = deque()
+        self._released: deque[tuple[int, Nanoseconds]] = deque()
         """What was outstanding until when. Both rise: what is younger than one that stays longer is of no interest."""
 
     def take(self, report: Report) -> None:
@@ -42,10 +42,10 @@ class OldestMessages:
         with self._lock:
             now = self._clock.now()
             before, _at = self._oldest.pop(report.process, (None, now))
-            if before is not None and before != report.oldest_held:
+            if before is not None and before != report.oldest_outstanding:
                 self._remember(before, now)
-            if report.oldest_held is not None:
-                self._oldest[report.process] = report.oldest_held, now
+            if report.oldest_outstanding is not None:
+                self._oldest[report.process] = report.oldest_outstanding, now
 
     def oldest(self) -> int | None:
         """Return when the oldest message was published that is outstanding, in microseconds; None: none is."""
@@ -59,7 +59,7 @@ class OldestMessages:
             self._forget_the_silent()
             self._forget_the_past()
             outstanding = [oldest for oldest, _at in self._oldest.values()]
-            return min([*outstanding, *(oldest for oldest, _until in self._let_go)], default=None)
+            return min([*outstanding, *(oldest for oldest, _until in self._released)], default=None)
 
     def processes(self) -> int:
         """Return how many processes hold any."""
@@ -69,14 +69,14 @@ class OldestMessages:
 
     def _remember(self, oldest: int, now: Nanoseconds) -> None:
         self._forget_the_past()
-        while self._let_go and self._let_go[-1][0] >= oldest:
-            self._let_go.pop()
-        self._let_go.append((oldest, now))
+        while self._released and self._released[-1][0] >= oldest:
+            self._released.pop()
+        self._released.append((oldest, now))
 
     def _forget_the_past(self) -> None:
         now = self._clock.now()
-        while self._let_go and now - self._let_go[0][1] > self._lately:
-            self._let_go.popleft()
+        while self._released and now - self._released[0][1] > self._lately:
+            self._released.popleft()
 
     def _forget_the_silent(self) -> None:
         now = self._clock.now()

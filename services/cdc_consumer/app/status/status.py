@@ -23,7 +23,7 @@ RUNNING: Final = "running"
 NOT_PULLED: Final = "cannot pull messages"
 DEFERRED: Final = "deferred"
 REFUSED: Final = "refused"
-NEEDS_RESYNC: Final = "needs re-sync"
+PENDING_RESYNC: Final = "pending resync"
 DROPPED: Final = "dropped"
 _DROPPED_WHY: Final = "it is no longer in its dataset, and is made again by its next change, without its rows"
 
@@ -120,7 +120,7 @@ class ConsumerStatus:
         self._dead_letters: Counter[str] = Counter()
         self._heartbeats: Mapping[str, int] = {}
         self._labels = _Labels()
-        self._not_swept: dict[str, str] = {}
+        self._deletion_refused: dict[str, str] = {}
         self._not_pulled = ""
         self._started = clock.now()
 
@@ -134,7 +134,7 @@ class ConsumerStatus:
             self._oldest_messages.take(report)
             if report.not_pulled is not None or counts.taken:  # a source that was started again says nothing of before
                 self._not_pulled = report.not_pulled or ""
-            for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "given_back"):
+            for name in ("messages", "changes", "rows_written", "superseded", "acked", "deferred", "released"):
                 self._counted[name] += getattr(counts, name)
             self._dead_letters.update(counts.dead_letters)
             self._heartbeats = newest_heartbeats(self._heartbeats, counts.heartbeats)
@@ -165,7 +165,7 @@ class ConsumerStatus:
             tables = [
                 {
                     **_shown(name, table, mirrors.get(name), dropped.get(name), now, self._refused_after),
-                    "not_swept": self._not_swept.get(name, ""),
+                    "deletion_refused": self._deletion_refused.get(name, ""),
                 }
                 for name in sorted({*self._tables, *mirrors, *dropped})
                 for table in [self._tables.get(name) or _Table()]
@@ -184,9 +184,9 @@ class ConsumerStatus:
                     "seen": self._counted["changes"],
                     "written": self._counted["rows_written"],
                     "superseded": self._counted["superseded"],
-                    "letters": dict(self._dead_letters),
+                    "dead_letters": dict(self._dead_letters),
                 },
-                "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "given_back")},
+                "messages": {name: self._counted[name] for name in ("messages", "acked", "deferred", "released")},
                 "lag_seconds": self._lag(now),
                 "sources": {source: _time(until) for source, until in sorted(self._heartbeats.items())},
                 "processes": self._processes(now),
@@ -227,10 +227,10 @@ class ConsumerStatus:
         """Return when the oldest message was published that is outstanding or was lately, in microseconds."""
         return self._oldest_messages.oldest_lately()
 
-    def sweep_refused(self, table: str, why: str) -> None:
-        """Take note of why a table is not swept; empty: it is."""
+    def deletion_refused(self, table: str, why: str) -> None:
+        """Store why missing rows of a table are not deleted; empty: they are."""
         with self._lock:
-            self._not_swept[table] = why
+            self._deletion_refused[table] = why
 
     def deferred(self) -> Mapping[str, str]:
         """Return the tables whose messages are deferred, and why."""
@@ -246,7 +246,7 @@ class ConsumerStatus:
         applied = [one.latest for one in self._tables.values() if one.latest is not None]
         last = max(applied, key=lambda one: one.applied or 0, default=None)
         oldest = self._oldest_messages.oldest()
-        return {**stages(last), "oldest_held": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
+        return {**stages(last), "oldest_outstanding": None if oldest is None else max(0.0, (now - oldest) / 1e6)}
 
     def _read_labels(self) -> None:
         """List the mirrors again if it is time; while that takes long, other requests get the last list."""
@@ -280,7 +280,10 @@ class ConsumerStatus:
         """Say of each mirror that this process has seen, and that is no longer there, that it is gone: once."""
         gone, now = self._listed.difference(listed), self._micros()
         for table in sorted(gone - self._dropped.keys()):
-            fix = "if that was not meant: it is made again by its next change; take a snapshot then, and sweep it"
+            fix = (
+                "if that was not meant: it is made again by its next change; take a snapshot then, and delete missing "
+                "rows"
+            )
             structlog.get_logger().error("table_dropped", table=table, fix=fix)
         self._dropped = {table: self._dropped.get(table, now) for table in gone}
         self._listed.update(listed)
@@ -297,14 +300,14 @@ class ConsumerStatus:
         labelled now is ``not_labelled``, which holds up no other: it is tried again at the next inspection.
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
-            if not mirror.needs_resync and mirror.complete_since <= mirror.made_at:
-                structlog.get_logger().error(RECREATED, table=mirror.table, fix="re-sync it: it holds new changes only")
-                recreated = replace(mirror, needs_resync=RECREATED, complete_since=0, swept=0)
+            if not mirror.pending_resync and mirror.complete_since <= mirror.made_at:
+                structlog.get_logger().error(RECREATED, table=mirror.table, fix="resync it: it holds new changes only")
+                recreated = replace(mirror, pending_resync=RECREATED, complete_since=0, deleted_before=0)
                 try:
                     self._label_recreated(mirror)
                 except (TransientError, MisconfiguredError) as error:
                     not_labelled.append(str(error))
-                    structlog.get_logger().warning("table_not_marked", table=mirror.table, error=str(error))
+                    structlog.get_logger().warning("resync_label_not_written", table=mirror.table, error=str(error))
                     return recreated
                 mirror = recreated
             self._made_at[mirror.table] = mirror.made_at
@@ -359,17 +362,17 @@ def _shown(
         troubles.append({"state": REFUSED, "since": _time(refusal[1]), "why": refusal[0]})
     if dropped_at is not None:
         troubles.append({"state": DROPPED, "since": _time(dropped_at), "why": _DROPPED_WHY})
-    if mirror is not None and mirror.needs_resync:
-        recreated_at = _time(mirror.made_at if mirror.needs_resync == RECREATED else None)
-        by_snapshot = mirror.needs_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
+    if mirror is not None and mirror.pending_resync:
+        recreated_at = _time(mirror.made_at if mirror.pending_resync == RECREATED else None)
+        by_snapshot = mirror.pending_resync in (ROWS_TOO_OLD, MASKS_CHANGED)
         fix = f": take another snapshot of its source table ({RESYNC})" if by_snapshot else ""
-        troubles.append({"state": NEEDS_RESYNC, "since": recreated_at, "why": mirror.needs_resync + fix})
+        troubles.append({"state": PENDING_RESYNC, "since": recreated_at, "why": mirror.pending_resync + fix})
     return {
         "table": name,
         "state": troubles[0]["state"] if troubles else RUNNING,
         "troubles": troubles,
         "complete_since": _time(mirror.complete_since or None if mirror is not None else None),
-        "to_sweep": _time(mirror.to_sweep or None if mirror is not None else None),
+        "delete_missing_rows_before": _time(mirror.delete_before or None if mirror is not None else None),
         "committed": _time(table.latest.committed if table.latest is not None else None),
         "applied": _time(table.latest.applied if table.latest is not None else None),
         "unapplied_since": _time(table.unapplied_since or None if mirror is not None else None),

@@ -366,4 +366,4 @@ def _leave(
             nack = partial(leases.defer, ack_ids, delay) if for_later else partial(leases.release, ack_ids)
             retrying(stop, limits.leaving, limits.between_calls)(nack)
     except Exception as error:  # noqa: BLE001 - what led here is about to be raised, and tells more
-        structlog.get_logger().warning("messages_not_given_back", messages=len(delays), error=str(error))
+        structlog.get_logger().warning("messages_not_nacked", messages=len(delays), error=str(error))

@@ -124,7 +124,7 @@ def log_notices(messages: pa.Table, decoded: Decoded, first_time: Callable[..., 
             )
             log.warning("table_without_mirror", source_table=table, why=why, fix=fix)
     for table, since in decoded.late_ends:
-        fix = "rows of it may have been refused as too old: take a snapshot again before you sweep it"
+        fix = "rows of it may have been refused as too old: take a snapshot again before you delete missing rows"
         log.warning("snapshot_end_too_late", source_table=table, since=since, fix=fix)
     for message, waits in decoded.waiting.items():
         which = described(messages, message)
@@ -170,7 +170,7 @@ def _log_late_redeliveries(
                 table=table,
                 hours=SAFE_AGE.total_seconds() / 3600,
                 fix="the subscription was not read for days: a row that was deleted before that may have come back; "
-                "take a snapshot of the table, and sweep it",
+                "take a snapshot of the table, and delete missing rows",
             )
 
 
@@ -201,8 +201,8 @@ def note_dead_letters(tables: DestinationTables, mirror: tuple[str, str], now: N
         tables.note_dead_letters(name, dataset, microseconds(now))
     except NotLabelledError as error:
         fix = (
-            "give this identity the role roles/bigquery.dataEditor on the table; until then a sweep that can ask no "
-            "source may delete rows that still exist there: run `sweep` without --execute first"
+            "give this identity the role roles/bigquery.dataEditor on the table; until then a deletion that can ask no "
+            "source may delete rows that still exist there: run `delete-missing-rows` without --execute first"
         )
         log.warning("dead_letters_not_noted", error=str(error), fix=fix)
     except TransientError as error:

@@ -110,7 +110,7 @@ class TablesInTrouble:
         trouble.certain = trouble.certain or self.others_accepted_since(definition.identity, trouble.since)
         return trouble.certain
 
-    def told(self, definition: TableDefinition) -> TableTroubleError | None:
+    def latest_error(self, definition: TableDefinition) -> TableTroubleError | None:
         """Return a column list's latest error text; None if none is known."""
         certain = self.certain(definition)
         trouble = self._troubles.get(definition)
@@ -140,7 +140,7 @@ class TablesInTrouble:
             if now > later(each.seen, _FORGOTTEN_AFTER):
                 del self._troubles[other]
 
-    def well(self, definition: TableDefinition) -> None:
+    def recovered(self, definition: TableDefinition) -> None:
         """Forget a column list's trouble."""
         if self._troubles.pop(definition, None) is not None:
             structlog.get_logger().info("table_recovered", table=definition.identity)

@@ -171,7 +171,7 @@ class Writing:
         """
         lists = [ListWrites(each, deliveries) for each in changes]
         for one in lists:
-            if (trouble := self.known.told(one.definition)) is not None:
+            if (trouble := self.known.latest_error(one.definition)) is not None:
                 one.in_trouble(trouble)
         return lists
 
@@ -281,10 +281,10 @@ class Writing:
             self.known.conflicting(one.definition, conflict, now)
             found = conflict
         if one.changes.outdated is not None:
-            self.tables.need_resync(one.definition, one.changes.outdated)
+            self.tables.set_pending_resync(one.definition, one.changes.outdated)
         one.conflict, one.ensured = found, True
         if not one.count:
-            self.known.well(one.definition)
+            self.known.recovered(one.definition)
 
     def _inspect_table(self, one: ListWrites) -> None:
         try:
@@ -470,7 +470,7 @@ class Writing:
         one.under_way = one.failing = one.failing_since = None
         accepted = np.flatnonzero(one.accepted)
         if len(accepted):
-            self.known.well(one.definition)
+            self.known.recovered(one.definition)
             self.known.accepted(one.table, self.clock.now())
             row = int(accepted[0])
             self._canaries[one.table] = one.target, one.rows.slice(row, 1)

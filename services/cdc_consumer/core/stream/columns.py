@@ -726,15 +726,15 @@ def _typed(
         if mask is not None and mask.mask.kind == "null":
             typed[kept.name] = pa.nulls(len(texts), kept.type.wire)
             continue
-        values, misfits = wire_values(column.type, texts)
+        values, invalid = wire_values(column.type, texts)
         what = f"column {column.name} of type {column.type.googlesql}"
         if column.type.element is not None and kept.type.element is None:
             values = json_arrays(texts)
         elif column.type.element is not None:
             of_null = f"{what}: an element is NULL, which a BigQuery array cannot hold"
             refusals.refuse(holding_null(texts), Reason.VALUE_DOES_NOT_FIT, of_null)
-        if misfits:
-            refusals.refuse(misfits, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
+        if invalid:
+            refusals.refuse(invalid, Reason.VALUE_DOES_NOT_FIT, f"{what}: {limit_of(column.type)}")
         if column.name in wanted.header.primary_key:
             unfit = Reason.KEY_NOT_REPRESENTABLE
             refusals.refuse_where(texts.is_null(), unfit, f"key {what}: NULL, which a BigQuery key cannot hold")

@@ -127,7 +127,7 @@ class Counts:
     left_out: int = 0
     """Changes of tables that the tables file leaves out."""
     outdated: int = 0
-    """Rows of snapshots that were too old to be applied; their tables need a re-sync."""
+    """Rows of snapshots that were too old to be applied; their tables are pending resync."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     acked: int = 0
@@ -135,7 +135,7 @@ class Counts:
     deferred_until: int = 0
     """By when the last of those comes again, in microseconds; 0: none is deferred. A task that failed may name a time
     that its process has reported before."""
-    given_back: int = 0
+    released: int = 0
     """Only where a task failed; then it is the task itself that reports."""
     tables: Mapping[str, TableNote] = field(default_factory=dict)
     """The tables that had messages, by BigQuery name."""
@@ -178,7 +178,7 @@ class Counts:
             acked=self.acked + other.acked,
             deferred=self.deferred + other.deferred,
             deferred_until=max(self.deferred_until, other.deferred_until),
-            given_back=self.given_back + other.given_back,
+            released=self.released + other.released,
             tables=tables,
             max_commit_timestamp=max(latest, default=None),
             heartbeats=newest_heartbeats(self.heartbeats, other.heartbeats),
@@ -200,5 +200,5 @@ class Report:
     """Why the subscription cannot be pulled from; empty: it can again; None: nothing new."""
     connections: int | None = None
     """How many connections to BigQuery it has open; None: it does not say."""
-    oldest_held: int | None = None
+    oldest_outstanding: int | None = None
     """When the oldest message that it holds was published, in microseconds; None: it holds none."""

@@ -191,9 +191,9 @@ def _exact_object(
 def _exact_value(column: TableColumn, value: object) -> object:
     try:
         return _exact(column.type, value)
-    except (_MisfitError, RecursionError) as error:
+    except (_InvalidValueError, RecursionError) as error:
         what = f"column {column.name} of type {column.type.googlesql}"
-        why = error if isinstance(error, _MisfitError) else "nested too deeply"
+        why = error if isinstance(error, _InvalidValueError) else "nested too deeply"
         raise PoisonRecordError(Reason.VALUE_DOES_NOT_FIT, f"{what}: {why}") from None
 
 
@@ -202,22 +202,22 @@ def _exact(kind: ColumnType, value: object) -> object:
         return None
     if kind.element is not None:
         if not isinstance(value, list):
-            raise _MisfitError("not a JSON array")
+            raise _InvalidValueError("not a JSON array")
         try:
             return [_exact(kind.element, each) for each in value]
-        except _MisfitError as error:
-            raise _MisfitError(f"an element is {error}") from None
+        except _InvalidValueError as error:
+            raise _InvalidValueError(f"an element is {error}") from None
     match kind.googlesql, value:
         case "BOOL", bool():
             return value
         case "BOOL", _:
-            raise _MisfitError("not a JSON boolean")
+            raise _InvalidValueError("not a JSON boolean")
         case name, _Number() if name in _AS_NUMBER and math.isfinite(float(value.text)):
             return float(value.text)
         case name, str() if name in _AS_NUMBER and value in _NOT_A_NUMBER:
             return _NOT_A_NUMBER[value]
         case name, _ if name in _AS_NUMBER:
-            raise _MisfitError('neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"')
+            raise _InvalidValueError('neither a JSON number of 64 bits nor "NaN", "Infinity", "-Infinity"')
         case name, _Number(whole=True) if name in _AS_TEXT_OR_DIGITS:
             return value.text
         case _, str():
@@ -225,7 +225,7 @@ def _exact(kind: ColumnType, value: object) -> object:
         case _, _ if not is_known(kind):
             return _json_text(value)
         case _, _:
-            raise _MisfitError("not a JSON string")
+            raise _InvalidValueError("not a JSON string")
 
 
 def _json_text(value: object) -> str:
@@ -241,7 +241,7 @@ def _json_text(value: object) -> str:
             return json.dumps(value)
 
 
-class _MisfitError(ValueError):
+class _InvalidValueError(ValueError):
     """A JSON value is of another kind than its column's type is written in."""
 
 

@@ -92,11 +92,11 @@ def wire_values(kind: ColumnType, parsed: pa.Array) -> tuple[pa.Array, Sequence[
     """
     if kind.element is None:
         return _scalars(kind, parsed)
-    values, misfits = _scalars(kind.element, parsed.flatten())
+    values, invalid = _scalars(kind.element, parsed.flatten())
     offsets = _element_offsets(parsed)
     mask = parsed.is_null() if parsed.null_count else None
     arrays = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=kind.wire, mask=mask)
-    return arrays, _owners(offsets, misfits)
+    return arrays, _owners(offsets, invalid)
 
 
 def holding_null(arrays: pa.ListArray) -> Sequence[int]:
@@ -151,7 +151,7 @@ def _from_texts(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[i
     fitting = _FITTINGS.get(kind)
     if fitting is None:  # BOOL, FLOAT64, STRING and what is not known need no more than they are
         return texts, ()
-    misfits: list[int] = []
+    invalid: list[int] = []
 
     def fast(start: int, stop: int) -> pa.Array | None:
         try:
@@ -166,11 +166,11 @@ def _from_texts(kind: ColumnType, texts: pa.Array) -> tuple[pa.Array, Sequence[i
                 values.append(None if text is None else fitting.exact(text))
             except (ValueError, RecursionError):
                 values.append(None)
-                misfits.append(index)
+                invalid.append(index)
         return pa.array(values, kind.wire)
 
     pieces = list(by_halves(0, len(texts), fast, exact))
-    return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), misfits
+    return (pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)), invalid
 
 
 def limit_of(kind: ColumnType) -> str:

@@ -118,7 +118,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
     largest = (
         select(
             _c.group_id,
-            func.count().label("letters"),
+            func.count().label("dead_letters"),
             func.min(_c.first_failed_at).label("first_failed_at"),
             func.max(_c.last_failed_at).label("newest"),
             *in_states,
@@ -143,7 +143,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
                 reason=Reason(sample.reason),
                 table=sample.table_name,
                 detail=normalised(sample.detail),
-                letters=row.letters,
+                dead_letters=row.dead_letters,
                 by_state={state: number for state, number in counts.items() if number},
                 first_failed_at=Nanoseconds(row.first_failed_at),
                 last_failed_at=Nanoseconds(row.newest),
@@ -157,10 +157,10 @@ def failures(connection: Connection, selection: Selection, spans: TimeSpans) -> 
     """See `DeadLetterStore.failures`."""
     span = ((_c.last_failed_at - spans.since) // spans.length).label("span")
     within = (_c.last_failed_at >= spans.since, _c.last_failed_at < spans.until)
-    query = select(_c.group_id, span, func.count().label("letters")).where(*conditions(selection), *within)
+    query = select(_c.group_id, span, func.count().label("dead_letters")).where(*conditions(selection), *within)
     found: dict[GroupId, list[int]] = {}
     for row in connection.execute(query.group_by(_c.group_id, span)).all():
-        found.setdefault(GroupId(row.group_id), [0] * spans.count)[int(row.span)] = row.letters
+        found.setdefault(GroupId(row.group_id), [0] * spans.count)[int(row.span)] = row.dead_letters
     return found
 
 
@@ -176,19 +176,19 @@ def stats(connection: Connection) -> DeadLetterStats:
             _c.state,
             _c.reason,
             _c.table_name,
-            func.count().label("letters"),
+            func.count().label("dead_letters"),
             func.min(_c.first_failed_at).label("oldest"),
             func.sum(_c.size).label("bytes"),
         ).group_by(_c.state, _c.reason, _c.table_name)
     )
     for row in rows:
         state = State(row.state)
-        by_state[state] = by_state.get(state, 0) + row.letters
+        by_state[state] = by_state.get(state, 0) + row.dead_letters
         payload_bytes += int(row.bytes)
         if state is State.OPEN:
             reason = Reason(row.reason)
-            by_reason[reason] = by_reason.get(reason, 0) + row.letters
-            by_table[row.table_name] = by_table.get(row.table_name, 0) + row.letters
+            by_reason[reason] = by_reason.get(reason, 0) + row.dead_letters
+            by_table[row.table_name] = by_table.get(row.table_name, 0) + row.dead_letters
             oldest[reason] = Nanoseconds(min(oldest.get(reason, row.oldest), row.oldest))
     return DeadLetterStats(
         by_state=by_state, by_reason=by_reason, by_table=by_table, oldest_by_reason=oldest, payload_bytes=payload_bytes

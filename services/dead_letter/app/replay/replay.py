@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from services.dead_letter.app.replay.comebacks import CHECK_EVERY, Comebacks
+from services.dead_letter.app.replay.replay_failures import CHECK_EVERY, ReplayFailures
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, ReplayId, State, StoredDeadLetter
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, judge
@@ -137,7 +137,7 @@ class Replay:
         return outcome
 
     def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
-        pace, comebacks = _Pace(order.rate), Comebacks(self._store)
+        pace, failures = _Pace(order.rate), ReplayFailures(self._store)
         letters = self._store.in_replay_order(order.selection)
         for chunk in cut(letters, lambda one: len(one.letter.data), _CHUNK_BYTES, _CHUNK):
             if self._stop.requested:
@@ -146,10 +146,10 @@ class Replay:
             judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
             report(judged, outcome)
             if order.execute:
-                self._execute(judged, order, outcome, pace, comebacks, report)
+                self._execute(judged, order, outcome, pace, failures, report)
             if complete or outcome.stopped or outcome.failing:
                 break
-        self._check_comebacks(comebacks, outcome, at_once=True)
+        self._check_failures(failures, outcome, at_once=True)
 
     def _judged(
         self, chunk: Sequence[StoredDeadLetter], order: ReplayOrder, outcome: Outcome
@@ -183,7 +183,7 @@ class Replay:
         order: ReplayOrder,
         outcome: Outcome,
         pace: "_Pace",
-        comebacks: Comebacks,
+        failures: ReplayFailures,
         report: ReportProgress,
     ) -> None:
         superseded = [one.letter.id for one in judged if one.verdict is Verdict.SUPERSEDED]
@@ -193,10 +193,10 @@ class Replay:
         forced = frozenset(one.letter.id for one in judged if one.forced)
         ours, claimed_at = self._claimed(letters, outcome)
         while ours:
-            self._check_comebacks(comebacks, outcome)
+            self._check_failures(failures, outcome)
             if outcome.failing:
                 return
-            some = comebacks.that_may_go(ours[: pace.chunk], self._clock.now())
+            some = failures.that_may_go(ours[: pace.chunk], self._clock.now())
             chunk, ours = ours[:some], ours[some:]
             if self._stop.wait(pace.wait(some, self._clock.now()) if some else CHECK_EVERY):
                 outcome.stopped = True
@@ -204,7 +204,7 @@ class Replay:
             if self._clock.now() - claimed_at > nanoseconds(_RENEWED_AFTER):
                 again, claimed_at = self._claimed([*chunk, *ours], outcome)
                 chunk, ours = again[: len(chunk)], again[len(chunk) :]
-            self._send(chunk, forced, order, outcome, comebacks)
+            self._send(chunk, forced, order, outcome, failures)
             report((), outcome)
 
     def _claimed(
@@ -226,19 +226,19 @@ class Replay:
         forced: Collection[DeadLetterId],
         order: ReplayOrder,
         outcome: Outcome,
-        comebacks: Comebacks,
+        failures: ReplayFailures,
     ) -> None:
         if not chunk:
             return
         self._publisher.publish([one.letter for one in chunk], forced)
         done = self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
-        comebacks.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
-        outcome.failed_again = comebacks.count
+        failures.were_sent(chunk, set(_ids(chunk)) - set(done), self._clock.now())
+        outcome.failed_again = failures.count
 
-    def _check_comebacks(self, comebacks: Comebacks, outcome: Outcome, *, at_once: bool = False) -> None:
-        outcome.failing = self._retried(lambda: comebacks.check(self._clock.now(), at_once=at_once))
-        outcome.failed_again = comebacks.count
+    def _check_failures(self, failures: ReplayFailures, outcome: Outcome, *, at_once: bool = False) -> None:
+        outcome.failing = self._retried(lambda: failures.check(self._clock.now(), at_once=at_once))
+        outcome.failed_again = failures.count
 
     def _supersede(self, letters: Sequence[DeadLetterId], who: str) -> None:
         why = "the mirror holds something newer"

@@ -29,13 +29,13 @@ def results_of(outcome: Outcome) -> Counter[str]:
 class ReplayReport:
     """The first dead letters of a replay, and how many there are beside them."""
 
-    letters: list[PlannedReplay] = field(default_factory=list)
+    dead_letters: list[PlannedReplay] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, judged: Sequence[PlannedReplay]) -> None:
         """Keep the verdicts, while there is room."""
-        room = _LISTED - len(self.letters)
-        self.letters += judged[:room]
+        room = _LISTED - len(self.dead_letters)
+        self.dead_letters += judged[:room]
         self.left_out += max(0, len(judged) - room)
 
 
@@ -65,6 +65,6 @@ def replay_document(outcome: Outcome, report: ReplayReport, executed: bool, seco
         "stopped": outcome.stopped,
         "seconds": round(seconds, 3),
         "mirrors_asked": asked,
-        "letters": [planned_document(one) for one in report.letters],
-        "letters_left_out": report.left_out,
+        "dead_letters": [planned_document(one) for one in report.dead_letters],
+        "dead_letters_left_out": report.left_out,
     }

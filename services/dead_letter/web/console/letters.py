@@ -65,7 +65,7 @@ def add_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
             "group.html",
             group=group_document(found[0]),
             failures=store.failures(selection, last_day(tools.clock.now())).get(found[0].id, [0] * _SPANS),
-            letters=[line_document(line) for line in page.letters],
+            dead_letters=[line_document(line) for line in page.dead_letters],
             after=page.after,
             begun=after is None,
             open=by_state.get(State.OPEN, 0),

@@ -1,4 +1,4 @@
-"""What the tables looked like at the last inspection, and which need re-sync: a table beside the partition table.
+"""What the tables looked like at the last inspection, and which are pending resync: a table beside the partition table.
 
 ``<partition table>_tables`` has one row per table of the watched database: ``shape``, a JSON document of what
 `core.shapes.TableShape` holds; ``needs_resync``, a JSON list of findings, and ``since``, their earliest time, both
@@ -21,7 +21,7 @@ from services.spanner_reader.adapters.spanner.mutations import deletions, writes
 from services.spanner_reader.core.pauses import Pause, with_pauses
 from services.spanner_reader.core.schema.shapes import (
     SchemaInspection,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     SpannerResyncRequest,
     TableShape,
@@ -63,13 +63,13 @@ class SpannerShapeStore:
     def _sql(self) -> PartitionSql:
         return partition_sql(self._database.dialect, self._partition_table)
 
-    async def compare(self, inspection: SchemaInspection, sightings: Sequence[Sighting]) -> SchemaFindings:
+    async def compare(self, inspection: SchemaInspection, observations: Sequence[SchemaObservation]) -> SchemaFindings:
         """Compare an inspection with the one before, remember it, and request resyncs for what was found."""
 
         while True:
             # Outside a transaction: this is as large as the schema, and a transaction would lock all of it meanwhile.
             rows = await self._database.query(Statement(self._sql.shapes), large=True)
-            compared, written, gone = self._compared(rows, inspection, sightings)
+            compared, written, gone = self._compared(rows, inspection, observations)
             if not written:
                 return compared
             names = sorted({*(str(one[0]) for one in written), *gone})
@@ -87,14 +87,14 @@ class SpannerShapeStore:
                 return compared
 
     def _compared(
-        self, rows: Sequence[Row], inspection: SchemaInspection, sightings: Sequence[Sighting]
+        self, rows: Sequence[Row], inspection: SchemaInspection, observations: Sequence[SchemaObservation]
     ) -> tuple[SchemaFindings, list[list[str | None]], list[str]]:
         """Return what an inspection has found, the rows to write, and the tables to forget."""
         old, requests, pauses = _remembered(rows)
         if old is not None and old.at >= inspection.at:
             shown = tuple(with_pauses(requests, pauses).values())
             return SchemaFindings((), (), shown, old.compared_since, counted=False, tables=old.tables), [], []
-        comparison = compare(old, inspection, sightings)
+        comparison = compare(old, inspection, observations)
         now = comparison.remembered
         kept = with_findings(requests, comparison.findings)
         changed = [
@@ -127,12 +127,12 @@ class SpannerShapeStore:
         return await self._database.read_then_write(Statement(self._sql.shapes), decide, large=True)
 
     async def read(self) -> tuple[SchemaInspection | None, Sequence[SpannerResyncRequest]]:
-        """Return what is remembered, and the tables that need re-sync."""
+        """Return what is remembered, and the tables that are pending resync."""
         inspection, requests, pauses = _remembered(await self._database.query(Statement(self._sql.shapes), large=True))
         return inspection, tuple(with_pauses(requests, pauses).values())
 
     async def resync_requests(self) -> Sequence[SpannerResyncRequest]:
-        """Return the tables that need re-sync."""
+        """Return the tables that are pending resync."""
         rows = await self._database.query(Statement(self._sql.pending_shapes), large=True)
         _inspection, requests, pauses = _remembered(rows)
         return tuple(with_pauses(requests, pauses).values())

@@ -236,7 +236,7 @@ class PartitionSql:
     shapes_of: str
     """Of some tables, which are the parameter."""
     pending_shapes: str
-    """Of tables that need re-sync, or were paused."""
+    """Of tables that are pending resync, or were paused."""
     pauses: str
     topic: str
     """One row: the topic, and who reads."""

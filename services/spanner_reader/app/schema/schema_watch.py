@@ -17,7 +17,7 @@ from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
     ColumnShape,
-    Sighting,
+    SchemaObservation,
     SpannerResyncCause,
     TableShape,
     excluding,
@@ -80,7 +80,7 @@ class SchemaWatch:
         self._known: set[Header] = set()
         self.announced: Header | None = None
         """The newest column list of a table that is read, whichever; None: no table is."""
-        self._newest: dict[tuple[str, bool], tuple[Header, Sighting | None]] = {}
+        self._newest: dict[tuple[str, bool], tuple[Header, SchemaObservation | None]] = {}
         self._early: set[tuple[Header | None, Header]] = set()
         self._tables: Mapping[str, TableShape] = {}  # as they are remembered since the newest inspection
         # Since that inspection, of each table: the column list seen last if it says nothing more, else from when on it
@@ -91,7 +91,7 @@ class SchemaWatch:
         self._compared_since: Nanoseconds | None = None
         self.retention: timedelta | None = None
         """For how long the stream keeps what is not read, as it was seen last."""
-        self._sightings: list[Sighting] = []
+        self._observations: list[SchemaObservation] = []
         self._stored: asyncio.Future[None] | None = None
         self._unsure: frozenset[Nanoseconds] = frozenset()
         self._may_leave_out = False
@@ -115,21 +115,23 @@ class SchemaWatch:
         columns, says_more_after = self._open.get(place, _NOT_YET)
         if columns is header and record.commit_timestamp <= says_more_after:
             return None
-        return self._notice(header, _sighting(record) if whole else None, place)
+        return self._notice(header, _observation(record) if whole else None, place)
 
-    def sighted(self, table: WatchedTable, at: Nanoseconds) -> None:
+    def observed(self, table: WatchedTable, at: Nanoseconds) -> None:
         """Notice columns that another inspection has shown, of some tables: as a record with a whole row shows them."""
         header = self._changes.header(table.name, table.column_types, table.value_capture_type)
-        self._notice(header, _sighting_of(table.name, table.column_types, at), (table.name, True))
+        self._notice(header, _observation_of(table.name, table.column_types, at), (table.name, True))
 
-    def _notice(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> "asyncio.Future[None] | None":
-        before, sighted = self._newest.get(place, (None, None))
+    def _notice(
+        self, header: Header, seen: SchemaObservation | None, place: tuple[str, bool]
+    ) -> "asyncio.Future[None] | None":
+        before, observed = self._newest.get(place, (None, None))
         self._newest[place] = header, seen
         early = seen is not None and (self._compared_since is None or seen.at < self._compared_since)
         noted = []
         if early and before is not header and (before, header) not in self._early:  # two partitions may take turns
             self._early.add((before, header))
-            noted = [one for one in (sighted, seen) if one is not None]
+            noted = [one for one in (observed, seen) if one is not None]
         elif seen is not None and ((header not in self._known and not early) or self._tells(header, seen)):
             noted = [seen]
         if header not in self._known or noted:
@@ -138,12 +140,12 @@ class SchemaWatch:
         self._settle(header, seen, place)
         if not noted:
             return None
-        self._sightings += noted
+        self._observations += noted
         if self._stored is None:
             self._stored = asyncio.get_running_loop().create_future()
         return self._stored
 
-    def _tells(self, header: Header, seen: Sighting) -> bool:
+    def _tells(self, header: Header, seen: SchemaObservation) -> bool:
         """Tell whether a record says more than what is remembered, and than records with its columns since then."""
         table = self._tables.get(seen.table)
         if table is None or not table.watched:
@@ -155,7 +157,7 @@ class SchemaWatch:
             self._told[header] = seen.at
         return tells
 
-    def _settle(self, header: Header, seen: Sighting | None, place: tuple[str, bool]) -> None:
+    def _settle(self, header: Header, seen: SchemaObservation | None, place: tuple[str, bool]) -> None:
         """Remember up to which time records with the same columns say nothing that is not noted: for ever, mostly."""
         table = None if seen is None else self._tables.get(seen.table)
         told = self._told.get(header, _NEVER)
@@ -205,12 +207,12 @@ class SchemaWatch:
             try:
                 await self.inspect_schema()
             except TransientError as error:
-                self._log.warning("schema_not_looked_at", error=str(error))
+                self._log.warning("schema_inspection_failed", error=str(error))
                 await asyncio.sleep(1)
 
     async def _inspect(self) -> None:
         self._something_new.clear()
-        sightings, self._sightings = self._sightings, []
+        observations, self._observations = self._observations, []
         counted = False
         try:
             inspection = await self._catalog.inspect()
@@ -218,7 +220,7 @@ class SchemaWatch:
             await self._announce(inspection)
             unsure, self._unsure = self._unsure, self._unsure | {inspection.shapes.at}
             seen = excluding(inspection.shapes, self._included, self._table_options)
-            compared = await self._shapes.compare(seen, sightings)
+            compared = await self._shapes.compare(seen, observations)
             counted = compared.counted
             if counted:
                 self._left_out = frozenset(name for name, table in seen.tables.items() if table.left_out)
@@ -231,8 +233,8 @@ class SchemaWatch:
             self._something_new.set()
             raise
         finally:
-            if sightings and not counted:  # for another inspection, whatever became of this one
-                self._sightings = sightings + self._sightings
+            if observations and not counted:  # for another inspection, whatever became of this one
+                self._observations = observations + self._observations
                 self._something_new.set()
 
     def _show_exclusions(self, inspection: CatalogInspection) -> None:
@@ -252,7 +254,7 @@ class SchemaWatch:
         self._tables = compared.tables
         for what in (self._settled, self._open, self._told):
             what.clear()
-        if compared.counted and self._stored is not None and not self._sightings:
+        if compared.counted and self._stored is not None and not self._observations:
             self._stored.set_result(None)
             self._stored = None
 
@@ -272,11 +274,11 @@ class SchemaWatch:
 
     def _show(self, compared: SchemaFindings, unsure: Collection[Nanoseconds], quote: str) -> None:
         """Show what was found; also by inspections of which it is unknown whether they were stored, and which were."""
-        self._metrics.need_resync(compared.requests, quote)
+        self._metrics.set_pending_resync(compared.requests, quote)
         stored = [found for request in compared.requests for found in request.findings if found.before in unsure]
         for table in compared.left:
             self._log.warning(
-                "table_not_mirrored_any_more",
+                "table_mirroring_ended",
                 table=table,
                 why="dropped, or taken out of the stream: BigQuery keeps the rows it has",
             )
@@ -287,7 +289,7 @@ class SchemaWatch:
 
 def _tell(found: SpannerResyncCause, fix: str) -> None:
     structlog.get_logger().error(
-        "table_needs_resync",
+        "resync_requested",
         table=found.table,
         why=found.kind.value,
         columns=list(found.columns),
@@ -297,16 +299,16 @@ def _tell(found: SpannerResyncCause, fix: str) -> None:
     )
 
 
-def _sighting(record: DataChangeRecord) -> Sighting:
-    return _sighting_of(record.table, record.column_types, record.commit_timestamp)
+def _observation(record: DataChangeRecord) -> SchemaObservation:
+    return _observation_of(record.table, record.column_types, record.commit_timestamp)
 
 
-def _sighting_of(table: str, column_types: Iterable[SpannerColumnType], at: Nanoseconds) -> Sighting:
+def _observation_of(table: str, column_types: Iterable[SpannerColumnType], at: Nanoseconds) -> SchemaObservation:
     columns = [
         ColumnShape(column.name, googlesql_type(column.type), is_key=column.is_primary_key)
         for column in sorted(column_types, key=lambda one: one.ordinal_position)
     ]
-    return Sighting(table, tuple(columns), at)
+    return SchemaObservation(table, tuple(columns), at)
 
 
 async def remember_start(

@@ -23,7 +23,7 @@ class WatchedColumns:
         self._catalog = catalog
         self._spans: defaultdict[str, ColumnSpans[WatchedTable]] = defaultdict(ColumnSpans)
         self._asking = asyncio.Lock()
-        self.sighted: Callable[[WatchedTable, Nanoseconds], None] = lambda _table, _at: None
+        self.observed: Callable[[WatchedTable, Nanoseconds], None] = lambda _table, _at: None
         """Is called with a table that an inspection shows with other columns than before, and the time of that."""
 
     async def now(self, table: str) -> tuple[Nanoseconds, WatchedTable | None]:
@@ -84,5 +84,5 @@ class WatchedColumns:
         for name in names:
             one = watched.get(name)
             if self._spans[name].saw(at, one) and one is not None:
-                self.sighted(one, at)
+                self.observed(one, at)
         return at, watched.get(table)

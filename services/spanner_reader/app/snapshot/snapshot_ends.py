@@ -40,7 +40,7 @@ class SpannerSnapshotEnds:
         *,
         automatic: bool,
     ) -> None:
-        """``automatic``: request a snapshot of each table that needs re-sync."""
+        """``automatic``: request a snapshot of each table that is pending resync."""
         self.news = asyncio.Event()
         self._store = store
         self._shapes = shapes
@@ -104,7 +104,7 @@ class SpannerSnapshotEnds:
             self._lost.add(place)
             if place not in before:
                 self._log.warning(
-                    "snapshot_not_told",
+                    "snapshot_end_withheld",
                     table=one.table,
                     snapshot=format_timestamp(one.since),
                     why=f"the topic lost messages until {format_timestamp(until)}, and rows of it may be among them",
@@ -137,7 +137,7 @@ class SpannerSnapshotEnds:
                 self._unannounced_since(request)
         if len(left) < len(requests) or (left and self._automatic):
             inspection = await self._tables.catalog.inspect()
-            self._metrics.need_resync(left, inspection.quote)
+            self._metrics.set_pending_resync(left, inspection.quote)
             if self._automatic:
                 watched = {table.name for table in inspection.watched if self._tables.included(table.name)}
                 for request in left:
@@ -169,5 +169,5 @@ class SpannerSnapshotEnds:
                 "snapshot_requested",
                 tables=[table],
                 read_timestamp=format_timestamp(at),
-                why="the table needs re-sync, and RESYNC=automatic",
+                why="the table is pending resync, and RESYNC=automatic",
             )

@@ -88,15 +88,15 @@ class SpannerSnapshotSource:
         store: DatabaseSnapshotStore,
         rows: RowsAtTimestamp,
         tables: MirroredTables,
-        rests: Callable[[str], bool],
+        is_paused: Callable[[str], bool],
         metrics: SpannerReaderMetrics,
         stop: Stop,
     ) -> None:
-        """``rests`` returns whether a table is paused."""
+        """``is_paused`` returns whether a table is paused."""
         self._store = store
         self._rows = rows
         self._tables = tables
-        self._rests = rests
+        self._is_paused = is_paused
         self._metrics = metrics
         self._stop = stop
         self._inspections: dict[Nanoseconds, CatalogInspection] = {}
@@ -128,7 +128,7 @@ class SpannerSnapshotSource:
             self._log.info("snapshot_finished", table=table, rows=rows)
         for table in left.keys() - self._unfinished:
             if not self._tables.included(table):
-                self._log.info("snapshot_left_to_others", table=table, why="the tables file here leaves the table out")
+                self._log.info("snapshot_skipped", table=table, why="the tables file here leaves the table out")
         self._unfinished = frozenset(left)
         return any(self._is_read(table) for table in left)
 
@@ -162,14 +162,14 @@ class SpannerSnapshotSource:
 
     def paused(self, owned: Sequence[OwnedTableRange]) -> Sequence[OwnedTableRange]:
         """Return the ranges of paused tables; all while the stream is paused."""
-        return [one for one in owned if self._rests(one.range.table)]
+        return [one for one in owned if self._is_paused(one.range.table)]
 
     async def save(self, owned: Sequence[OwnedTableRange], *, release: bool = False) -> Collection[Hashable]:
         """Save how far ranges are, and renew or release their leases; return those that are no longer ours."""
         return await self._store.save([one.progress for one in owned], release=release)
 
     def _is_read(self, table: str) -> bool:
-        return self._tables.included(table) and not self._rests(table)
+        return self._tables.included(table) and not self._is_paused(table)
 
     # One range
 

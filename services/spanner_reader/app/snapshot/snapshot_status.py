@@ -44,11 +44,11 @@ def _summary(
         "ranges_left": len(left),
         "read_timestamp": format_timestamp(read_at),
         "complete_since": next(map(format_timestamp, complete), None),
-        "never_told": None if lost is None else _never_told(table, lost),
+        "never_announced": None if lost is None else _never_announced(table, lost),
     }
 
 
-def _never_told(table: str, until: Nanoseconds) -> Mapping[str, str]:
+def _never_announced(table: str, until: Nanoseconds) -> Mapping[str, str]:
     """Return why the end of a snapshot is never announced, and what to do."""
     lost = format_timestamp(until)
     return {
@@ -61,8 +61,8 @@ def summary_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a summary as text."""
     left = f", {shown['ranges_left']} of {shown['ranges']} key ranges left" if shown["ranges_left"] else ""
     complete = f", complete since {shown['complete_since']}" if shown["complete_since"] else ""
-    if (never := shown["never_told"]) is not None:
-        complete = f", never told to be complete: {never['why']} -> {never['fix']}"
+    if (never := shown["never_announced"]) is not None:
+        complete = f", never announced as complete: {never['why']} -> {never['fix']}"
     empty = ": there was none to read" if shown["state"] == "DONE" and not shown["rows"] else ""
     keys = f", rows {between(**shown['keys'])}," if shown["keys"] else ""
     yield (

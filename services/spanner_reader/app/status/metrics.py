@@ -111,8 +111,8 @@ class SpannerPrometheusMetrics(ReaderMetrics):
         """Count a record that was returned after a heartbeat which said that it would not come."""
         self._late.inc()
 
-    def need_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
-        """Show how many tables need re-sync, and why; ``quote`` is what the database's SQL has around a name."""
+    def set_pending_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
+        """Show how many tables are pending resync, and why; ``quote`` is what the database's SQL has around a name."""
         self._resync_requests = [resync(request, quote) for request in requests]
         for kind in SpannerResyncKind:
             self._resync.labels(kind.value).set(
@@ -137,6 +137,6 @@ class SpannerPrometheusMetrics(ReaderMetrics):
             "state": "starting",
             **self._surveyed,
             "lag_seconds": self._lag.seconds,
-            "needs_resync": self._resync_requests,
+            "pending_resync": self._resync_requests,
             "backlogs": self.backlog.document(),
         }

@@ -29,7 +29,7 @@ def document(
 ) -> Mapping[str, Any]:
     """Return everything there is to say, ready for JSON: names, counts and times, no row's values. Time is Spanner's.
 
-    ``needs_resync`` names the tables whose mirror may differ, since when, why, and what fixes it; ``left`` those that
+    ``pending_resync`` names the tables whose mirror may differ, since when, why, and what fixes it; ``left`` those that
     are no longer mirrored, whose rows BigQuery keeps; ``snapshots`` how far the latest one of each table is;
     ``paused_tables`` those whose changes are dropped.
     """
@@ -54,8 +54,8 @@ def document(
         "lag_seconds": lag if started else None,
         "retention_seconds": retention.total_seconds(),
         "retention_left_seconds": retention.total_seconds() - lag if started else None,
-        "schema_looked_at": None if inspection is None else format_timestamp(inspection.at),
-        "needs_resync": [resync(request, quote) for request in requests],
+        "schema_inspected_at": None if inspection is None else format_timestamp(inspection.at),
+        "pending_resync": [resync(request, quote) for request in requests],
         "snapshots": summaries(snapshots, requests),
         "left": []
         if inspection is None
@@ -72,7 +72,7 @@ def paused_tables(pauses: Pauses) -> Sequence[Mapping[str, str]]:
 
 
 def exit_code(shown: Mapping[str, Any]) -> int:
-    """Return 0 if a reader reads or none is to, in time, and no table needs re-sync; else 1."""
+    """Return 0 if a reader reads or none is to, in time, and no table is pending resync; else 1."""
     return int(needs_attention(shown))
 
 
@@ -80,7 +80,7 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
     """Return a document as text."""
     yield from state_lines(shown)
     yield from progress_lines(shown)
-    yield f"schema inspected: {shown['schema_looked_at'] or 'not yet'}"
+    yield f"schema inspected: {shown['schema_inspected_at'] or 'not yet'}"
     for one in shown["snapshots"]:
         yield from summary_lines(one)
     for table in shown["paused_tables"]:
@@ -88,19 +88,19 @@ def lines(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: paused since {since}; its changes are dropped until `resume {name}`"
     for name in shown["left"]:
         yield f"{name}: no longer mirrored; BigQuery keeps the rows it has"
-    for table in shown["needs_resync"]:
-        yield f"{table['table']}: needs re-sync since {table['since']}"
+    for table in shown["pending_resync"]:
+        yield f"{table['table']}: pending resync since {table['since']}"
         for why in table["why"]:
             columns = f" ({', '.join(why['columns'])})" if why["columns"] else ""
             until = f", between {why['after']} and {why['before']}" if why["before"] else f", since {why['after']}"
             yield f"  {why['kind'].replace('_', ' ')}{columns}{until}"
         yield f"  -> {table['fix']}"
-    if not shown["needs_resync"]:
-        yield "no table needs re-sync"
+    if not shown["pending_resync"]:
+        yield "no table is pending resync"
 
 
 def resync(request: SpannerResyncRequest, quote: str) -> Mapping[str, Any]:
-    """Return what there is to say of a table that needs re-sync."""
+    """Return what there is to say of a table that is pending resync."""
     return {
         "table": request.table,
         "since": format_timestamp(request.since),

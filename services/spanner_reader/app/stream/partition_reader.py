@@ -61,7 +61,7 @@ class RecordPublisher:
         self._changes = completion.changes
         self._included = cache(included)
         self._schema = schema
-        completion.columns.sighted = schema.sighted
+        completion.columns.observed = schema.observed
         self._pauses = pauses
         self._metrics = metrics
 

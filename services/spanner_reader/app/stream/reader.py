@@ -154,7 +154,9 @@ class SpannerReader:
         self._heartbeats = TopicHeartbeats(
             publishing, options.topic_heartbeat, lambda: self._schema.announced, lambda: self._low_watermark
         )
-        self._snapshots = None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.rests)
+        self._snapshots = (
+            None if snapshots is None else snapshots(lambda: self._topic.is_durable, self._pauses.is_paused)
+        )
         self._log = structlog.get_logger()
 
     async def run(self, stop: Stop) -> None:
@@ -234,10 +236,10 @@ class SpannerReader:
     async def drain(self, until: float) -> None:
         """Do nothing more: what was read is with the publisher."""
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Release the key ranges of snapshots, and be no reader any more."""
         if self._snapshots is not None:
-            await self._snapshots.let_go()
+            await self._snapshots.release()
         await self._stores.partitions.attend(leave=True)
 
     # What else is done every now and then

@@ -1,4 +1,4 @@
-"""What it means that the topic lost messages: every watched table needs re-sync, and a restart has to find that.
+"""What it means that the topic lost messages: every watched table is pending resync, and a restart has to find that.
 
 What a deleted subscription still held is lost, too, which may have been committed as long ago as it kept messages; and
 other readers go on until they check the subscriptions themselves.
@@ -26,7 +26,7 @@ async def request_resyncs(
     before = Nanoseconds(survey.now + nanoseconds(recheck))
     requests = await shapes.topic_lost(after, before)
     structlog.get_logger().error(
-        "tables_need_resync",
+        "resyncs_requested",
         tables=[request.table for request in requests],
         why="the topic lost messages",
         after=format_timestamp(after),

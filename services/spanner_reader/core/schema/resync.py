@@ -37,13 +37,14 @@ _ROWS_MAY_BE_GONE: Final = frozenset(
 
 
 def fix_of(request: SpannerResyncRequest, quote: str) -> str:
-    """Return what fixes a table that needs re-sync; ``quote`` is what the database's SQL has around a name."""
+    """Return what fixes a table that is pending resync; ``quote`` is what the database's SQL has around a name."""
     table, kinds = request.table, {found.kind for found in request.findings}
     if SpannerResyncKind.TABLE_PAUSED in kinds:
         resume = f"`python -m services.spanner_reader resume {table}`; then " if request.sync_after == NEVER else ""
         return (
             f"{resume}`python -m services.spanner_reader snapshot {table}` brings its rows, and when that is done "
-            f"`python -m services.cdc_consumer sweep {table} --before` its time deletes the rows that were deleted"
+            f"`python -m services.cdc_consumer delete-missing-rows {table} --before` its time deletes the rows that "
+            "were deleted"
         )
     column = next((found.columns[-1] for found in reversed(request.findings) if found.columns), None)
     shown = "c" if column is None else f"{quote}{column}{quote}"
@@ -56,8 +57,9 @@ def fix_of(request: SpannerResyncRequest, quote: str) -> str:
         if kinds == {SpannerResyncKind.COLUMN_DEFAULTED}
         else ""
     )
-    sweep = (
-        f", and then `python -m services.cdc_consumer sweep {table} --before` its time deletes the rows that are gone"
+    delete_missing_rows = (
+        f", and then `python -m services.cdc_consumer delete-missing-rows {table} --before` its time deletes the rows "
+        "that are gone"
         if kinds & _ROWS_MAY_BE_GONE
         else ""
     )
@@ -69,10 +71,10 @@ def fix_of(request: SpannerResyncRequest, quote: str) -> str:
     return (
         f"{settled}"  # noqa: S608  a text for people
         f"`python -m services.spanner_reader snapshot {table}` brings all rows as they are now, and the resync request "
-        f"is deleted once it is complete{sweep}; or, without a snapshot: {drop if kinds & _ROWS_MAY_BE_GONE else ''}"
-        f"after {format_timestamp(request.sync_after)}, touch every row in Spanner, for instance with partitioned DML: "
-        f"UPDATE {_quoted(table, quote)} SET {shown} = {shown} WHERE TRUE ({any_column} outside the key "
-        f"that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
+        f"is deleted once it is complete{delete_missing_rows}; or, without a snapshot: "
+        f"{drop if kinds & _ROWS_MAY_BE_GONE else ''}after {format_timestamp(request.sync_after)}, touch every row in "
+        f"Spanner, for instance with partitioned DML: UPDATE {_quoted(table, quote)} SET {shown} = {shown} WHERE TRUE "
+        f"({any_column} outside the key that the stream watches; {all_key}{_UNPROVEN}){by_itself}; "
         f"then run `python -m services.spanner_reader synced {table}`"
     )
 

@@ -122,7 +122,7 @@ class SchemaInspection:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class SchemaObservation:
     """The columns that a change record had, of an insert or an update: with whole rows, all that are watched."""
 
     table: str
@@ -159,7 +159,7 @@ class SpannerResyncCause:
 
 @dataclass(frozen=True, slots=True)
 class SpannerResyncRequest:
-    """A table needs re-sync: what was found of it, oldest first."""
+    """A table is pending resync: what was found of it, oldest first."""
 
     table: str
     findings: tuple[SpannerResyncCause, ...]
@@ -206,20 +206,20 @@ def written_as(googlesql: str) -> str:
 
 
 def compare(
-    old: SchemaInspection | None, new: SchemaInspection, sightings: Collection[Sighting] = ()
+    old: SchemaInspection | None, new: SchemaInspection, observations: Collection[SchemaObservation] = ()
 ) -> SchemaComparison:
-    """Return what the second inspection says about the time since the first, and sightings about the time before.
+    """Return what the second inspection says about the time since the first, and observations about the time before.
 
-    Without a first inspection, what there is to say is what sightings from before the second one say.
+    Without a first inspection, what there is to say is what observations from before the second one say.
     """
     if old is None:
         found = {name: _dated(_mirrored(table), new.at) for name, table in new.tables.items() if _matters(table)}
         first = replace(new, tables=found)
-        return SchemaComparison(first, tuple(_before(first, sightings)))
-    past, away_since = _as_sighted(old, new, sightings)
+        return SchemaComparison(first, tuple(_before(first, observations)))
+    past, away_since = _as_observed(old, new, observations)
     vanished = [table for name, table in past.tables.items() if not table.gone and name not in new.tables]
     remembered: dict[str, TableShape] = {}
-    findings = _before(old, sightings)
+    findings = _before(old, observations)
     left: list[str] = []
     for name in sorted(past.tables.keys() | new.tables.keys()):
         before, now = past.tables.get(name), new.tables.get(name)
@@ -357,8 +357,8 @@ def _dated(
     return replace(now, columns=tuple(columns))
 
 
-def _as_sighted(
-    old: SchemaInspection, new: SchemaInspection, sightings: Collection[Sighting]
+def _as_observed(
+    old: SchemaInspection, new: SchemaInspection, observations: Collection[SchemaObservation]
 ) -> tuple[SchemaInspection, Mapping[str, Nanoseconds]]:
     """Return the first inspection with what is known to have been dropped by then or since, and the earliest time.
 
@@ -368,7 +368,7 @@ def _as_sighted(
     tables = dict(old.tables)
     only_shown: dict[str, set[str]] = {}
     away_since: dict[str, Nanoseconds] = {}
-    for seen in sorted(sightings, key=lambda one: one.at):
+    for seen in sorted(observations, key=lambda one: one.at):
         table = tables.get(seen.table)
         if table is None or not table.watched:
             continue
@@ -386,36 +386,39 @@ def _as_sighted(
     return replace(old, tables=tables), away_since
 
 
-def lacked(table: TableShape, seen: Sighting) -> list[ColumnShape]:
+def lacked(table: TableShape, seen: SchemaObservation) -> list[ColumnShape]:
     """Return the columns that inspections have had since before a record that lacks them: they were away."""
     lacking = table.watched_names - seen.names
     return [one for one in table.columns if one.name in lacking and one.since < seen.at]
 
 
-def _before(inspection: SchemaInspection, sightings: Iterable[Sighting]) -> list[SpannerResyncCause]:
+def _before(inspection: SchemaInspection, observations: Iterable[SchemaObservation]) -> list[SpannerResyncCause]:
     """Return what records from before the first inspections say: each table's, from one to the next and to this one."""
     until = inspection.at if inspection.compared_since is None else inspection.compared_since
-    by_table: dict[str, list[Sighting]] = {}
-    for seen in sorted(sightings, key=lambda one: one.at):
+    by_table: dict[str, list[SchemaObservation]] = {}
+    for seen in sorted(observations, key=lambda one: one.at):
         if seen.at < until:
             by_table.setdefault(seen.table, []).append(seen)
     findings = []
-    for name, sighted in by_table.items():
+    for name, observed in by_table.items():
         now = inspection.tables.get(name)
         if now is None or now.gone or not now.watched:
             continue
         # Records contain no column that is not watched, so none is compared.
         now = replace(now, columns=tuple(column for column in now.columns if column.watched))
         whole = inspection.watches_everything or len(now.columns) == len(inspection.tables[name].columns)
-        before, at = _sighted(sighted[0], now, whole=whole), sighted[0].at
-        for shape, when in [*((_sighted(one, now, whole=whole), one.at) for one in sighted[1:]), (now, inspection.at)]:
+        before, at = _observed(observed[0], now, whole=whole), observed[0].at
+        for shape, when in [
+            *((_observed(one, now, whole=whole), one.at) for one in observed[1:]),
+            (now, inspection.at),
+        ]:
             kinds = _kinds(before, shape, vanished=(), born_watched=True)
             findings += [SpannerResyncCause(name, kind, at, when, columns) for kind, columns in kinds.items()]
             before, at = _mirrored(shape, before), when
     return findings
 
 
-def _sighted(seen: Sighting, now: TableShape, *, whole: bool) -> TableShape:
+def _observed(seen: SchemaObservation, now: TableShape, *, whole: bool) -> TableShape:
     """Return a table as a record has shown it; what records do not contain of its columns is as it is now.
 
     ``whole``: the stream watches all columns. Where it names them, one that was not in a record was not watched.

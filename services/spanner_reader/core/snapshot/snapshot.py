@@ -185,7 +185,7 @@ def merged(parts: Sequence[SnapshotRange]) -> SnapshotRange | None:
     """Return the range that can stand for all ranges of a snapshot of a whole table; None while they are needed.
 
     Once nothing of a snapshot is left to read, only what it is as a whole matters: a reader that has not announced its
-    end yet, a later resync request and an automatic re-sync need its run and its times, and `status` counts its rows.
+    end yet, a later resync request and an automatic resync need its run and its times, and `status` counts its rows.
     """
     first, *others = parts
     cancelled = any(one.state is RangeState.CANCELLED for one in parts)

@@ -132,9 +132,9 @@ class CompletionQueue:
         self._taken = [one for one in entries if one.commit <= until]
         kept = [one for one in self._tables[table] if one.commit > until or one.transaction in self._open]
         # Of the newest commit more may come: what comes rests on these, too.
-        rests = [replace(one, published=True) for one in self._taken if one.commit == self._latest]
-        self._tables[table] = sorted([*rests, *kept], key=lambda one: one.order)
-        self.size += sum(one.change.size() for one in rests)
+        carried = [replace(one, published=True) for one in self._taken if one.commit == self._latest]
+        self._tables[table] = sorted([*carried, *kept], key=lambda one: one.order)
+        self.size += sum(one.change.size() for one in carried)
         return self._taken
 
     def done(self) -> None:

@@ -225,7 +225,7 @@ class TestGo:
         assert status == 501
         assert says in answer["error"]["message"]
 
-    def test_a_dry_run_tells_the_columns_and_makes_no_job(self, stand_in: StandIn) -> None:
+    def test_a_dry_run_reports_the_columns_and_makes_no_job(self, stand_in: StandIn) -> None:
         stand_in.run("CREATE TABLE t (k INT64, v STRING)")
         stand_in.run("INSERT INTO t (k, v) VALUES (1, 'abc')")
         config = bigquery.QueryJobConfig(dry_run=True, default_dataset=f"{PROJECT}.{stand_in.dataset}")

@@ -62,7 +62,7 @@ def test_a_fault_in_the_answer_meets_the_table_it_is_meant_for_until_it_is_clear
     assert (rows_of(stand_in, "t"), rows_of(stand_in, "u")) == ([(2, "x")], [(1, "x")])
 
 
-def test_what_the_service_refuses_only_sometimes_is_refused_while_a_fault_says_so(stand_in: StandIn) -> None:
+def test_what_the_service_refuses_only_sometimes_is_refused_while_a_fault_is_set(stand_in: StandIn) -> None:
     """python-bigquery-storage #577, google-cloud-python #16650: some calls without routing header are refused."""
     stand_in.control("POST", "faults", action="close", on="routing", times=1)
 

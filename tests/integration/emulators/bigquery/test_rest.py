@@ -356,7 +356,7 @@ class TestQueries:
 
         assert raised.value.errors[0]["reason"] in ("notFound", "invalidQuery", "notImplemented")
 
-    def test_a_path_that_is_not_served_says_so_as_json(
+    def test_a_path_that_is_not_served_reports_so_as_json(
         self, stand_in: StandIn, bigquery_stand_in: tuple[str, str]
     ) -> None:
         with pytest.raises(urllib.error.HTTPError) as raised:

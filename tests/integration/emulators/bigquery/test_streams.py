@@ -182,7 +182,7 @@ class TestNames:
             append(stream, [1])
         assert closed.value.code() == grpc.StatusCode.NOT_FOUND
 
-    def test_get_write_stream_tells_the_type(self, stand_in: StandIn, client: BigQueryWriteClient) -> None:
+    def test_get_write_stream_reports_the_type(self, stand_in: StandIn, client: BigQueryWriteClient) -> None:
         name = make(client, stand_in, "BUFFERED")
 
         assert client.get_write_stream(name=name).type_ == types.WriteStream.Type.BUFFERED

@@ -150,7 +150,7 @@ UNLISTED = [
     ("TIMESTAMP", "double"),
 ]
 
-MISFITS = [
+UNMATCHED = [
     ("DATE", "int32", -719_163),
     ("DATE", "int64", 2_932_897),
     ("TIMESTAMP", "int64", -62_135_596_800_000_001),
@@ -209,7 +209,7 @@ def test_a_pair_that_is_not_listed_is_refused(stand_in: StandIn, column_type: st
     assert stand_in.run("SELECT * FROM t") == []
 
 
-@pytest.mark.parametrize(("column_type", "proto_type", "sent"), MISFITS)
+@pytest.mark.parametrize(("column_type", "proto_type", "sent"), UNMATCHED)
 def test_a_value_that_does_not_fit_is_its_rows_error(
     stand_in: StandIn, column_type: str, proto_type: str, sent: Any
 ) -> None:

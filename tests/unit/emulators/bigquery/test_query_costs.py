@@ -60,7 +60,7 @@ def asked(jobs: Jobs, sql: str, **options: Any) -> Mapping[str, Any]:
         ("SELECT 1", 0),
     ],
 )
-def test_a_dry_run_says_the_logical_bytes_of_the_columns_that_a_query_names(jobs: Jobs, sql: str, read: int) -> None:
+def test_a_dry_run_reports_the_logical_bytes_of_the_columns_that_a_query_names(jobs: Jobs, sql: str, read: int) -> None:
     """BigQuery, "Data types", section "Data type sizes"."""
     assert asked(jobs, sql, dryRun=True)["totalBytesProcessed"] == str(read)
 

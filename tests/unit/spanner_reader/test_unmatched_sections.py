@@ -1,7 +1,7 @@
 import pytest
 
-from services.spanner_reader.core.schema.misfits import misfits
 from services.spanner_reader.core.schema.shapes import ColumnShape, TableShape
+from services.spanner_reader.core.schema.unmatched_sections import unmatched_sections
 from shared.contracts.tables_file import TablesFile, read_tables_file
 
 ID = ColumnShape("Id", "INT64", is_key=True)
@@ -11,11 +11,11 @@ TABLES = {"Orders": ORDERS, "sales.Items": ORDERS, "tmp_1": ORDERS}
 
 def found(text: str) -> list[tuple[str, bool]]:
     """Return where a file does not fit, and whether that is refused."""
-    return [(one.section, one.refused) for one in misfits(read_tables_file(text), TABLES)]
+    return [(one.section, one.refused) for one in unmatched_sections(read_tables_file(text), TABLES)]
 
 
 def test_no_file_and_one_that_fits_are_passed_over() -> None:
-    assert list(misfits(TablesFile(), TABLES)) == []
+    assert list(unmatched_sections(TablesFile(), TABLES)) == []
     text = """
         include = ["Orders", "sales.*", "tmp_*"]
         exclude = ["tmp_*"]
@@ -30,7 +30,7 @@ def test_no_file_and_one_that_fits_are_passed_over() -> None:
     assert found(text) == []
 
 
-def test_what_names_no_watched_table_is_told_with_the_nearest_that_is_watched() -> None:
+def test_what_names_no_watched_table_is_reported_with_the_nearest_that_is_watched() -> None:
     text = """
         include = ["*", "Ordrs"]
         exclude = ["temp_*"]
@@ -40,7 +40,7 @@ def test_what_names_no_watched_table_is_told_with_the_nearest_that_is_watched() 
     assert found(text) == [
         ("include", False), ("exclude", False), ('[tables."orders"]', False), ('[tables."sale.*"]', False),
     ]  # fmt: skip
-    nearest = [one.fix for one in misfits(read_tables_file(text), TABLES)]
+    nearest = [one.fix for one in unmatched_sections(read_tables_file(text), TABLES)]
     for fix, name in zip(nearest, ("Orders", "tmp_1", "Orders", "sales.Items"), strict=True):
         assert f"is {name};" in fix
 
@@ -58,14 +58,14 @@ def test_a_file_that_leaves_out_every_watched_table_is_one_finding_with_the_tabl
     text = """
         include = ["nothing_*"]
         """
-    (one,) = misfits(read_tables_file(text), TABLES)
+    (one,) = unmatched_sections(read_tables_file(text), TABLES)
     assert one.section == "include"
     assert all(name in one.why for name in TABLES)
     assert "ALTER" not in one.fix
 
 
-def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
-    assert list(misfits(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
+def test_nothing_is_reported_of_names_where_the_stream_watches_nothing() -> None:
+    assert list(unmatched_sections(read_tables_file('[tables.Orders]\nmode = "both"'), {})) == []
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_nothing_is_said_of_names_where_the_stream_watches_nothing() -> None:
 def test_a_column_of_the_key_that_is_ignored_masked_or_renamed_is_refused_with_its_line(option: str, said: str) -> None:
     others = 'exclude = ["tmp_*", "sales.*"]'
     assert found(f"{others}\n[defaults]\n{option} = {said}") == [("[defaults]", True)]
-    (one,) = misfits(read_tables_file(f'{others}\n[tables."O*"]\n{option} = {said}'), TABLES)
+    (one,) = unmatched_sections(read_tables_file(f'{others}\n[tables."O*"]\n{option} = {said}'), TABLES)
     assert (one.section, one.refused) == ('[tables."O*"]', True)
     told = f"line 3 of the tables file: {option} names column id of table Orders, which is in its primary key"
     assert one.why.startswith(told)
     assert one.fix == f"take it out of {option}"
 
 
-def test_a_column_named_for_one_table_that_it_does_not_have_is_told_with_the_nearest() -> None:
+def test_a_column_named_for_one_table_that_it_does_not_have_is_reported_with_the_nearest() -> None:
     text = '[tables.Orders]\nignored_columns = ["Notes"]\njson_arrays = ["Tag"]'
-    told = list(misfits(read_tables_file(text), TABLES))
+    told = list(unmatched_sections(read_tables_file(text), TABLES))
     assert [one.why.split(",")[0] for one in told] == ["names column Notes", "names column Tag"]
     assert [one.fix.rpartition(" ")[2] for one in told] == ["Note", "Tags"]
     assert not any(one.refused for one in told)

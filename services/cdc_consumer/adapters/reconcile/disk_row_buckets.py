@@ -15,7 +15,7 @@ BUFFER_BYTES: Final = 64 << 20
 """How much is held in memory before it is written."""
 
 
-class SpilledRows:
+class DiskRowBuckets:
     """The rows of one side. They are added in any order, and read once all of them are there."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Sweeps mirrors without being asked to (SWEEP=automatic), where nothing speaks against it.
+"""Deletes missing rows without being asked to (DELETE_MISSING_ROWS=automatic), where nothing speaks against it.
 
 A table has to be complete for a while, and nothing of it may be in trouble meanwhile, so that its snapshot rows have
 had the time to arrive. Where the source can be asked, it is. Where not, nothing is deleted once changes of the table
@@ -6,7 +6,7 @@ have become dead letters since the snapshot began, which the mirror says by a la
 more than a small part of it: what would delete more may be a snapshot whose rows are not there, and a person has to
 check.
 
-Rows that were on their way when it was swept may arrive from before then, for as long as the subscription keeps
+Rows that were on their way then may arrive from before then, for as long as the subscription keeps
 messages; so it is inspected again until that time is over.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept, shown_time
+from services.cdc_consumer.app.delete_missing_rows.deletion import Deletion, DeletionRefusedError, shown_time
 from services.cdc_consumer.app.repeating import repeating
 from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RowCount
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -33,20 +33,20 @@ _SMALL_PART: Final = 100
 """One row of so many may be."""
 
 
-class AutomaticSweep:
-    """Knows for how long each mirror has been complete, and sweeps those that are due."""
+class AutomaticDeletion:
+    """Knows for how long each mirror has been complete, and deletes the missing rows of those that are due."""
 
     def __init__(
         self,
         known: MirrorStates,
-        sweep: Callable[[Mirror], Swept],
+        delete: Callable[[Mirror], Deletion],
         clock: Clock,
         *,
         after: timedelta,
         keep_messages_for: timedelta,
     ) -> None:
         self._known = known
-        self._sweep = sweep
+        self._delete = delete
         self._clock = clock
         self._after = nanoseconds(after)
         self._keep = nanoseconds(keep_messages_for)
@@ -54,37 +54,45 @@ class AutomaticSweep:
         self._checked: dict[tuple[str, int], Nanoseconds] = {}
         self._refused: set[str] = set()
 
-    def sweeping(self) -> AbstractContextManager[None]:
-        """Sweep every now and then while the block runs."""
+    def deleting(self) -> AbstractContextManager[None]:
+        """Delete missing rows every now and then while the block runs."""
         every = min(_ROUND, max(_SHORTEST_ROUND, timedelta(seconds=self._after / 1e9)))
-        return repeating("sweep", self.go_round, every)
+        return repeating("delete-missing-rows", self.go_round, every)
 
     def go_round(self) -> None:
-        """Sweep what is due."""
+        """Delete missing rows of what is due."""
         for mirror in self.due():
             log = structlog.get_logger().bind(table=mirror.table, before=shown_time(mirror.complete_since))
             why = ""
             try:
-                found = self._sweep(mirror)
+                found = self._delete(mirror)
             except TransientError as error:
-                log.warning("sweep_failed", error=str(error))
+                log.warning("missing_rows_deletion_failed", error=str(error))
                 continue
             except MisconfiguredError as error:
                 why = str(error)
                 if mirror.table not in self._refused:
-                    say = log.warning if isinstance(error, SweepRefusedError) else log.error
-                    say("sweep_refused", error=why)
+                    if isinstance(error, DeletionRefusedError):
+                        log.warning("missing_rows_deletion_refused", error=why)
+                    else:
+                        log.error("missing_rows_deletion_refused", error=why)  # noqa: TRY400
             except Exception as error:  # an unforeseen error of one table does not stop the others
                 why = f"{type(error).__name__}: the log says where"
-                log.exception("sweep_failed")
+                log.exception("missing_rows_deletion_failed")
             else:
-                log.info("swept", older=found.older, in_source=found.living, deleted=found.deleted, left=found.left)
+                log.info(
+                    "missing_rows_deletion_finished",
+                    older=found.older,
+                    in_source=found.living,
+                    deleted=found.deleted,
+                    left=found.left,
+                )
             self._checked[mirror.table, mirror.complete_since] = self._clock.now()
-            self._known.sweep_refused(mirror.table, why)
+            self._known.deletion_refused(mirror.table, why)
             (self._refused.add if why else self._refused.discard)(mirror.table)
 
     def due(self) -> Sequence[Mirror]:
-        """Return the mirrors to sweep now."""
+        """Return the mirrors whose missing rows are to be deleted now."""
         now, troubled, outstanding = self._clock.now(), self._known.troubled(), self._known.oldest_outstanding_lately()
         found = []
         for mirror in self._known.mirrors():
@@ -95,9 +103,9 @@ class AutomaticSweep:
             on_its_way = outstanding is not None and outstanding * 1_000 < seen
             if now - seen < self._after or mirror.table in troubled or on_its_way:
                 continue
-            rest = self._after if mirror.to_sweep and mirror.table not in self._refused else nanoseconds(_AGAIN)
+            rest = self._after if mirror.delete_before and mirror.table not in self._refused else nanoseconds(_AGAIN)
             rested = at not in self._checked or now - self._checked[at] >= rest
-            if rested and (mirror.to_sweep or now - mirror.complete_since * 1_000 < self._keep):
+            if rested and (mirror.delete_before or now - mirror.complete_since * 1_000 < self._keep):
                 found.append(mirror)
         return found
 
@@ -105,11 +113,11 @@ class AutomaticSweep:
 def check_part(table: str, count: RowCount, before: int) -> None:
     """Refuse to delete more than a small part of a table whose source cannot be asked."""
     if count.older > max(_ALWAYS_FEW, count.rows // _SMALL_PART) or (count.older and count.older == count.rows):
-        raise SweepRefusedError(
-            "sweep-needs-the-source",
+        raise DeletionRefusedError(
+            "delete-missing-rows-needs-the-source",
             f"{count.older} of the {count.rows} rows of table {table} are from before {shown_time(before)}, and its "
             "source cannot be asked for them: set SOURCE_ROWS, or delete them by command: "
-            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}",
+            f"python -m services.cdc_consumer delete-missing-rows TABLE --before {shown_time(before)}",
         )
 
 
@@ -121,11 +129,11 @@ def check_dead_letters(mirror: MirrorTable, count: RowCount, before: int) -> Non
     """
     read_since = min(before, mirror.read_since or before)
     if count.older and mirror.dead_letters_until >= read_since:
-        raise SweepRefusedError(
-            "sweep-after-dead-letters",
+        raise DeletionRefusedError(
+            "delete-missing-rows-after-dead-letters",
             f"changes of the source table of {mirror.definition.identity} have become dead letters since "
             f"{shown_time(read_since)}: some of its {count.older} older rows may be there only for that, and its "
             "source cannot be asked for them: set SOURCE_ROWS; or fix what made them dead letters, and take a snapshot "
             "ten minutes after the last of them; or delete by command: "
-            f"python -m services.cdc_consumer sweep TABLE --before {shown_time(before)}",
+            f"python -m services.cdc_consumer delete-missing-rows TABLE --before {shown_time(before)}",
         )

@@ -1,4 +1,4 @@
-"""A mirror of the things that `answering_source` answers for, on the stand-in, and the commands that sweep it."""
+"""A mirror of the things that `answering_source` answers for, on the stand-in, and the commands that delete them."""
 
 import io
 import json
@@ -12,10 +12,10 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.commands.command_line import COMMAND_LINE, SweepCommand
+from services.cdc_consumer.commands.command_line import COMMAND_LINE, DeleteMissingRowsCommand
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
-from services.cdc_consumer.wiring.sweep import sweep_command
+from services.cdc_consumer.wiring.delete_missing_rows import delete_missing_rows_command
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Op
 from shared.contracts.change_sequence import four_sections
@@ -95,11 +95,20 @@ class Mirror:
             "BIGQUERY_STORAGE_EMULATOR_HOST": self.addresses[1],
         } | ({"TABLES_FILE": str(self.tables_file)} if self.tables_file else {})
 
-    def sweep(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
+    def delete_missing_rows(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
         out = io.StringIO()
         environ = self.environment() | {"SOURCE_ROWS": SOURCE}
-        told = parsed(COMMAND_LINE, SweepCommand, "sweep", "Things", "--before", shown(before), "--json", *arguments)
-        code = sweep_command(told, environ, out, Stop())
+        told = parsed(
+            COMMAND_LINE,
+            DeleteMissingRowsCommand,
+            "delete-missing-rows",
+            "Things",
+            "--before",
+            shown(before),
+            "--json",
+            *arguments,
+        )
+        code = delete_missing_rows_command(told, environ, out, Stop())
         return code, json.loads(out.getvalue())
 
 

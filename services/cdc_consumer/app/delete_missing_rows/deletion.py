@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.core.delete_missing_rows.sweep import (
+from services.cdc_consumer.core.delete_missing_rows.deletion import (
     check_same_table,
     deletions,
     endings,
@@ -35,9 +35,9 @@ from services.cdc_consumer.ports import (
     QueryEstimate,
     QuerySpend,
     RemoteSourceRows,
+    RowBuffer,
     RowCount,
     RowError,
-    Spool,
     TableTroubleError,
 )
 from shared.contracts.change_batch import Header, decode_batch
@@ -58,19 +58,19 @@ _KEYS_AT_ONCE: Final = 500
 _ROWS_AT_ONCE: Final = 5_000
 SHOWN: Final = 10
 """Keys that are spelt out."""
-Room: TypeAlias = Callable[[], AbstractContextManager[Spool]]
+Room: TypeAlias = Callable[[], AbstractContextManager[RowBuffer]]
 """Makes room for rows outside memory."""
 _json: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, object])
 
 
-class SweepRefusedError(MisconfiguredError):
+class DeletionRefusedError(MisconfiguredError):
     """Nothing was deleted, for too much would be."""
 
 
 @dataclass(slots=True)
-class Swept:
-    """What a sweep has found and done."""
+class Deletion:
+    """What a deletion has found and done."""
 
     before: int
     """In microseconds."""
@@ -156,7 +156,7 @@ def check_time(mirror: MirrorTable, before: int) -> None:
             f"table {name} is not complete: no snapshot that began after the table was made has ended (the first one "
             "began before its mirrors were made, and never counts), or the consumer has not applied its end yet. Take "
             "one (python -m services.spanner_reader snapshot TABLE, or python -m services.bigtable_reader snapshot), "
-            "and sweep when `status` says that rows may wait for it",
+            "and delete missing rows when `status` says that some may wait for it",
         )
     if before > mirror.complete_since:
         raise MisconfiguredError(
@@ -166,7 +166,7 @@ def check_time(mirror: MirrorTable, before: int) -> None:
         )
 
 
-def sweep(
+def delete_missing_rows(
     mirror: MirrorTable,
     rows: MirrorRows,
     writer: CdcWriter,
@@ -179,7 +179,7 @@ def sweep(
     after: timedelta,
     execute: bool,
     unasked: Callable[[RowCount], None] | None = None,
-) -> Swept:
+) -> Deletion:
     """Find the rows from before a time; if ``execute``, delete those that the source does not have, and count again.
 
     However many they are, some are in memory at a time: ``room`` makes it for the others. Nothing is deleted before
@@ -189,7 +189,7 @@ def sweep(
     """
     check_time(mirror, before)
     visible_until = microseconds(clock.now()) - mirror.max_staleness // timedelta(microseconds=1)
-    found = Swept(before, hidden=bool(mirror.max_staleness) and visible_until < before)
+    found = Deletion(before, hidden=bool(mirror.max_staleness) and visible_until < before)
     with room() as older, room() as doomed:
         others = rows.older(mirror, before, older)
         found.older = older.rows
@@ -208,7 +208,7 @@ def sweep(
         found.left = max(stay, rows.count_older(mirror, before) - found.living) if found.deleted else stay
         if found.clean:
             told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
-            found.early = not rows.mark_swept(mirror, before, told_by)
+            found.early = not rows.record_deletion(mirror, before, told_by)
     return found
 
 
@@ -218,14 +218,14 @@ def _check_source(mirror: MirrorTable, others: OtherRows, source: SourceOfMirror
     some = with_whole_keys(others.some, mirror.definition.primary_key)
     newer = source_keys(some, source.header)
     if newer and not any(source.living(newer)):
-        raise SweepRefusedError(
+        raise DeletionRefusedError(
             "source-lacks-every-row",
             f"the source has none of {len(newer)} rows that table {mirror.definition.identity} has newer changes of: "
             "is --source the right database? Nothing was deleted",
         )
 
 
-def _without_living(older: pa.Table, source: SourceOfMirror, found: Swept) -> pa.Table:
+def _without_living(older: pa.Table, source: SourceOfMirror, found: Deletion) -> pa.Table:
     """Return those rows that the source does not have."""
     keys = source_keys(older, source.header)
     living = source.living(keys)
@@ -237,7 +237,7 @@ def _without_living(older: pa.Table, source: SourceOfMirror, found: Swept) -> pa
     return older.filter(pa.array([not lives for lives in living], pa.bool_()))
 
 
-def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clock: Clock, found: Swept) -> None:
+def _delete(mirror: MirrorTable, writer: CdcWriter, rows: RowBuffer, stop: Stop, clock: Clock, found: Deletion) -> None:
     reasons = Counter[str]()
 
     def append(definition: TableDefinition, doomed: pa.Table) -> frozenset[int]:
@@ -248,7 +248,7 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
 
     for chunk in _chunks(rows):
         if stop.requested:
-            raise TransientError(f"asked to stop when {found.deleted} of {rows.rows} rows were deleted: sweep again")
+            raise TransientError(f"asked to stop when {found.deleted} of {rows.rows} rows were deleted: run it again")
         ended = chunk
         if mirror.history is not None:
             stay = append(mirror.history, endings(mirror.history, chunk, found.before, clock.now()))
@@ -257,7 +257,7 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
             doomed = deletions(mirror.definition, ended, found.before, soft_delete=mirror.soft_delete)
             found.deleted += len(ended) - len(append(mirror.definition, doomed))
     structlog.get_logger().info(
-        "rows_swept",
+        "missing_rows_deleted",
         table=mirror.definition.identity,
         before=shown_time(found.before),
         deleted=found.deleted,
@@ -266,14 +266,14 @@ def _delete(mirror: MirrorTable, writer: CdcWriter, rows: Spool, stop: Stop, clo
     )
 
 
-def _chunks(rows: Spool) -> Iterator[pa.Table]:
+def _chunks(rows: RowBuffer) -> Iterator[pa.Table]:
     for page in rows.pages():
         for start in range(0, len(page), _ROWS_AT_ONCE):
             yield page.slice(start, _ROWS_AT_ONCE)
 
 
 def _appended(
-    definition: TableDefinition, rows: pa.Table, writer: CdcWriter, stop: Stop, found: Swept
+    definition: TableDefinition, rows: pa.Table, writer: CdcWriter, stop: Stop, found: Deletion
 ) -> Sequence[RowError]:
     """Append rows, and wait until all are durable but those that are refused."""
     appending = writer.append(definition, rows)
@@ -281,10 +281,10 @@ def _appended(
         return retrying(stop, RETRY_BUDGET)(appending.refused)
     except TableTroubleError as error:
         raise MisconfiguredError(
-            "sweep-cannot-write",
+            "delete-missing-rows-cannot-write",
             f"table {definition.identity} could not be written for {format_duration(RETRY_BUDGET)} "
             f"({error.shown}): may this identity write it (roles/bigquery.dataEditor)? {found.deleted} rows were "
-            "deleted before; sweep again",
+            "deleted before; run it again",
         ) from error
 
 
@@ -293,18 +293,18 @@ def shown_time(micros: int) -> str:
     return format_timestamp(Nanoseconds(micros * 1_000))
 
 
-def exit_code(found: Swept) -> int:
+def exit_code(found: Deletion) -> int:
     """Return 0 if nothing older stays in the mirror, or would after the deletion, and all is there; else 1."""
     return int(bool(found.living or found.keyless or found.refused or found.left or found.hidden or found.early))
 
 
-def print_sweep(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
-    """Write a document, of a sweep or of what one would read, as one JSON object, or as text."""
+def print_deletion(document: Mapping[str, Any], as_json: bool, out: TextIO) -> None:
+    """Write a document, of a deletion or of what one would read, as one JSON object, or as text."""
     print_answer(document, (lines if "older" in document else estimate_lines)(document), as_json, out)
 
 
 def estimate_lines(document: Mapping[str, Any]) -> Sequence[str]:
-    """Return what a sweep would read as text."""
+    """Return what a deletion would read as text."""
     read, count = document["read_bytes"], document["count_bytes"]
     return [
         f"{document['mirror']}: one query finds the rows: {read} bytes ({format_size(read)})",
@@ -313,15 +313,15 @@ def estimate_lines(document: Mapping[str, Any]) -> Sequence[str]:
 
 
 def estimate_document(table: str, mirror: MirrorTable, estimate: QueryEstimate) -> Mapping[str, Any]:
-    """Return what a sweep would read, ready for JSON."""
+    """Return what a deletion would read, ready for JSON."""
     name = mirror.definition.identity
     return {"table": table, "mirror": name, "read_bytes": estimate.read, "count_bytes": estimate.again}
 
 
-def sweep_document(
-    table: str, mirror: MirrorTable, found: Swept, spent: QuerySpend, *, execute: bool
+def deletion_document(
+    table: str, mirror: MirrorTable, found: Deletion, spent: QuerySpend, *, execute: bool
 ) -> Mapping[str, Any]:
-    """Return what a sweep came to, and what it cost, ready for JSON."""
+    """Return what a deletion came to, and what it cost, ready for JSON."""
     return {
         "table": table,
         "mirror": mirror.definition.identity,
@@ -372,11 +372,12 @@ def lines(document: Mapping[str, Any]) -> Sequence[str]:
     if document["early"]:
         told.append(
             "it was made again, or left out for a while, and rows of the snapshot may still be on their way: it goes "
-            "on needing a re-sync until it has been complete for SWEEP_AFTER; sweep it again then"
+            "on being pending resync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows "
+            "again then"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]
-        told += [f"queries of it may be {stale:.0f} s behind (max_staleness): look again then"] if stale else []
+        told += [f"queries of it may be {stale:.0f} s behind (max_staleness): run it again then"] if stale else []
     if document["queries"]:
         told.append(f"BigQuery billed {document['bytes_billed']} bytes for {document['queries']} queries")
     return told

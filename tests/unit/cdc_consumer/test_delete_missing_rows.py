@@ -1,4 +1,4 @@
-"""What a sweep deletes, and what it never does: nothing that lives is lost for good, whenever it comes."""
+"""What a deletion deletes, and what it never does: nothing that lives is lost for good, whenever it comes."""
 
 import io
 import json
@@ -14,18 +14,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import spooled
-from services.cdc_consumer.app.delete_missing_rows.sweep import (
-    Swept,
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import disk_row_buffer
+from services.cdc_consumer.app.delete_missing_rows.deletion import (
+    Deletion,
+    delete_missing_rows,
+    deletion_document,
     described,
     estimate_document,
     exit_code,
     lines,
-    print_sweep,
-    sweep,
-    sweep_document,
+    print_deletion,
 )
-from services.cdc_consumer.core.delete_missing_rows.sweep import first_sequence, last_sequence_before, source_keys
+from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, last_sequence_before, source_keys
 from services.cdc_consumer.core.schema.history import COMMITTED_COLUMN, MOD_TYPE_COLUMN, SOURCE_TABLE_COLUMN
 from services.cdc_consumer.core.schema.tables import (
     CHANGE_SEQUENCE_NUMBER,
@@ -37,7 +37,7 @@ from services.cdc_consumer.core.schema.tables import (
 )
 from services.cdc_consumer.core.types.types import FLOAT32_KEY
 from services.cdc_consumer.core.types.values import wire_values
-from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, QuerySpend, RowCount, Spool
+from services.cdc_consumer.ports import MirrorTable, OtherRows, QueryEstimate, QuerySpend, RowBuffer, RowCount
 from shared.contracts.change_batch import Column, decode_batch
 from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -54,7 +54,7 @@ BOTH = '[defaults]\nmode = "both"'
 Message = Mapping[str, object]
 
 
-def swept(
+def deletion_in(
     world: World,
     source: FakeSource | None = None,
     *,
@@ -62,16 +62,16 @@ def swept(
     before: int = 0,
     execute: bool = True,
     unasked: Callable[[RowCount], None] | None = None,
-) -> Swept:
-    """Sweep the mirror of the planes, by what it is complete since."""
+) -> Deletion:
+    """Delete the missing rows of the planes, by what it is complete since."""
     rows = rows or FakeMirrorRows(world.writer)
     mirror = rows.find("planes")
-    return sweep(
+    return delete_missing_rows(
         mirror,
         rows,
         world.writer,
         None if source is None else described(source, "planes"),
-        spooled,
+        disk_row_buffer,
         world.stop,
         world.clock,
         before=before or mirror.complete_since,
@@ -98,12 +98,12 @@ def world() -> World:
 
 def test_what_the_source_does_not_have_goes_and_what_it_has_stays(world: World) -> None:
     source = FakeSource(a_header(), {2: "", 11: "", 12: ""})
-    dry = swept(world, source, execute=False)
+    dry = deletion_in(world, source, execute=False)
     assert (dry.older, dry.living, dry.gone, dry.deleted, dry.left) == (3, 1, 2, 0, None)
     assert (dry.some_gone, dry.some_living) == (["[1]", "[3]"], ["[2]"])
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
-    done = swept(world, source)
+    done = deletion_in(world, source)
     assert (done.deleted, done.left, done.clean) == (2, 0, False)
     assert set(world.names()) == {2, 11, 12}
 
@@ -112,7 +112,7 @@ def test_one_query_finds_the_rows_and_another_one_counts_what_is_left_of_those_t
     queries = []
     for execute in (False, True, True):
         rows = FakeMirrorRows(world.writer)
-        swept(world, FakeSource(a_header(), {2: "", 11: ""}), rows=rows, execute=execute)
+        deletion_in(world, FakeSource(a_header(), {2: "", 11: ""}), rows=rows, execute=execute)
         queries.append(rows.queries)
 
     assert queries == [1, 2, 1]
@@ -127,26 +127,26 @@ def test_how_many_rows_are_deleted_of_which_no_source_was_asked_can_be_refused(w
         raise MisconfiguredError("made-up", "too many")
 
     with pytest.raises(MisconfiguredError, match="too many"):
-        swept(world, unasked=refuse)
+        deletion_in(world, unasked=refuse)
     assert counted == [RowCount(3, 5)]
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
 
-def test_one_that_was_made_anew_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
+def test_one_that_was_recreated_is_not_healed_while_its_rows_may_be_on_their_way(world: World) -> None:
     rows = FakeMirrorRows(world.writer)
     rows.told = NOW // 1_000 - AFTER // timedelta(microseconds=1)
-    assert not swept(world, rows=rows).early
+    assert not deletion_in(world, rows=rows).early
     rows.told += 1
-    assert swept(world, rows=rows).early
+    assert deletion_in(world, rows=rows).early
 
 
-def test_a_later_time_than_that_of_the_snapshot_is_refused_whoever_asks(world: World) -> None:
+def test_a_later_time_than_that_of_the_snapshot_is_always_refused(world: World) -> None:
     for source in (None, FakeSource(a_header(), {11: ""})):
         with pytest.raises(MisconfiguredError, match="complete since"):
-            swept(world, source, before=101)
+            deletion_in(world, source, before=101)
     world.tables.complete_since = {}
     with pytest.raises(MisconfiguredError, match="no snapshot"):
-        swept(world, before=100)
+        deletion_in(world, before=100)
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
 
@@ -171,7 +171,7 @@ def test_a_source_that_cannot_be_the_mirrors_is_refused_and_nothing_is_deleted(
     world: World, source: FakeSource, why: str, asked: bool
 ) -> None:
     with pytest.raises(MisconfiguredError, match=why):
-        swept(world, source)
+        deletion_in(world, source)
     assert bool(source.asked) is asked
     assert set(world.names()) == {1, 2, 3, 11, 12}
 
@@ -179,44 +179,44 @@ def test_a_source_that_cannot_be_the_mirrors_is_refused_and_nothing_is_deleted(
 def test_rows_that_bigquery_does_not_take_are_counted_and_bigquery_away_is_waited_for(world: World) -> None:
     world.writer.away = 2
     world.writer.refuses = lambda _table, row: row["id"] == 2
-    done = swept(world)
+    done = deletion_in(world)
 
     assert (done.deleted, done.refused, done.left, done.clean) == (2, 1, 1, False)
     assert set(world.names()) == {2, 11, 12}
 
 
-def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_said_to_stay(world: World) -> None:
+def test_a_row_without_a_whole_key_is_no_row_of_the_source_and_is_reported_to_stay(world: World) -> None:
     planes = world.tables.there["planes"]
     nothing = dict.fromkeys([column.name for column in planes.columns])
     ours = {CHANGE_TYPE: "UPSERT", CHANGE_SEQUENCE_NUMBER: "0/0/0/1", SEQUENCE_COLUMN: "0/0/0/1"}
     world.writer.apply(planes, nothing | ours)
     for source in (FakeSource(a_header(), {2: "", 11: "", 12: ""}), None):
-        dry = swept(world, source, execute=False)
+        dry = deletion_in(world, source, execute=False)
         assert (dry.older, dry.keyless, dry.gone) == (4, 1, 3 - dry.living)
-    done = swept(world)
+    done = deletion_in(world)
 
     assert (done.deleted, done.refused, done.left, done.clean) == (3, 0, 1, False)
 
 
-def test_a_table_that_may_not_be_written_is_said_so_after_a_while(
+def test_a_table_that_may_not_be_written_is_reported_so_after_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.RETRY_BUDGET", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion.RETRY_BUDGET", timedelta(0))
     world.writer.missing = {"planes"}
     with pytest.raises(MisconfiguredError, match=r"dataEditor.*0 rows were deleted"):
-        swept(world)
+        deletion_in(world)
 
 
-def test_the_sequence_of_a_sweep_is_below_that_of_the_snapshot_and_above_all_before() -> None:
+def test_the_sequence_of_a_deletion_is_below_that_of_the_snapshot_and_above_all_before() -> None:
     last, first = (parse_sequence(text) for text in (last_sequence_before(100), first_sequence(100)))
 
     assert last < first == four_sections(100)
     assert last > four_sections(99, (1 << 64) - 1, (1 << 64) - 1, 5)
 
 
-def test_a_row_that_is_kept_as_deleted_says_a_time_before_the_snapshot() -> None:
+def test_a_row_that_is_kept_as_deleted_has_a_time_before_the_snapshot() -> None:
     world = a_world("[defaults]\nsoft_delete = true")
-    swept(world)
+    deletion_in(world)
 
     assert {
         key: row[COMMIT_TIMESTAMP_COLUMN] for (key,), row in world.writer.rows("planes").items() if row[DELETED_COLUMN]
@@ -257,7 +257,7 @@ def test_a_key_of_32_bits_in_a_mirror_is_the_row_that_the_source_means_whatever_
     assert of_source == {canonical_key("planes", header.key_types(), {"id": asked})}
 
 
-def test_keys_that_no_row_of_the_source_can_have_are_asked_of_nobody() -> None:
+def test_keys_that_no_row_of_the_source_can_have_are_not_asked_for() -> None:
     header = a_header(columns=[("id", "BYTES")], key=("id",))
     assert source_keys(pa.table({"ID": ["AB=="]}), header) == [("AA==",)], "one text of the same bytes"
     with pytest.raises(MisconfiguredError, match="1 rows with keys that no row of its source can have"):
@@ -272,18 +272,18 @@ def last_versions(world: World) -> Sequence[Mapping[str, Any]]:
     return list({row["id"]: row for row in versions}.values())
 
 
-def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delete(
+def test_a_history_shows_that_a_missing_row_is_no_more_and_repeats_are_one_delete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep.RETRY_BUDGET", timedelta(0))
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion.RETRY_BUDGET", timedelta(0))
     world = a_world(BOTH)
     world.writer.interrupted = lambda table: table == "planes"
     with pytest.raises(TransientError):
-        swept(world)
+        deletion_in(world)
     assert set(world.names()) == {1, 2, 3, 11, 12}, "the history first: what is gone from the mirror nobody finds again"
 
     world.writer.interrupted = lambda _table: False
-    assert swept(world).deleted == 3
+    assert deletion_in(world).deleted == 3
     ends = [row for row in world.writer.appended["planes_changelog"] if row[MOD_TYPE_COLUMN] == "DELETE"]
     assert sorted(row["id"] for row in ends) == [1, 1, 2, 2, 3]
     assert {row[SEQUENCE_COLUMN] for row in ends} == {last_sequence_before(100)}
@@ -294,7 +294,7 @@ def test_a_history_says_that_what_was_swept_is_no_more_and_repeats_are_one_delet
 def test_what_a_history_does_not_take_stays_in_the_mirror_too() -> None:
     world = a_world(BOTH)
     world.writer.refuses = lambda table, row: table == "planes_changelog" and row["id"] == 2
-    done = swept(world)
+    done = deletion_in(world)
 
     assert (done.deleted, done.refused, done.left, done.clean) == (2, 1, 1, False)
     assert set(world.names()) == {2, 11, 12}
@@ -353,7 +353,7 @@ def _rank(message: Message) -> int:
     after=SINCE,
     order=st.randoms(use_true_random=False),
     ends_first=st.booleans(),
-    sweeps=st.sets(st.integers(0, 25)),
+    deletions=st.sets(st.integers(0, 25)),
     asks=st.booleans(),
     soft_delete=st.booleans(),
 )
@@ -362,16 +362,16 @@ def _rank(message: Message) -> int:
     after=[],
     order=Random(0),
     ends_first=True,
-    sweeps=set(range(25)),
+    deletions=set(range(25)),
     asks=False,
     soft_delete=False,
 )
-def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
+def test_whenever_missing_rows_are_deleted_and_whatever_the_order_the_mirror_ends_equal(
     before: Sequence[tuple[str, int]],
     after: Sequence[tuple[str, int]],
     order: Random,
     ends_first: bool,
-    sweeps: set[int],
+    deletions: set[int],
     asks: bool,
     soft_delete: bool,
 ) -> None:
@@ -389,20 +389,20 @@ def test_whenever_it_is_swept_and_whatever_the_order_the_mirror_ends_equal(
     source = FakeSource(a_header(), history.rows) if asks else None
     for place, message in enumerate(messages):
         world.apply(message)
-        if place in sweeps and world.tables.complete_since:
-            _swept_if_it_may_be(world, source)
-    done = swept(world, source)
+        if place in deletions and world.tables.complete_since:
+            _deleted_if_it_may_be(world, source)
+    done = deletion_in(world, source)
     assert done.clean
     kept = {row["id"]: row["name"] for row in world.writer.rows("planes").values() if not row.get("_millrace_deleted")}
     assert kept == history.rows
     assert {row["id"]: row["name"] for row in last_versions(world) if row[MOD_TYPE_COLUMN] != "DELETE"} == history.rows
 
 
-def _swept_if_it_may_be(world: World, source: FakeSource | None) -> None:
-    """Sweep; while nothing of the snapshot has arrived, the source may look like another one, and that is fine."""
+def _deleted_if_it_may_be(world: World, source: FakeSource | None) -> None:
+    """Delete missing rows; before the snapshot arrives, the source may look like another one, and that is fine."""
     before = dict(world.writer.rows("planes"))
     try:
-        swept(world, source)
+        deletion_in(world, source)
     except MisconfiguredError:
         assert world.writer.rows("planes") == before
 
@@ -418,7 +418,7 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
         return pa.table({"id": keys, "name": names, "seats": keys})
 
     class Large(FakeMirrorRows):
-        def older(self, mirror: MirrorTable, before: int, into: Spool) -> OtherRows:
+        def older(self, mirror: MirrorTable, before: int, into: RowBuffer) -> OtherRows:
             for number in range(pages):
                 into.add(page(number))
             return OtherRows(pages * size, page(0).slice(0, 0))
@@ -430,25 +430,25 @@ def test_however_many_rows_are_older_some_are_in_memory_at_a_time(world: World) 
             return super().append(definition, rows.slice(0, 1))
 
     world.writer = Measuring(world.tables)
-    done = swept(world, rows=Large(world.writer))
+    done = deletion_in(world, rows=Large(world.writer))
 
     assert (done.older, done.deleted) == (pages * size, pages * size)
     assert largest < 5 * page(0).nbytes
 
 
-# How a sweep is reported.
+# How a deletion is reported.
 
 
 MIRROR = MirrorTable(table_definition(a_header()), "label", soft_delete=False, complete_since=1_000_000)
 LATE = MirrorTable(table_definition(a_header()), "label", False, 1_000_000, timedelta(minutes=15))
 
 
-def told(found: Swept, mirror: MirrorTable = MIRROR, *, execute: bool = True) -> list[str]:
-    return list(lines(sweep_document("Planes", mirror, found, QuerySpend(2, 20_971_520), execute=execute)))
+def told(found: Deletion, mirror: MirrorTable = MIRROR, *, execute: bool = True) -> list[str]:
+    return list(lines(deletion_document("Planes", mirror, found, QuerySpend(2, 20_971_520), execute=execute)))
 
 
-def test_a_dry_run_says_what_would_go_and_how() -> None:
-    found = Swept(1_000_000, older=3, living=1, some_living=["[2]"], some_gone=["[1]", "[3]"])
+def test_a_dry_run_reports_what_would_go_and_how() -> None:
+    found = Deletion(1_000_000, older=3, living=1, some_living=["[2]"], some_gone=["[1]", "[3]"])
 
     assert told(found, execute=False) == [
         "planes: 3 rows from before 1970-01-01T00:00:01Z",
@@ -461,21 +461,21 @@ def test_a_dry_run_says_what_would_go_and_how() -> None:
     assert exit_code(found) == 1
 
 
-def test_what_was_done_and_what_was_not_is_said() -> None:
-    found = Swept(1_000_000, older=3, some_gone=["[1]"], deleted=2, refused=1, left=1, hidden=True)
+def test_what_was_done_and_what_was_not_is_reported() -> None:
+    found = Deletion(1_000_000, older=3, some_gone=["[1]"], deleted=2, refused=1, left=1, hidden=True)
 
     assert told(found, LATE)[1:] == [
         "2 are not in the source and were deleted",
         "  of these keys, among others: [1]",
         "BigQuery has refused the deletion of 1",
         "1 are still there",
-        "queries of it may be 900 s behind (max_staleness): look again then",
+        "queries of it may be 900 s behind (max_staleness): run it again then",
         "BigQuery billed 20971520 bytes for 2 queries",
     ]
 
 
-def test_what_no_change_can_delete_is_left_to_whoever_asked() -> None:
-    found = Swept(1_000_000, older=1, keyless=1)
+def test_what_no_change_can_delete_is_left_to_the_caller() -> None:
+    found = Deletion(1_000_000, older=1, keyless=1)
 
     assert "1 hold a NULL in their key" in told(found, execute=False)[2]
 
@@ -483,23 +483,25 @@ def test_what_no_change_can_delete_is_left_to_whoever_asked() -> None:
 @pytest.mark.parametrize(
     ("found", "code"),
     [
-        (Swept(1), 0),
-        (Swept(1, older=2, deleted=2, left=0), 0),
-        (Swept(1, older=2, living=1), 1),
-        (Swept(1, older=2, refused=1), 1),
-        (Swept(1, older=2, keyless=1), 1),
-        (Swept(1, older=2, left=1), 1),
-        (Swept(1, hidden=True), 1),
-        (Swept(1, early=True), 1),
+        (Deletion(1), 0),
+        (Deletion(1, older=2, deleted=2, left=0), 0),
+        (Deletion(1, older=2, living=1), 1),
+        (Deletion(1, older=2, refused=1), 1),
+        (Deletion(1, older=2, keyless=1), 1),
+        (Deletion(1, older=2, left=1), 1),
+        (Deletion(1, hidden=True), 1),
+        (Deletion(1, early=True), 1),
     ],
 )
-def test_the_exit_code_says_whether_anything_older_stays(found: Swept, code: int) -> None:
+def test_the_exit_code_reports_whether_anything_older_stays(found: Deletion, code: int) -> None:
     assert exit_code(found) == code
 
 
 def test_it_is_one_object_where_that_is_asked_for() -> None:
     out = io.StringIO()
-    print_sweep(sweep_document("Planes", MIRROR, Swept(1_000_000, older=1), QuerySpend(1, 7), execute=False), True, out)
+    print_deletion(
+        deletion_document("Planes", MIRROR, Deletion(1_000_000, older=1), QuerySpend(1, 7), execute=False), True, out
+    )
 
     document = json.loads(out.getvalue())
     assert (document["table"], document["mirror"], document["before"]) == ("Planes", "planes", "1970-01-01T00:00:01Z")
@@ -507,11 +509,11 @@ def test_it_is_one_object_where_that_is_asked_for() -> None:
     assert (document["queries"], document["bytes_billed"]) == (1, 7)
 
 
-def test_what_a_sweep_would_read_is_told_as_text_or_as_one_object() -> None:
+def test_what_a_deletion_would_read_is_printed_as_text_or_as_one_object() -> None:
     told = estimate_document("Planes", MIRROR, QueryEstimate(1_500_000_000, 670))
     text, as_json = io.StringIO(), io.StringIO()
-    print_sweep(told, False, text)
-    print_sweep(told, True, as_json)
+    print_deletion(told, False, text)
+    print_deletion(told, True, as_json)
 
     assert text.getvalue().splitlines() == [
         "planes: one query finds the rows: 1500000000 bytes (1.5 GB)",

@@ -1,4 +1,4 @@
-"""When a mirror is swept by itself, and when somebody has to look first."""
+"""When missing rows are deleted by itself, and when somebody has to look first."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ from typing import cast
 
 import pytest
 
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_part
-from services.cdc_consumer.app.delete_missing_rows.sweep import SweepRefusedError, Swept
+from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import AutomaticDeletion, check_part
+from services.cdc_consumer.app.delete_missing_rows.deletion import Deletion, DeletionRefusedError
 from services.cdc_consumer.app.status.oldest_messages import OldestMessages
 from services.cdc_consumer.app.status.status import ConsumerStatus
 from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.core.stream.counts import Report
 from services.cdc_consumer.ports import Mirror, MirrorTable, RowCount
-from services.cdc_consumer.wiring.sweep import source_of
+from services.cdc_consumer.wiring.delete_missing_rows import source_of
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.mirrors import label_of
 from shared.contracts.source_rows import Done
@@ -31,10 +31,10 @@ SINCE = NOW // 1000
 MIRRORS = [Mirror("planes", 1, complete_since=SINCE)]
 
 
-def automatic(status: ConsumerStatus, clock: SetClock) -> AutomaticSweep:
-    """Return what sweeps by what a consumer's status says."""
-    return AutomaticSweep(
-        status, lambda _mirror: Swept(SINCE, left=0), clock, after=AFTER, keep_messages_for=timedelta(days=7)
+def automatic(status: ConsumerStatus, clock: SetClock) -> AutomaticDeletion:
+    """Return what deletes by what a consumer's status says."""
+    return AutomaticDeletion(
+        status, lambda _mirror: Deletion(SINCE, left=0), clock, after=AFTER, keep_messages_for=timedelta(days=7)
     )
 
 
@@ -56,7 +56,7 @@ class Known:
     def oldest_outstanding_lately(self) -> int | None:
         return self.held
 
-    def sweep_refused(self, table: str, why: str) -> None:
+    def deletion_refused(self, table: str, why: str) -> None:
         self.refused[table] = why
 
 
@@ -64,25 +64,25 @@ class World:
     def __init__(self) -> None:
         self.clock = SetClock()
         self.known = Known(MIRRORS)
-        self.swept: list[str] = []
+        self.deleted: list[str] = []
         self.error: Exception | None = None
-        self.automatic = AutomaticSweep(
-            self.known, self.sweep, self.clock, after=AFTER, keep_messages_for=timedelta(days=7)
+        self.automatic = AutomaticDeletion(
+            self.known, self.delete, self.clock, after=AFTER, keep_messages_for=timedelta(days=7)
         )
 
-    def sweep(self, mirror: Mirror) -> Swept:
-        self.swept.append(mirror.table)
+    def delete(self, mirror: Mirror) -> Deletion:
+        self.deleted.append(mirror.table)
         if self.error is not None:
             raise self.error
-        return Swept(mirror.complete_since, left=0)
+        return Deletion(mirror.complete_since, left=0)
 
     def rounds(self, time: timedelta, every: timedelta = timedelta(minutes=1)) -> list[str]:
-        """Go round for a time; return what was swept."""
-        self.swept = []
+        """Go round for a time; return of which rows were deleted."""
+        self.deleted = []
         for _round in range(time // every):
             self.automatic.go_round()
             self.clock.pass_time(every)
-        return self.swept
+        return self.deleted
 
 
 @pytest.fixture
@@ -90,18 +90,18 @@ def world() -> World:
     return World()
 
 
-def test_a_table_is_swept_once_it_has_been_complete_for_a_while(world: World) -> None:
+def test_missing_rows_are_deleted_once_their_table_has_been_complete_for_a_while(world: World) -> None:
     assert world.rounds(AFTER) == []
     assert world.rounds(timedelta(minutes=1)) == ["planes"]
 
 
-def test_one_of_which_nothing_is_known_is_never_swept(world: World) -> None:
+def test_no_missing_row_is_deleted_of_a_table_of_which_nothing_is_known(world: World) -> None:
     world.known.listed = [Mirror("planes", 1)]
 
     assert world.rounds(2 * AFTER) == []
 
 
-def test_another_snapshot_begins_the_while_anew(world: World) -> None:
+def test_another_snapshot_begins_the_while_again(world: World) -> None:
     world.rounds(AFTER)
     world.known.listed = [Mirror("planes", 1, complete_since=SINCE + 1)]
 
@@ -109,7 +109,9 @@ def test_another_snapshot_begins_the_while_anew(world: World) -> None:
     assert world.rounds(timedelta(minutes=1)) == ["planes"]
 
 
-def test_nothing_is_swept_while_its_changes_wait_or_messages_from_before_are_held(world: World) -> None:
+def test_no_missing_row_is_deleted_while_changes_of_its_table_wait_or_messages_from_before_are_outstanding(
+    world: World,
+) -> None:
     world.known.in_trouble = {"planes"}
     assert world.rounds(2 * AFTER) == []
     world.known.in_trouble = {"airports"}
@@ -121,19 +123,19 @@ def test_nothing_is_swept_while_its_changes_wait_or_messages_from_before_are_hel
 
 def test_what_was_on_its_way_is_looked_for_until_no_message_can_come_any_more(world: World) -> None:
     world.rounds(AFTER + timedelta(minutes=1))
-    world.known.listed = [Mirror("planes", 1, complete_since=SINCE, swept=SINCE)]
+    world.known.listed = [Mirror("planes", 1, complete_since=SINCE, deleted_before=SINCE)]
 
     assert len(world.rounds(timedelta(days=1), every=HOUR)) == 3, "every six hours"
     world.clock.pass_time(timedelta(days=7))
     assert world.rounds(timedelta(days=1), every=HOUR) == []
 
 
-def test_one_that_is_not_clean_yet_is_swept_again_before_long(world: World) -> None:
+def test_missing_rows_of_one_that_is_not_clean_yet_are_deleted_again_before_long(world: World) -> None:
     assert len(world.rounds(4 * AFTER)) == 3
 
 
-def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
-    world.error = SweepRefusedError("made-up", "too many")
+def test_a_refusal_is_reported_and_asked_again_seldom(world: World) -> None:
+    world.error = DeletionRefusedError("made-up", "too many")
     assert len(world.rounds(3 * HOUR)) == 1
     assert world.known.refused == {"planes": "too many [made-up]"}
 
@@ -142,7 +144,7 @@ def test_a_refusal_is_told_and_asked_again_seldom(world: World) -> None:
     assert world.known.refused == {"planes": ""}
 
 
-def test_a_service_that_is_away_is_tried_again_soon(world: World) -> None:
+def test_a_service_that_is_unavailable_is_tried_again_soon(world: World) -> None:
     world.error = TransientError("away")
     world.rounds(AFTER)
 
@@ -150,7 +152,7 @@ def test_a_service_that_is_away_is_tried_again_soon(world: World) -> None:
     assert world.known.refused == {}
 
 
-def test_an_error_that_nobody_foresaw_is_told_and_keeps_no_other_table_from_being_swept(world: World) -> None:
+def test_an_unforeseen_error_is_reported_and_missing_rows_of_other_tables_are_deleted(world: World) -> None:
     world.known.listed = [Mirror("planes", 1, complete_since=SINCE), Mirror("pilots", 1, complete_since=SINCE)]
     world.error = TypeError("of a value")
     world.rounds(AFTER)
@@ -174,17 +176,22 @@ class OneOfTwo(FakeSource):
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (FakeSource(a_header(), {1: ""}), r"sweep TABLE --before 2026-11-21T12:00:05Z\), with .* --source"),
+        (
+            FakeSource(a_header(), {1: ""}),
+            r"delete-missing-rows TABLE --before 2026-11-21T12:00:05Z\), with .* --source",
+        ),
         (OneOfTwo(a_header(), {1: ""}), r"cannot say what these are: broken \(a column of a type"),
     ],
     ids=["all described", "a table that cannot be described"],
 )
-def test_a_mirror_is_swept_by_its_own_source_only_whatever_else_that_has(source: FakeSource, why: str) -> None:
+def test_missing_rows_are_found_by_the_mirrors_own_source_only_whatever_else_that_has(
+    source: FakeSource, why: str
+) -> None:
     definition = table_definition(a_header())
     mirror = MirrorTable(definition, label_of(definition.mirror_of), False, SINCE)
 
     assert source_of(source, mirror).header.table == "planes"
-    with pytest.raises(SweepRefusedError, match=why):
+    with pytest.raises(DeletionRefusedError, match=why):
         source_of(source, replace(mirror, label="of another"))
 
 
@@ -206,26 +213,26 @@ def test_without_a_source_no_more_than_a_small_part_of_a_table_goes_and_never_al
     if small:
         check_part("planes", RowCount(older, rows), SINCE)
         return
-    with pytest.raises(SweepRefusedError, match="sweep TABLE --before 2026-11-21T12:00:05Z"):
+    with pytest.raises(DeletionRefusedError, match="delete-missing-rows TABLE --before 2026-11-21T12:00:05Z"):
         check_part("planes", RowCount(older, rows), SINCE)
 
 
 def test_it_goes_on_by_itself_until_the_end() -> None:
     world = World()
-    world.automatic = AutomaticSweep(
-        world.known, world.sweep, world.clock, after=timedelta(0), keep_messages_for=timedelta(0)
+    world.automatic = AutomaticDeletion(
+        world.known, world.delete, world.clock, after=timedelta(0), keep_messages_for=timedelta(0)
     )
-    with world.automatic.sweeping():
-        while len(world.swept) < 2:
+    with world.automatic.deleting():
+        while len(world.deleted) < 2:
             time.sleep(0.01)
 
-    assert "sweep" not in {thread.name for thread in threading.enumerate()}
+    assert "delete-missing-rows" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_others_of_it_are_applied() -> None:
+def test_no_missing_row_is_deleted_while_a_row_of_its_table_is_stuck_or_deferred() -> None:
     consumer = MicroBatches()
     status = ConsumerStatus(consumer.clock, lambda _datasets: MIRRORS, lambda _mirror: None)
-    sweep = automatic(status, consumer.clock)
+    deletion = automatic(status, consumer.clock)
     consumer.writer.stuck = lambda _table, row: row["name"] == "stuck"
 
     def due_meanwhile(time: timedelta) -> set[str]:
@@ -236,7 +243,7 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
             others = a_message(a_change(3)), a_message(a_change(3), header=a_header("airports"))
             status.take(Report(counts=consumer.apply(*others)))
             status.document(ready=True, alive=True)
-            found |= {mirror.table for mirror in sweep.due()}
+            found |= {mirror.table for mirror in deletion.due()}
         return found
 
     due_meanwhile(timedelta(minutes=1))
@@ -250,22 +257,22 @@ def test_a_table_is_not_swept_while_a_row_of_it_is_stuck_or_deferred_though_othe
     assert due_meanwhile(timedelta(minutes=2)) == {"planes"}
 
 
-def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_published_before() -> None:
+def test_no_missing_row_is_deleted_in_the_gaps_between_the_tasks_of_a_backlog() -> None:
     clock = SetClock()
     status = ConsumerStatus(
         clock, lambda _datasets: MIRRORS, lambda _mirror: None, oldest_messages=OldestMessages(clock, lately=AFTER)
     )
-    sweep = automatic(status, clock)
+    deletion = automatic(status, clock)
 
     def due() -> set[str]:
         status.document(ready=True, alive=True)
-        return {mirror.table for mirror in sweep.due()}
+        return {mirror.table for mirror in deletion.due()}
 
     def micro_batches(time: timedelta, published: int) -> set[str]:
         """Let a worker hold messages for some seconds of each minute; return what was due between its tasks."""
         found: set[str] = set()
         for minute in range(time // timedelta(minutes=1)):
-            status.take(Report(process="worker", oldest_held=published + minute))
+            status.take(Report(process="worker", oldest_outstanding=published + minute))
             clock.pass_time(timedelta(seconds=10))
             status.take(Report(process="worker"))
             clock.pass_time(timedelta(seconds=50))
@@ -278,11 +285,11 @@ def test_nothing_is_swept_in_the_gaps_between_the_tasks_that_work_off_what_was_p
     assert micro_batches(timedelta(minutes=1), published=SINCE + 1) == {"planes"}
 
 
-def test_the_consumer_shows_why_a_mirror_is_not_swept() -> None:
+def test_the_consumer_shows_why_missing_rows_are_not_deleted() -> None:
     status = ConsumerStatus(SetClock(), lambda _datasets: MIRRORS, lambda _mirror: None)
     status.document(ready=True, alive=True)
     assert list(status.mirrors()) == MIRRORS
 
-    status.sweep_refused("planes", "too many")
+    status.deletion_refused("planes", "too many")
     (shown,) = cast("list[dict[str, object]]", status.document(ready=True, alive=True)["tables"])
-    assert (shown["table"], shown["not_swept"]) == ("planes", "too many")
+    assert (shown["table"], shown["deletion_refused"]) == ("planes", "too many")

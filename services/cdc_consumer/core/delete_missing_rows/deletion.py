@@ -1,4 +1,4 @@
-"""What a sweep deletes and as what, how a history says so, and a mirror's keys as its source writes them."""
+"""What a deletion deletes and as what, how a history says so, and a mirror's keys as its source writes them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Deletes from a mirror what its source no longer has: the command `sweep`, and the automatic sweep."""
+"""Deletes from a mirror what its source no longer has: by command, and automatically."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -7,23 +7,27 @@ from typing import Final, TextIO
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, disk_row_buffer
 from services.cdc_consumer.adapters.source_rows import opened_source
-from services.cdc_consumer.app.delete_missing_rows.automatic_sweep import AutomaticSweep, check_dead_letters, check_part
-from services.cdc_consumer.app.delete_missing_rows.sweep import (
+from services.cdc_consumer.app.delete_missing_rows.automatic_deletion import (
+    AutomaticDeletion,
+    check_dead_letters,
+    check_part,
+)
+from services.cdc_consumer.app.delete_missing_rows.deletion import (
+    Deletion,
+    DeletionRefusedError,
     SourceOfMirror,
-    SweepRefusedError,
-    Swept,
     check_time,
+    delete_missing_rows,
+    deletion_document,
     described,
     estimate_document,
     exit_code,
-    print_sweep,
+    print_deletion,
     shown_time,
-    sweep,
-    sweep_document,
 )
-from services.cdc_consumer.commands.command_line import SweepCommand
+from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
 from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
 from services.cdc_consumer.settings import Settings
@@ -39,7 +43,9 @@ from shared.runtime.tables_file import load_tables_file
 DEFAULT_SOURCE: Final = "python -m services.spanner_reader rows"
 
 
-def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, stop: Stop) -> int:
+def delete_missing_rows_command(
+    told: DeleteMissingRowsCommand, environ: Mapping[str, str], out: TextIO, stop: Stop
+) -> int:
     """Run the command; return its exit code."""
     try:
         before = microseconds(parse_timestamp(told.before))
@@ -60,14 +66,14 @@ def sweep_command(told: SweepCommand, environ: Mapping[str, str], out: TextIO, s
         mirror = rows.find(*mirror_name(source, plan))
         if told.dry_run:
             check_time(mirror, before)
-            print_sweep(estimate_document(told.table, mirror, rows.estimate(mirror, before)), told.json, out)
+            print_deletion(estimate_document(told.table, mirror, rows.estimate(mirror, before)), told.json, out)
             return 0
-        clock, after = SystemClock(), settings.sweep_after
-        found = sweep(
-            mirror, rows, writer, source, spooled, stop, clock, before=before, after=after, execute=told.execute
+        clock, after = SystemClock(), settings.delete_missing_rows_after
+        found = delete_missing_rows(
+            mirror, rows, writer, source, disk_row_buffer, stop, clock, before=before, after=after, execute=told.execute
         )
-    document = sweep_document(told.table, mirror, found, queries.spent, execute=told.execute)
-    print_sweep(document, told.json, out)
+    document = deletion_document(told.table, mirror, found, queries.spent, execute=told.execute)
+    print_deletion(document, told.json, out)
     return exit_code(found)
 
 
@@ -82,28 +88,28 @@ def mirror_name(source: SourceOfMirror, plan: Plan) -> tuple[str, str]:
 
 
 @contextmanager
-def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str], stop: Stop) -> Iterator[None]:
-    """Sweep what is due while the block runs, if it is set so."""
-    if settings.sweep != "automatic":
+def deleting(settings: Settings, known: MirrorStates, environ: Mapping[str, str], stop: Stop) -> Iterator[None]:
+    """Delete missing rows of what is due while the block runs, if it is set so."""
+    if settings.delete_missing_rows != "automatic":
         yield
         return
     project, dataset = settings.dataset_project, settings.bigquery_dataset
     queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host))
     rows = BigQueryMirrorRows(queries, project, dataset, stop)
 
-    def swept(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Swept:
-        before, after, clock = mirror.complete_since, settings.sweep_after, SystemClock()
+    def delete(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Deletion:
+        before, after, clock = mirror.complete_since, settings.delete_missing_rows_after, SystemClock()
 
         def unasked(count: RowCount) -> None:
             check_dead_letters(mirror, count, before)
             check_part(mirror.definition.identity, count, before)
 
-        return sweep(
+        return delete_missing_rows(
             mirror,
             rows,
             writer,
             source,
-            spooled,
+            disk_row_buffer,
             stop,
             clock,
             before=before,
@@ -112,7 +118,7 @@ def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
             unasked=unasked,
         )
 
-    def sweep_one(listed: Mirror) -> Swept:
+    def delete_missing_rows_of(listed: Mirror) -> Deletion:
         own_dataset, _dot, name = listed.table.rpartition(".")
         mirror = rows.find(name, own_dataset)
         with (
@@ -120,19 +126,23 @@ def sweeping(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
             closing(AppendStreams(channel, project, dataset, stop, SystemClock())) as writer,
         ):
             if settings.source_rows is None:
-                return swept(mirror, writer, None)
+                return delete(mirror, writer, None)
             with opened_source(settings.source_rows, environ, stop) as asked:
-                return swept(mirror, writer, source_of(asked, mirror))
+                return delete(mirror, writer, source_of(asked, mirror))
 
-    automatic = AutomaticSweep(
-        known, sweep_one, SystemClock(), after=settings.sweep_after, keep_messages_for=settings.keep_messages_for
+    automatic = AutomaticDeletion(
+        known,
+        delete_missing_rows_of,
+        SystemClock(),
+        after=settings.delete_missing_rows_after,
+        keep_messages_for=settings.keep_messages_for,
     )
-    with automatic.sweeping():
+    with automatic.deleting():
         yield
 
 
 def source_of(rows: RemoteSourceRows, mirror: MirrorTable) -> SourceOfMirror:
-    """Return the table of the source that a mirror is of; SweepRefusedError if it is of another source.
+    """Return the table of the source that a mirror is of; DeletionRefusedError if it is of another source.
 
     One that cannot be described keeps no other from being found.
     """
@@ -146,9 +156,10 @@ def source_of(rows: RemoteSourceRows, mirror: MirrorTable) -> SourceOfMirror:
         if label_of(source_table(found.header)) == mirror.label:
             return found
     of_others = f"; it cannot say what these are: {', '.join(unknown)}" if unknown else ""
-    raise SweepRefusedError(
-        "sweep-without-source",
+    raise DeletionRefusedError(
+        "delete-missing-rows-without-source",
         f"SOURCE_ROWS answers for no table that {mirror.definition.identity} is a mirror of, so no source can be "
-        "asked which rows exist: sweep it by command (python -m services.cdc_consumer sweep TABLE --before "
-        f"{shown_time(mirror.complete_since)}), with the command of its own source's reader as --source{of_others}",
+        "asked which rows exist: delete missing rows by command (python -m services.cdc_consumer delete-missing-rows "
+        f"TABLE --before {shown_time(mirror.complete_since)}), with the command of its own source's reader as "
+        f"--source{of_others}",
     )

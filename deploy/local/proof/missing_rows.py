@@ -1,7 +1,7 @@
-"""The command that deletes missing rows, `millrace sweep`, at the end of a run: one row goes, and all others stay.
+"""The command that deletes missing rows, at the end of a run: one row goes, and all others stay.
 
-The row is put into BigQuery behind everybody's back, so Spanner never had it. `sweep` goes by the time of a complete
-snapshot, so one is taken first, by the reader's own command.
+The row is put into BigQuery behind everybody's back, so Spanner never had it. `delete-missing-rows` goes by the time
+of a complete snapshot, so one is taken first, by the reader's own command.
 """
 
 import json
@@ -25,7 +25,7 @@ _POLL: Final = timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class MissingRowsProof:
     """What became of the row, and of the others."""
 
     source: str
@@ -36,35 +36,41 @@ class Swept:
         return self.wrong or f"a row of {_TABLE} that Spanner never had is deleted, {self.stayed:,} others stay"
 
 
-def prove_sweep(launch: Launcher, source: Source, dataset: BigQueryDataset, timeout: timedelta, stop: Stop) -> Swept:
-    """Put a row into the mirror, take a snapshot of the table, and sweep the mirror by its time."""
+def prove_missing_rows(
+    launch: Launcher, source: Source, dataset: BigQueryDataset, timeout: timedelta, stop: Stop
+) -> MissingRowsProof:
+    """Put a row into the mirror, take a snapshot of the table, and delete missing rows by its time."""
     name, before, asked_at = source.demo.name, _rows(dataset), source.database.now()
     dataset.query(f"INSERT INTO {_TABLE} (carrier, name) VALUES ('{_KEY}', 'never in Spanner')")
     asked = launch(source.pipeline, "spanner-reader", "snapshot", _TABLE)
     if asked.returncode:
-        return Swept(name, wrong=_ended("snapshot", asked))
+        return MissingRowsProof(name, wrong=_ended("snapshot", asked))
     since = _complete_since(dataset, asked_at, timeout, stop)
     if since is None:
-        return Swept(name, wrong=f"{_TABLE} did not become complete within {timeout.total_seconds():.0f} s")
-    ran = launch(source.pipeline, "sweep", _TABLE, "--before", format_timestamp(since), "--execute", "--json")
-    return read_sweep(name, ran, before, _rows(dataset))
+        return MissingRowsProof(name, wrong=f"{_TABLE} did not become complete within {timeout.total_seconds():.0f} s")
+    ran = launch(
+        source.pipeline, "delete-missing-rows", _TABLE, "--before", format_timestamp(since), "--execute", "--json"
+    )
+    return read_deletion(name, ran, before, _rows(dataset))
 
 
-def read_sweep(
+def read_deletion(
     source: str, ran: "subprocess.CompletedProcess[str]", before: Mapping[str, str], after: Mapping[str, str]
-) -> Swept:
-    """Return what a sweep says and what it did: to delete too much is wrong whatever it says."""
+) -> MissingRowsProof:
+    """Return what a deletion says and what it did: to delete too much is wrong whatever it says."""
     try:
         document: Mapping[str, Any] = json.loads(ran.stdout)
         counted = [document[what] for what in ("older", "deleted", "left")]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return Swept(source, wrong=_ended("sweep", ran))
+        return MissingRowsProof(source, wrong=_ended("delete-missing-rows", ran))
     if before != after:
         changed = sorted(dict(before.items() ^ after.items()))
-        return Swept(source, wrong=f"{_TABLE} is not what it was before the row came: {', '.join(changed)}")
+        return MissingRowsProof(source, wrong=f"{_TABLE} is not what it was before the row came: {', '.join(changed)}")
     if ran.returncode or counted != [1, 1, 0]:
-        return Swept(source, wrong=f"sweep ended with exit code {ran.returncode}; older, deleted, left: {counted}")
-    return Swept(source, len(after))
+        return MissingRowsProof(
+            source, wrong=f"delete-missing-rows ended with exit code {ran.returncode}; older, deleted, left: {counted}"
+        )
+    return MissingRowsProof(source, len(after))
 
 
 def _rows(dataset: BigQueryDataset) -> Mapping[str, str]:

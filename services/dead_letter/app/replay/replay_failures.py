@@ -33,7 +33,7 @@ class _Sample:
     """When the last of them went, in nanoseconds since the epoch."""
 
 
-class Comebacks:
+class ReplayFailures:
     """What one replay has sent of late, and which of it has come back."""
 
     def __init__(self, store: DeadLetterStore) -> None:
@@ -73,7 +73,7 @@ class Comebacks:
             ids = frozenset(one for one, _cause in self._sent if one not in self._back)
             if ids:
                 again = Selection(ids=ids, states=frozenset({State.OPEN}))
-                self._note([line.id for line in self._store.find(again, limit=len(ids)).letters])
+                self._note([line.id for line in self._store.find(again, limit=len(ids)).dead_letters])
         return self._failing()
 
     def _note(self, back: Collection[DeadLetterId]) -> None:

@@ -1,4 +1,4 @@
-"""The command `sweep` against the stand-in: what the source does not have goes, what it has stays, and no wrong T."""
+"""`delete-missing-rows` on the stand-in: what the source does not have goes, what it has stays, and no wrong T."""
 
 import io
 import json
@@ -18,21 +18,21 @@ from services.cdc_consumer.adapters.bigquery.append_connection import open_stora
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     COMPLETE_SINCE,
+    MISSING_ROWS_DELETED,
     NEEDS_RESYNC,
-    SWEPT,
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries
-from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, spooled
+from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows, disk_row_buffer
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.adapters.status.mirrors import read_mirrors
-from services.cdc_consumer.commands.command_line import SweepCommand
-from services.cdc_consumer.core.delete_missing_rows.sweep import deletions
+from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
+from services.cdc_consumer.core.delete_missing_rows.deletion import deletions
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import RECREATED
 from services.cdc_consumer.ports import Mirror as ListedMirror
 from services.cdc_consumer.settings import Settings
-from services.cdc_consumer.wiring.sweep import sweep_command, sweeping
+from services.cdc_consumer.wiring.delete_missing_rows import delete_missing_rows_command, deleting
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
@@ -43,8 +43,8 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_header, a_message, messages_table
+from tests.integration.mirror_with_missing_rows import GONE, LIVING, NEWER, SOURCE, Mirror, T, shown
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.integration.swept_mirror import GONE, LIVING, NEWER, SOURCE, Mirror, T, shown
 
 pytestmark = pytest.mark.integration
 
@@ -61,53 +61,53 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 
 def test_what_the_source_does_not_have_is_listed_and_then_deleted(mirror: Mirror) -> None:
     mirror.label(**{NEEDS_RESYNC: RECREATED})
-    code, told = mirror.sweep()
+    code, told = mirror.delete_missing_rows()
     assert (code, told["older"], told["gone"], told["deleted"], told["left"]) == (0, 5, 5, 0, None)
     assert told["some_gone"] == [f"[{key}]" for key in GONE]
     assert mirror.keys() == [*NEWER, *GONE]
-    assert SWEPT not in mirror.table.labels
+    assert MISSING_ROWS_DELETED not in mirror.table.labels
 
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
     assert (code, told["deleted"], told["left"]) == (0, 5, 0)
     assert mirror.keys() == [*NEWER]
-    assert mirror.table.labels[SWEPT] == str(T)
+    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
     assert NEEDS_RESYNC not in mirror.table.labels
 
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
     assert (code, told["older"], told["deleted"]) == (0, 0, 0)
 
 
-def test_a_sweep_says_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
-    code, told = mirror.sweep("--dry-run")
+def test_a_deletion_reports_what_it_would_read_and_what_it_was_billed_for_and_keeps_to_a_limit(mirror: Mirror) -> None:
+    code, told = mirror.delete_missing_rows("--dry-run")
     assert (code, told["read_bytes"], told["count_bytes"]) == (0, 8 * (8 + 69), 8 * 69)
 
     with pytest.raises(MisconfiguredError, match=r"would bill 10485760 bytes .* more than --max-bytes 10000000 allows"):
-        mirror.sweep("--execute", "--max-bytes", "10MB")
+        mirror.delete_missing_rows("--execute", "--max-bytes", "10MB")
     assert mirror.keys() == [*NEWER, *GONE]
 
-    code, told = mirror.sweep("--execute", "--max-bytes", "20971520")
+    code, told = mirror.delete_missing_rows("--execute", "--max-bytes", "20971520")
     assert (code, told["queries"], told["bytes_billed"]) == (0, 2, 20_971_520)
     assert mirror.keys() == [*NEWER]
 
 
 def test_what_the_source_has_stays_until_its_snapshot_row_is_there(mirror: Mirror) -> None:
     mirror.write(LIVING, T - 5)
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["in_source"], told["deleted"], told["left"]) == (1, 3, 5, 0)
     assert told["some_in_source"] == [f"[{key}]" for key in LIVING]
     assert mirror.keys() == [*LIVING, *NEWER]
-    assert SWEPT not in mirror.table.labels
+    assert MISSING_ROWS_DELETED not in mirror.table.labels
 
     mirror.write(LIVING, T)
-    assert mirror.sweep("--execute")[0] == 0
+    assert mirror.delete_missing_rows("--execute")[0] == 0
     assert mirror.keys() == [*LIVING, *NEWER]
-    assert mirror.table.labels[SWEPT] == str(T)
+    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
 
 
 def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> None:
     mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (3000, 'old'), (20, 'lives')")
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["older"], told["in_source"]) == (1, 7, 1)
     assert mirror.keys() == [*NEWER, 20]
@@ -117,7 +117,7 @@ def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> No
 def test_a_time_that_no_snapshot_stands_for_is_refused(mirror: Mirror, label: str | None) -> None:
     mirror.label(**{COMPLETE_SINCE: label})
     with pytest.raises(MisconfiguredError, match=r"complete since|is not complete: no snapshot"):
-        mirror.sweep("--execute")
+        mirror.delete_missing_rows("--execute")
 
     assert mirror.keys() == [*NEWER, *GONE]
 
@@ -126,10 +126,10 @@ def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.adapters.bigquery.mirror_queries._PAGE", 7)
-    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.sweep._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("services.cdc_consumer.app.delete_missing_rows.deletion._ROWS_AT_ONCE", 3)
     more = range(3_000, 3_040)
     mirror.write([*more, *LIVING], T - 3)
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["older"], told["in_source"], told["gone"]) == (1, 48, 3, 45)
     assert (told["deleted"], told["left"]) == (45, 0)
@@ -146,7 +146,7 @@ def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_i
     found = rows.find("Things")
     before = mirror.stand_in.control("GET", "stats")["faults_met"]
     mirror.stand_in.control("POST", "faults", action="answer", on="rest", method="GET", times=1)
-    with spooled() as older:
+    with disk_row_buffer() as older:
         rows.older(found, T, older)
 
         assert mirror.stand_in.control("GET", "stats")["faults_met"] == before + 1
@@ -155,14 +155,14 @@ def test_what_breaks_off_between_two_pages_is_read_from_its_start_however_long_i
 
 def test_an_earlier_time_deletes_what_is_older_than_that_only(mirror: Mirror) -> None:
     mirror.write([1_999], T - 2)
-    code, told = mirror.sweep("--execute", before=T - 1)
+    code, told = mirror.delete_missing_rows("--execute", before=T - 1)
 
     assert (code, told["deleted"]) == (0, 1)
     assert mirror.keys() == [*NEWER, *GONE]
-    assert mirror.table.labels[SWEPT] == str(T - 1)
+    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T - 1)
 
 
-def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
+def test_a_soft_delete_mirror_keeps_missing_rows_with_their_values(
     bigquery_stand_in: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.toml"
@@ -173,28 +173,30 @@ def test_a_soft_delete_mirror_keeps_swept_rows_with_their_values(
     mirror.write([1_500], T - 2)
     mirror.write([1_500], T - 1, "DELETE")
     mirror.label(**{COMPLETE_SINCE: str(T)})
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["older"], told["deleted"], told["left"]) == (0, 5, 5, 0)
     assert mirror.keys("NOT _millrace_deleted") == [*NEWER]
-    swept = mirror.stand_in.run("SELECT Id, Note FROM Things WHERE _millrace_deleted AND Id >= 2000 ORDER BY Id")
-    assert swept == [(key, f"note {key}") for key in GONE]
-    assert mirror.sweep("--execute")[1]["older"] == 0
+    deleted = mirror.stand_in.run("SELECT Id, Note FROM Things WHERE _millrace_deleted AND Id >= 2000 ORDER BY Id")
+    assert deleted == [(key, f"note {key}") for key in GONE]
+    assert mirror.delete_missing_rows("--execute")[1]["older"] == 0
 
     mirror.write([1_600], T - 1)
     mirror.tables_file = None
-    assert mirror.sweep("--execute")[1]["deleted"] == 1
+    assert mirror.delete_missing_rows("--execute")[1]["deleted"] == 1
     assert mirror.keys("_millrace_deleted") == [1_500, 1_600, *GONE], "by its column, whatever file a shell has"
 
 
-def test_a_mirror_that_shows_things_late_is_swept_and_says_so_once_it_can_be_seen(mirror: Mirror) -> None:
+def test_missing_rows_of_a_mirror_that_shows_things_late_are_reported_deleted_once_it_can_be_seen(
+    mirror: Mirror,
+) -> None:
     table = mirror.table
     table.max_staleness = "0-0 0 0:15:0"
     mirror.stand_in.client.update_table(table, ["max_staleness"])
-    code, told = mirror.sweep("--execute")
+    code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["hidden"], told["max_staleness_seconds"]) == (1, True, 900)
-    assert SWEPT not in mirror.table.labels
+    assert MISSING_ROWS_DELETED not in mirror.table.labels
 
 
 def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -> None:
@@ -202,13 +204,13 @@ def test_a_mirror_without_query_permission_is_reported_at_once(mirror: Mirror) -
         "POST", "faults", action="answer", on="rest", method="POST", status="PERMISSION_DENIED", times=1
     )
     with pytest.raises(MisconfiguredError, match="jobUser"):
-        mirror.sweep("--execute")
+        mirror.delete_missing_rows("--execute")
 
 
 @pytest.mark.parametrize(("wrong", "told"), [("yesterday", "--before"), ("2026-13-01T00:00:00Z", "--before")])
 def test_an_invalid_time_is_refused_at_once(wrong: str, told: str) -> None:
     with pytest.raises(MisconfiguredError, match=told):
-        sweep_command(SweepCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
+        delete_missing_rows_command(DeleteMissingRowsCommand(table="Things", before=wrong), {}, io.StringIO(), Stop())
 
 
 class Known:
@@ -227,38 +229,38 @@ class Known:
     def oldest_outstanding_lately(self) -> int | None:
         return None
 
-    def sweep_refused(self, table: str, why: str) -> None:
+    def deletion_refused(self, table: str, why: str) -> None:
         assert table == "Things"
         self.said.append(why)
 
 
-def swept_by_itself(mirror: Mirror, **more: str) -> str:
-    """Let the consumer sweep until it has said something of the table; return that."""
+def deleted_by_itself(mirror: Mirror, **more: str) -> str:
+    """Let the consumer delete until it has said something of the table; return that."""
     known, stop = Known(mirror), Stop()
-    environ = mirror.environment() | {"SWEEP": "automatic", "SWEEP_AFTER": "0s"} | more
-    with sweeping(read_settings(Settings, environ), known, environ, stop):
-        wait_until(lambda: known.said or None, "the table to be swept", timeout=timedelta(seconds=60))
+    environ = mirror.environment() | {"DELETE_MISSING_ROWS": "automatic", "DELETE_MISSING_ROWS_AFTER": "0s"} | more
+    with deleting(read_settings(Settings, environ), known, environ, stop):
+        wait_until(lambda: known.said or None, "missing rows to be deleted", timeout=timedelta(seconds=60))
     return known.said[0]
 
 
-def test_an_automatic_sweep_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:
-    assert swept_by_itself(mirror) == ""
+def test_an_automatic_deletion_deletes_a_small_part_or_what_the_source_lacks(mirror: Mirror) -> None:
+    assert deleted_by_itself(mirror) == ""
     assert mirror.keys() == [*NEWER]
-    assert mirror.table.labels[SWEPT] == str(T)
+    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
 
     mirror.write(GONE, T - 1)
     mirror.write(LIVING, T - 1)
     mirror.label(**{COMPLETE_SINCE: str(T + 1)})
     mirror.write(NEWER, T + 1)
-    assert swept_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
+    assert deleted_by_itself(mirror, SOURCE_ROWS=SOURCE) == ""
     assert mirror.keys() == [*LIVING, *NEWER]
-    assert mirror.table.labels[SWEPT] == str(T), "rows that live are left in it, from before"
+    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T), "rows that live are left in it, from before"
 
 
-def test_nothing_is_swept_automatically_by_default(mirror: Mirror) -> None:
+def test_no_missing_row_is_deleted_automatically_by_default(mirror: Mirror) -> None:
     environ = mirror.environment()
-    with sweeping(read_settings(Settings, environ), Known(mirror), environ, Stop()):
-        assert [thread for thread in threading.enumerate() if thread.name == "sweep"] == []
+    with deleting(read_settings(Settings, environ), Known(mirror), environ, Stop()):
+        assert [thread for thread in threading.enumerate() if thread.name == "delete-missing-rows"] == []
 
 
 def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
@@ -300,7 +302,7 @@ def test_a_row_that_is_kept_as_deleted_keeps_its_values_whatever_their_types(
         assert writer.append(written.definition, written.rows).refused() == []
         before = stand_in.run(theirs)
         mirror = found.find("every")
-        with spooled() as older:
+        with disk_row_buffer() as older:
             found.older(mirror, T, older)
             doomed = deletions(mirror.definition, pa.concat_tables(older.pages()), T, soft_delete=mirror.soft_delete)
         assert writer.append(mirror.definition, doomed).refused() == []

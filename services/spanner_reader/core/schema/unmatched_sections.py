@@ -13,7 +13,7 @@ _ALIKE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class UnmatchedSection:
     """What does not fit, in which section or list of the file, and what fixes it.
 
     ``refused``: nothing of the table could be applied as it is; else it works, but hardly as it was meant.
@@ -25,7 +25,7 @@ class Misfit:
     refused: bool = False
 
 
-def misfits(file: TablesFile, tables: Mapping[str, TableShape]) -> Iterator[Misfit]:
+def unmatched_sections(file: TablesFile, tables: Mapping[str, TableShape]) -> Iterator[UnmatchedSection]:
     """Yield what does not fit to the tables that the stream watches, by their names as in records."""
     yield from _that_name_nothing(file, tables.keys())
     for name, table in tables.items():
@@ -33,10 +33,10 @@ def misfits(file: TablesFile, tables: Mapping[str, TableShape]) -> Iterator[Misf
             yield from _of_columns(file, name, table)
 
 
-def _that_name_nothing(file: TablesFile, watched: Collection[str]) -> Iterator[Misfit]:
+def _that_name_nothing(file: TablesFile, watched: Collection[str]) -> Iterator[UnmatchedSection]:
     """Yield names that are probably mistyped: others are tables of another reader that shares the file."""
     if watched and not any(map(file.included, watched)):
-        yield Misfit(
+        yield UnmatchedSection(
             "include",
             f"leaves out every table that the stream watches: {', '.join(sorted(watched))}",
             "correct include and exclude in the tables file, or name another file with TABLES_FILE",
@@ -45,7 +45,7 @@ def _that_name_nothing(file: TablesFile, watched: Collection[str]) -> Iterator[M
     for section, name in file.naming_none_of(watched):
         meant = _meant(name, watched)
         if meant is not None:
-            yield Misfit(
+            yield UnmatchedSection(
                 section,
                 f"{name} names no table that the stream watches",
                 f"the nearest one that it watches is {meant}; names are compared letter by letter, schema and case too",
@@ -60,13 +60,13 @@ def _meant(name: str, watched: Collection[str]) -> str | None:
     return begins[near[0]] if near else None
 
 
-def _of_columns(file: TablesFile, name: str, table: TableShape) -> Iterator[Misfit]:
+def _of_columns(file: TablesFile, name: str, table: TableShape) -> Iterator[UnmatchedSection]:
     for option, why in file.changed_keys(name, (column for column, _kind in table.key)):
-        yield Misfit(file.section_of(name, option), why, f"take it out of {option}", refused=True)
+        yield UnmatchedSection(file.section_of(name, option), why, f"take it out of {option}", refused=True)
     there = {column.lower() for column in table.watched_names}
     for column in sorted(file.columns_named_for(name)):
         if column.lower() not in there:
-            yield Misfit(
+            yield UnmatchedSection(
                 f'[tables."{name}"]',
                 f"names column {column}, which the stream does not carry of table {name}",
                 f"take it out of that section's options; the nearest column is {nearest(column, table.watched_names)}",

@@ -1,4 +1,4 @@
-"""A sweep of a mirror beside which a history is kept: there, too, what is gone is gone."""
+"""A deletion of the missing rows of a mirror beside which a history is kept: there, too, what is gone is gone."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,8 @@ import pytest
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import COMPLETE_SINCE
 from shared.contracts.mirrors import HISTORY_OF
+from tests.integration.mirror_with_missing_rows import GONE, LIVING, NEWER, Mirror
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.integration.swept_mirror import GONE, LIVING, NEWER, Mirror
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +32,8 @@ def mirror(bigquery_stand_in: tuple[str, str], tmp_path: Path) -> Iterator[Mirro
     found.stand_in.client.delete_dataset(found.stand_in.dataset, delete_contents=True)
 
 
-def sweep(mirror: Mirror, *arguments: str) -> tuple[int, Mapping[str, Any]]:
-    return mirror.sweep(*arguments, before=T)
+def delete_missing_rows(mirror: Mirror, *arguments: str) -> tuple[int, Mapping[str, Any]]:
+    return mirror.delete_missing_rows(*arguments, before=T)
 
 
 def versions(mirror: Mirror, keys: range) -> list[Version]:
@@ -46,11 +46,11 @@ def versions(mirror: Mirror, keys: range) -> list[Version]:
     ]
 
 
-def test_the_last_version_of_what_is_swept_ends_just_before_the_snapshot(mirror: Mirror) -> None:
-    assert sweep(mirror)[1]["gone"] == len(GONE)
+def test_the_last_version_of_a_missing_row_ends_just_before_the_snapshot(mirror: Mirror) -> None:
+    assert delete_missing_rows(mirror)[1]["gone"] == len(GONE)
     assert {current for *_version, current in versions(mirror, GONE)} == {True}, "nothing is done without --execute"
 
-    code, told = sweep(mirror, "--execute")
+    code, told = delete_missing_rows(mirror, "--execute")
     assert (code, told["deleted"], told["in_source"], told["left"]) == (1, 5, 3, 0)
     assert versions(mirror, GONE) == [(key, f"note {key}", T - 1, False) for key in GONE]
     for others in (LIVING, NEWER):
@@ -62,12 +62,12 @@ def test_the_last_version_of_what_is_swept_ends_just_before_the_snapshot(mirror:
     assert said == [("DELETE", "Things", T - 1)]
 
 
-def test_one_that_comes_back_is_current_again_and_is_swept_once_however_often(mirror: Mirror) -> None:
-    sweep(mirror, "--execute")
+def test_one_that_comes_back_is_current_again_and_is_deleted_once_however_often(mirror: Mirror) -> None:
+    delete_missing_rows(mirror, "--execute")
     mirror.write(GONE[:1], T - 7)  # a message that comes once more: the mirror remembers the delete
     mirror.write(GONE[1:2], T + 5)
     mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (2003, 'a stranger has put it there again')")
-    sweep(mirror, "--execute")
+    delete_missing_rows(mirror, "--execute")
 
     assert versions(mirror, GONE) == [
         (2000, "note 2000", T - 1, False),
@@ -82,6 +82,6 @@ def test_a_table_that_is_no_history_of_the_same_source_is_left_alone(mirror: Mir
     table.labels = {**table.labels, HISTORY_OF: "another"}
     mirror.stand_in.client.update_table(table, ["labels"])
 
-    assert sweep(mirror, "--execute")[1]["deleted"] == 5
+    assert delete_missing_rows(mirror, "--execute")[1]["deleted"] == 5
     assert mirror.stand_in.run("SELECT COUNT(*) FROM Things_changelog") == [(len([*GONE, *LIVING, *NEWER]),)]
     assert {current for *_version, current in versions(mirror, GONE)} == {True}

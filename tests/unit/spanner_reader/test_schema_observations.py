@@ -21,7 +21,7 @@ from tests.unit.spanner_reader.scripts import COLUMNS, START, a_record, at, runn
 from tests.worlds.schema_on_fakes import BORN, FIRST, a_world, kinds, with_columns
 
 
-async def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_says_what_two_looks_cannot() -> None:
+async def test_an_unknown_column_list_is_a_reason_to_look_at_once_and_reports_what_two_inspections_cannot() -> None:
     without = replace(a_record(FIRST, 1), column_types=COLUMNS[:1])
     whole = a_record(Nanoseconds(FIRST + 1), 2)
     world = await a_world(without, whole, replace(without, commit_timestamp=Nanoseconds(FIRST + 2)))
@@ -85,7 +85,7 @@ async def test_a_record_without_a_column_counts_though_its_column_list_has_long_
     assert saw("08:06:02", *COLUMNS) is None, "a snapshot from after the look that found it has it all"
 
 
-async def test_what_a_record_shows_is_told_to_the_next_look_where_a_newer_one_of_another_reader_was_there() -> None:
+async def test_what_a_record_shows_is_kept_for_the_next_inspection_where_a_newer_one_of_another_reader_is() -> None:
     full, shapes = (*COLUMNS, BORN), Shapes()
     catalog = FakeCatalog(with_columns(*full))
     watch, saw = a_watch(catalog, shapes)
@@ -126,7 +126,7 @@ async def test_a_reader_that_ends_between_a_record_and_the_look_for_it_leaves_th
     assert kinds(world) == {"Singers": [(SpannerResyncKind.COLUMN_AGAIN, ("Name",))]}
 
 
-async def test_records_from_before_the_first_look_are_compared_and_partitions_that_take_turns_cause_few_looks() -> None:
+async def test_records_from_before_the_first_inspection_are_compared_and_take_few_inspections() -> None:
     both = [a_record(Nanoseconds(FIRST + n), n) for n in range(40)]
     world = await a_world(*[replace(one, column_types=COLUMNS[: 1 + n % 2]) for n, one in enumerate(both)])
     world.catalog.time = Nanoseconds(FIRST + 1_000_000_000)  # what is read was committed long ago

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.dead_letter.app.replay.comebacks import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
 from services.dead_letter.app.replay.replay import Outcome
+from services.dead_letter.app.replay.replay_failures import SAMPLE, TIME_TO_COME_BACK, TOO_MANY
 from services.dead_letter.core.dead_letters import GroupId, State
 from services.dead_letter.core.groups import group_of
 from services.dead_letter.core.plan import Verdict
@@ -112,7 +112,7 @@ def test_a_few_that_fail_among_many_end_nothing() -> None:
     assert outcome.failed_again >= 0.8 * len(bad)
 
 
-def test_a_cause_that_fails_behind_others_that_are_well_ends_it_with_its_own_sample() -> None:
+def test_a_cause_that_fails_behind_others_that_are_healthy_ends_it_with_its_own_sample() -> None:
     world = failing_world(lambda one: one.table == "seats")
     world.keep(*letters("planes", 300), *letters("seats", 300), *letters("ticks", 300))
     outcome = world.replay(rate=None)
