@@ -282,10 +282,10 @@ class DriverServer:
         except (OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError, asyncio.CancelledError) as error:
             structlog.get_logger().debug("connection_ended", why=repr(error))
         finally:
-            self._limit.ended(process)
             self._hear_of_stop.discard(writer)
             self._open.discard(task)
             writer.close()
+            self._limit.ended(process)
 
     def _answer(self, line: _Line, process: int, writer: asyncio.StreamWriter) -> None:
         self._heard += 1
