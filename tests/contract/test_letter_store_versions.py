@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,6 +34,13 @@ def opened(
         database.close()
 
 
+def use_every_connection(database: DeadLetterDatabase) -> None:
+    """Begin transactions until there is no connection left for one more, which raises."""
+    with ExitStack() as used:
+        for _ in range(1_000):
+            used.enter_context(database.reading())
+
+
 class VersionsContract:
     """The promises. A subclass gives the address of a database that is empty."""
 
@@ -49,6 +56,12 @@ class VersionsContract:
                 stored = SqlDeadLetterStore(database).get(identity(a_letter()))
                 assert stored is not None
                 assert stored.letter == a_letter()
+
+    def test_a_database_whose_connections_are_all_in_use_is_busy(self, address: str) -> None:
+        with opened(address, timeout=timedelta(milliseconds=50)) as database:
+            with pytest.raises(TransientError, match="all connections of this process are in use"):
+                use_every_connection(database)
+            assert SqlDeadLetterStore(database).count(Selection()) == 0
 
     def test_the_migrations_make_what_the_schema_says(self, address: str) -> None:
         with opened(address) as database, database.reading() as connection:
