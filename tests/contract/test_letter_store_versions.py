@@ -14,11 +14,12 @@ from sqlalchemy import create_engine, text
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
-from services.dead_letter.adapters.store.schema import metadata, pipeline
+from services.dead_letter.adapters.store.schema import letters, metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
 from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
 
 
@@ -84,6 +85,18 @@ class VersionsContract:
             assert store.get(identity(a_letter())) is not None
             assert store.pipeline() == Pipeline()
             assert store.join(mine) == mine
+
+    def test_a_reason_that_only_a_newer_version_knows_is_unexplained(self, address: str) -> None:
+        with opened(address) as database:
+            store = SqlDeadLetterStore(database)
+            store.keep([an_arrival()], NOW)
+            with database.writing() as connection:
+                connection.execute(text(f"UPDATE {letters.name} SET reason = 'of_a_newer_version'"))
+            one = store.get(identity(a_letter()))
+            assert one is not None
+            reasons = [one.letter.reason, *(line.reason for line in store.find(Selection(), limit=1).letters)]
+            reasons += [group.reason for group in store.groups(Selection(), limit=1)]
+            assert [*reasons, *store.stats().by_reason] == [Reason.UNEXPLAINED] * 4
 
     def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
         def start(row: int) -> None:
