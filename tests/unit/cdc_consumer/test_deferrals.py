@@ -164,3 +164,15 @@ def test_the_poison_of_all_worker_processes_is_counted_together(
             write_as(2, options)
     published = [request for name, request in pubsub.calls if name == "Publish"]
     assert [len(request.messages) for request in published] == [1, 1]
+
+
+def test_a_task_that_cannot_begin_releases_its_messages_and_reports_it(pubsub: FakeChannel) -> None:
+    with heard() as (driver, reports):
+        options = replace(OPTIONS, driver=driver, tables_file="no tables")
+        with pytest.raises(MisconfiguredError):
+            write(options, a_message(a_change(1)), a_message(a_change(2)))
+
+    assert [(name, list(request.ack_ids), request.ack_deadline_seconds) for name, request in pubsub.calls] == [
+        ("ModifyAckDeadline", ["a0", "a1"], 0)
+    ]
+    assert reports.get_nowait().counts == Counts(messages=2, given_back=2)
