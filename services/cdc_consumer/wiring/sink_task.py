@@ -36,7 +36,7 @@ from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from shared.bigquery.client import open_client
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.dead_letters import DeadLetterPublisher
@@ -87,7 +87,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
         whole = _with_data(options, messages, damaged, leases)
         counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
     except BaseException as error:  # a task that fails has no commit message, so it reports by itself
-        if isinstance(error, TransientError):  # what it was about to dead-letter comes again
+        if isinstance(error, TransientError | MisconfiguredError):  # what it was about to dead-letter comes again
             composed.memory.dead_letter_limit.remember(TaskTotals())
         left = Counts(
             messages=len(messages),

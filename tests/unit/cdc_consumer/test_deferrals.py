@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from zlib import crc32
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -27,7 +28,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from tests.builders import a_change, a_message, messages_table
 from tests.fakes.durable_bytes import FakeDurableBytes
-from tests.fakes.pubsub_channel import FakeChannel
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 from tests.unit.cdc_consumer.listening import heard, listening
 from tests.unit.cdc_consumer.world import AIRPORTS, NEEDED, NOW, SetClock, World
 
@@ -145,6 +146,27 @@ def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arriv
 
     assert any(name == "ModifyAckDeadline" for name, _request in pubsub.calls)
     assert Deferrals(state_file(next_run, DEFERRALS_FILE), SystemClock()).until() is not None
+
+
+def test_what_could_not_be_dead_lettered_counts_no_more_once_its_task_has_ended(
+    pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str, _request: object) -> None:
+        if name == "Publish":
+            raise FakeRpcError(grpc.StatusCode.PERMISSION_DENIED)
+
+    pubsub.answer = refused
+    garbage = [a_message(data=b"garbage %d" % number) for number in range(2)]
+    with listening(lambda _report: None, limit=2) as driver:
+        options = replace(OPTIONS, driver=driver)
+        with pytest.raises(MisconfiguredError, match="PERMISSION_DENIED"):
+            write(options, *garbage)
+        pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1", "2"])
+        monkeypatch.setattr(os, "getpid", lambda: 1_000_000)  # another process
+        write(options, *garbage)
+
+    published = [request for name, request in pubsub.calls if name == "Publish"]
+    assert [len(request.messages) for request in published] == [2, 2]
 
 
 def test_the_poison_of_all_worker_processes_is_counted_together(
