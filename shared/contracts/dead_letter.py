@@ -77,7 +77,10 @@ def _identity(dead_letter: DeadLetter) -> str:
 
 
 def to_attributes(dead_letter: DeadLetter) -> dict[str, str]:
-    """Return the attributes of the message that carries a dead letter on the dead-letter topic."""
+    """Return the attributes of the message that carries a dead letter on the dead-letter topic.
+
+    Attributes of the original whose names begin like ours are left out: they would be read as what we say.
+    """
     ours = {
         "identity": dead_letter.identity,
         "reason": dead_letter.reason.value,
@@ -86,7 +89,8 @@ def to_attributes(dead_letter: DeadLetter) -> dict[str, str]:
     }
     if dead_letter.payload_bytes is not None:
         ours["payload_bytes"] = str(dead_letter.payload_bytes)
-    return dict(dead_letter.attributes) | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
+    theirs = {name: value for name, value in dead_letter.attributes.items() if not name.startswith(PREFIX)}
+    return theirs | {PREFIX + name: _cut(value) for name, value in ours.items() if value}
 
 
 def from_message(data: bytes, attributes: Mapping[str, str]) -> DeadLetter:

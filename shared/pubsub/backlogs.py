@@ -35,7 +35,8 @@ _AGE: Final = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 _MESSAGES: Final = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 _RECENT: Final = timedelta(minutes=10)
 """How far back samples are asked for. One that is older says nothing of the present."""
-_TIMEOUT: Final = 10.0
+_TIMEOUT: Final = 3.0
+"""Seconds. A reader that is asked to stop waits for the request under way, and has ten in all."""
 _TOO_MANY: Final = 429
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -73,8 +74,8 @@ class MonitoredBacklogs:
         backlogs: list[SubscriptionBacklog] = []
         for project, names in groupby(sorted(found), key=project_of):
             of_project = list(names)
-            ages = self._latest(project, _AGE, of_project)
-            messages = self._latest(project, _MESSAGES, of_project)
+            ages = self._latest(project, _AGE, of_project, stop)
+            messages = self._latest(project, _MESSAGES, of_project, stop)
             for name in of_project:
                 store, retention = found[name]
                 age = ages.get(short_name(name))
@@ -89,8 +90,10 @@ class MonitoredBacklogs:
                 )
         return backlogs
 
-    def _latest(self, project: str, metric: str, subscriptions: Sequence[str]) -> Mapping[str, int]:
+    def _latest(self, project: str, metric: str, subscriptions: Sequence[str], stop: Stop) -> Mapping[str, int]:
         """Return the newest sample of each subscription that has one; a new one has none."""
+        if stop.requested:
+            raise TransientError("asked to stop before Cloud Monitoring was asked")
         now = SystemClock().now()
         names = ", ".join(f'"{short_name(name)}"' for name in subscriptions)
         asked = {

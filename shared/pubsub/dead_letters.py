@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from shared.contracts.dead_letter import DeadLetter, to_attributes
+from shared.contracts.dead_letter import PREFIX, DeadLetter, to_attributes
 from shared.pubsub.errors import pubsub_errors
 from shared.pubsub.outage import Outage
 from shared.pubsub.publish_requests import publish_requests
@@ -30,9 +30,9 @@ def dead_letter_message(dead_letter: DeadLetter) -> Any:
     """
     attributes = to_attributes(dead_letter)
     if len(attributes) > _ATTRIBUTES:
-        ours = {name: value for name, value in attributes.items() if name not in dead_letter.attributes}
-        theirs = list(dead_letter.attributes.items())[: _ATTRIBUTES - len(ours)]
-        attributes = dict(theirs) | ours
+        ours = {name: value for name, value in attributes.items() if name.startswith(PREFIX)}
+        theirs = [each for each in attributes.items() if each[0] not in ours]
+        attributes = dict(theirs[: _ATTRIBUTES - len(ours)]) | ours
     message = PubsubMessage(data=dead_letter.data, attributes=attributes)
     if message.ByteSize() > _LARGEST:
         attributes["dead_letter_payload_bytes"] = str(len(dead_letter.data))

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from sqlalchemy import create_engine, text
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase, open_database
 from services.dead_letter.adapters.store.migrations.versioning import VERSION_TABLE
-from services.dead_letter.adapters.store.schema import metadata, pipeline
+from services.dead_letter.adapters.store.schema import letters, metadata, pipeline
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.selection import Selection
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.reasons import Reason
 from tests.contract.letter_stores import NOW, a_letter, an_arrival, identity
 
 
@@ -32,6 +33,13 @@ def opened(
         yield database
     finally:
         database.close()
+
+
+def use_every_connection(database: DeadLetterDatabase) -> None:
+    """Begin transactions until there is no connection left for one more, which raises."""
+    with ExitStack() as used:
+        for _ in range(1_000):
+            used.enter_context(database.reading())
 
 
 class VersionsContract:
@@ -49,6 +57,12 @@ class VersionsContract:
                 stored = SqlDeadLetterStore(database).get(identity(a_letter()))
                 assert stored is not None
                 assert stored.letter == a_letter()
+
+    def test_a_database_whose_connections_are_all_in_use_is_busy(self, address: str) -> None:
+        with opened(address, timeout=timedelta(milliseconds=50)) as database:
+            with pytest.raises(TransientError, match="all connections of this process are in use"):
+                use_every_connection(database)
+            assert SqlDeadLetterStore(database).count(Selection()) == 0
 
     def test_the_migrations_make_what_the_schema_says(self, address: str) -> None:
         with opened(address) as database, database.reading() as connection:
@@ -71,6 +85,18 @@ class VersionsContract:
             assert store.get(identity(a_letter())) is not None
             assert store.pipeline() == Pipeline()
             assert store.join(mine) == mine
+
+    def test_a_reason_that_only_a_newer_version_knows_is_unexplained(self, address: str) -> None:
+        with opened(address) as database:
+            store = SqlDeadLetterStore(database)
+            store.keep([an_arrival()], NOW)
+            with database.writing() as connection:
+                connection.execute(text(f"UPDATE {letters.name} SET reason = 'of_a_newer_version'"))
+            one = store.get(identity(a_letter()))
+            assert one is not None
+            reasons = [one.letter.reason, *(line.reason for line in store.find(Selection(), limit=1).letters)]
+            reasons += [group.reason for group in store.groups(Selection(), limit=1)]
+            assert [*reasons, *store.stats().by_reason] == [Reason.UNEXPLAINED] * 4
 
     def test_several_that_start_at_once_do_not_collide(self, address: str) -> None:
         def start(row: int) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +34,7 @@ class MonitoringServer:
         self.unknown: set[str] = set()
         """Metrics that the project has had no sample of yet: for Cloud Monitoring they do not exist."""
         self.asked = 0
+        self.before_answer: Callable[[], None] = lambda: None
         self.projects: set[str] = set()
 
     def states(self, subscription: str, *, age: int, messages: int) -> None:
@@ -44,6 +45,7 @@ class MonitoringServer:
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and document; the newest point comes first, as Cloud Monitoring has it."""
         self.asked += 1
+        self.before_answer()
         if self.error:
             return self.error, _failure(self.error, "said by the test")
         parts, query = urlsplit(path), parse_qs(urlsplit(path).query)

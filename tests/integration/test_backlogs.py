@@ -1,6 +1,7 @@
 """Backlogs of the topics' subscriptions: names and retentions from Pub/Sub's emulator, numbers from an HTTP server."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -160,3 +161,22 @@ def test_a_doctor_reports_whether_they_can_be_read_and_the_role_that_is_missing(
     assert inspect_backlogs(None) == Finding(
         Level.OK, "backlogs", "not known here: an emulator of Pub/Sub has no Cloud Monitoring"
     )
+
+
+def test_a_reader_that_stops_asks_no_further(backlogs: MonitoredBacklogs, monitoring: MonitoringServer) -> None:
+    asked, stopped = threading.Event(), threading.Event()
+
+    def wait_for_the_stop() -> None:
+        asked.set()
+        stopped.wait()
+
+    async def stop_while_it_reads() -> None:
+        reading = asyncio.create_task(backlogs.read())
+        await asyncio.to_thread(asked.wait)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        stopped.set()
+
+    monitoring.before_answer = wait_for_the_stop
+    asyncio.run(stop_while_it_reads())
+    assert monitoring.asked == 1

@@ -9,8 +9,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.tools import WebTools
+from services.dead_letter.wiring.service import opened
 from services.dead_letter.wiring.serving import serving_api
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.reasons import Reason
+from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
@@ -123,6 +126,14 @@ def as_set(folder: Path, stop: Stop, **more: str) -> Iterator[int | None]:
             yield port
     finally:
         database.close()
+
+
+def test_requests_take_no_connection_of_the_store_from_the_collector(tmp_path: Path) -> None:
+    settings, health = read_settings(Settings, environment(tmp_path)), Health(timedelta(minutes=1))
+    with opened(settings, health, Stop()) as (database, database_of_api), ExitStack() as requests:
+        for _ in range(15):  # as many as there are
+            requests.enter_context(database_of_api.reading())
+        SqlDeadLetterStore(database).keep([Arrival(letter=LETTERS[0], message_id="1")], NOW)
 
 
 def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

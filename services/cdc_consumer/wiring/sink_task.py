@@ -30,16 +30,17 @@ from services.cdc_consumer.adapters.stream.reports import (
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, StateFile, subscription_scope
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.deferrals import DEFERRALS_FILE, Deferrals
-from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply
+from services.cdc_consumer.app.stream.micro_batch import Memory, Ports, apply, leave
+from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.counts import Appends, Counts, Report, TableNote
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from shared.bigquery.client import open_client
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import read_tables_file
 from shared.pubsub.channels import open_channel
 from shared.pubsub.dead_letters import DeadLetterPublisher
-from shared.pubsub.leases import PubsubLeases, ack_deadline_of
+from shared.pubsub.leases import LONGEST_DEADLINE, PubsubLeases, ack_deadline_of
 from shared.runtime.clock import SystemClock
 from shared.runtime.logs import configure_logs, log_whatever_happens
 from shared.runtime.metrics import RETRIED
@@ -53,8 +54,13 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
     """Apply one task's messages and return what became of them. What fails has given its messages back."""
     if not any(batch.num_rows for batch in batches):
         return Counts()
-    composed = _composed(os.getpid(), options)
-    (messages, damaged), leases = unpack(batches), composed.leases
+    messages, damaged = unpack(batches)
+    try:
+        composed = _composed(os.getpid(), options)
+    except BaseException:
+        _release(options, messages)
+        raise
+    leases = composed.leases
     oldest = pc.min(messages["publish_time"].cast(pa.int64())).as_py()
 
     before, retries = composed.writer.appends, RETRIED.made()
@@ -81,7 +87,7 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
         whole = _with_data(options, messages, damaged, leases)
         counts = apply(whole, ports, composed.memory, composed.stop, SystemClock())
     except BaseException as error:  # a task that fails has no commit message, so it reports by itself
-        if isinstance(error, TransientError):  # what it was about to dead-letter comes again
+        if isinstance(error, TransientError | MisconfiguredError):  # what it was about to dead-letter comes again
             composed.memory.dead_letter_limit.remember(TaskTotals())
         left = Counts(
             messages=len(messages),
@@ -96,6 +102,15 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
     composed.deferrals.take(counts)
     report(ended=True)
     return counts
+
+
+def _release(options: SinkOptions, messages: pa.Table) -> None:
+    """Release the leases of a task that could not be composed, and report it; else they run out by themselves."""
+    channel = open_channel(options.pubsub_emulator_host)
+    leases = PubsubLeases(channel, options.subscription, LONGEST_DEADLINE, Stop(), budget=timedelta(0))
+    ack_ids = messages["ack_id"].to_pylist()
+    leave(messages, set(ack_ids), leases, RetryLimits(), Stop(), for_later=False)
+    send_report(options.driver, Report(counts=Counts(messages=len(ack_ids), given_back=leases.given_back)))
 
 
 def _with_data(options: SinkOptions, messages: pa.Table, damaged: int, leases: PubsubLeases) -> pa.Table:

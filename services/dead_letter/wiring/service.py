@@ -42,24 +42,30 @@ def serve(settings: Settings, stop: Stop) -> None:
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
         collector_lock(settings.database).held(),
-        opened(settings, health, stop) as database,
+        opened(settings, health, stop) as (database, database_of_api),
     ):
         store = SqlDeadLetterStore(database)
-        with serving_api(settings, store, registry, stop), collected(settings, stop) as letters:
+        with (
+            serving_api(settings, SqlDeadLetterStore(database_of_api), registry, stop),
+            collected(settings, stop) as letters,
+        ):
             join(settings, store, health, stop)
             Collector(letters, store, metrics, health, clock, settings.keep_dead_letters_for).run(stop)
 
 
 @contextmanager
-def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[DeadLetterDatabase]:
-    """Open the store for the block, made or brought up to date where needed; wait for one that is unavailable."""
+def opened(settings: Settings, health: Health, stop: Stop) -> Iterator[tuple[DeadLetterDatabase, DeadLetterDatabase]]:
+    """Open the store for the block, made or brought up to date where needed; wait for one that is unavailable.
+
+    It is opened for the collector and for the API: whatever requests do, the collector has connections of its own.
+    """
 
     def open_it() -> DeadLetterDatabase:
         health.progressed()
         return open_database(settings.database)
 
-    with closing(retrying(stop)(open_it)) as database:
-        yield database
+    with closing(retrying(stop)(open_it)) as database, closing(retrying(stop)(open_it)) as database_of_api:
+        yield database, database_of_api
 
 
 def join(settings: Settings, store: DeadLetterStore, health: Health, stop: Stop) -> None:

@@ -326,6 +326,15 @@ def test_a_storage_error_reports_more_than_the_status() -> None:
     assert "SCHEMA_MISMATCH_EXTRA_FIELDS" in str(error)
 
 
+def test_a_storage_error_that_the_library_does_not_know_is_named_by_its_number() -> None:
+    status = Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0], message="words")
+    status.details.add().Pack(StorageError.pb()(code=1_014))
+    error = append_error("planes", status)
+
+    assert type(error) is TableTroubleError
+    assert str(error) == "table planes: append refused, FAILED_PRECONDITION 1014: words"
+
+
 def test_a_denial_is_shown_in_bigquerys_words_with_the_fix_and_nothing_else_that_may_quote_a_row() -> None:
     denied = Status(code=grpc.StatusCode.PERMISSION_DENIED.value[0], message="Permission TABLES_UPDATE_DATA denied.")
     of_key = Status(code=denied.code, message="key 'secret'")

@@ -327,6 +327,21 @@ def test_who_does_not_know_the_secret_is_not_heard() -> None:
     assert driver.secret not in repr(OPTIONS) + repr(replace(OPTIONS, driver=driver))
 
 
+def test_a_question_is_asked_again_if_the_connection_has_ended_and_what_was_admitted_over_it_counts_once() -> None:
+    def drop_the_connection(_report: Report) -> None:
+        raise ConnectionResetError
+
+    poison = TaskTotals(messages=Seen({"": 2}, {"": 2}))
+    with listening(drop_the_connection, limit=5) as driver:
+        limit = DriverPoisonLimit(driver)
+        limit.judge(poison)
+        send_report(driver, Report(counts=COUNTS))
+        limit.judge(poison)
+        limit.remember(poison)
+        with pytest.raises(MisconfiguredError, match="6 of the last 6 messages"):
+            limit.judge(poison)
+
+
 def test_a_task_that_does_not_reach_the_driver_names_the_address_and_the_fix() -> None:
     with listening(lambda _report: None) as driver:
         check_driver_answers(driver)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from zlib import crc32
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -27,7 +28,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.settings import read_settings
 from tests.builders import a_change, a_message, messages_table
 from tests.fakes.durable_bytes import FakeDurableBytes
-from tests.fakes.pubsub_channel import FakeChannel
+from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
 from tests.unit.cdc_consumer.listening import heard, listening
 from tests.unit.cdc_consumer.world import AIRPORTS, NEEDED, NOW, SetClock, World
 
@@ -147,6 +148,27 @@ def test_the_next_run_knows_of_a_flood_deferred_though_no_report_of_it_has_arriv
     assert Deferrals(state_file(next_run, DEFERRALS_FILE), SystemClock()).until() is not None
 
 
+def test_what_could_not_be_dead_lettered_counts_no_more_once_its_task_has_ended(
+    pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str, _request: object) -> None:
+        if name == "Publish":
+            raise FakeRpcError(grpc.StatusCode.PERMISSION_DENIED)
+
+    pubsub.answer = refused
+    garbage = [a_message(data=b"garbage %d" % number) for number in range(2)]
+    with listening(lambda _report: None, limit=2) as driver:
+        options = replace(OPTIONS, driver=driver)
+        with pytest.raises(MisconfiguredError, match="PERMISSION_DENIED"):
+            write(options, *garbage)
+        pubsub.answer = lambda _name, _request: PublishResponse(message_ids=["1", "2"])
+        monkeypatch.setattr(os, "getpid", lambda: 1_000_000)  # another process
+        write(options, *garbage)
+
+    published = [request for name, request in pubsub.calls if name == "Publish"]
+    assert [len(request.messages) for request in published] == [2, 2]
+
+
 def test_the_poison_of_all_worker_processes_is_counted_together(
     pubsub: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,3 +186,15 @@ def test_the_poison_of_all_worker_processes_is_counted_together(
             write_as(2, options)
     published = [request for name, request in pubsub.calls if name == "Publish"]
     assert [len(request.messages) for request in published] == [1, 1]
+
+
+def test_a_task_that_cannot_begin_releases_its_messages_and_reports_it(pubsub: FakeChannel) -> None:
+    with heard() as (driver, reports):
+        options = replace(OPTIONS, driver=driver, tables_file="no tables")
+        with pytest.raises(MisconfiguredError):
+            write(options, a_message(a_change(1)), a_message(a_change(2)))
+
+    assert [(name, list(request.ack_ids), request.ack_deadline_seconds) for name, request in pubsub.calls] == [
+        ("ModifyAckDeadline", ["a0", "a1"], 0)
+    ]
+    assert reports.get_nowait().counts == Counts(messages=2, given_back=2)

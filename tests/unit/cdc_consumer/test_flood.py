@@ -58,6 +58,16 @@ def test_what_was_long_ago_counts_no_more(world: World) -> None:
     assert len(world.dead_letters.kept) < 40
 
 
+def test_a_limit_of_none_lets_poison_pass_that_is_not_most_of_what_came(world: World) -> None:
+    world.memory.dead_letter_limit = DeadLetterLimit(0)
+    world.apply(*good(5))
+
+    assert world.apply(*garbage(1), *good(1)).dead_letters == {"undecodable": 1}
+    world.apply(*good(20))
+    with pytest.raises(MisconfiguredError, match="31 of the last 51 messages"):
+        world.apply(*garbage(31))
+
+
 @pytest.mark.parametrize("messages", [3, 30])
 def test_a_flood_of_changes_that_cannot_be_applied_is_stopped_too_and_no_value_is_named(
     world: World, messages: int

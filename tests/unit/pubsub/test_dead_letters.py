@@ -77,6 +77,16 @@ def test_a_message_with_as_many_attributes_as_pubsub_takes_is_kept() -> None:
     assert from_message(message.data, dict(message.attributes)).identity == dead_letter.identity
 
 
+@pytest.mark.parametrize("others", [1, 100])
+def test_what_an_original_says_in_attributes_like_ours_is_not_said_of_it(others: int) -> None:
+    old = {"dead_letter_identity": "old", "dead_letter_reason": "old", "dead_letter_table": "old"}
+    dead_letter = a_dead_letter(attributes=old | {f"name{number}": "value" for number in range(others)})
+    message = dead_letter_message(dead_letter)
+    read = from_message(message.data, dict(message.attributes))
+
+    assert (read.identity, read.reason, read.table) == (dead_letter.identity, Reason.UNDECODABLE, "")
+
+
 def test_keeping_goes_on_until_pubsub_is_back() -> None:
     failures = [grpc.StatusCode.UNAVAILABLE]
 

@@ -31,6 +31,7 @@ _TABLE_TROUBLE: Final = frozenset(
     }
 )
 _storage_error: Final = StorageError.pb()
+_STORAGE_NAMES: Final = {number: name for name, number in _storage_error.StorageErrorCode.items()}
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -84,7 +85,7 @@ def code_name(status: Status) -> str:
     """Return the name of a status, and of BigQuery's own code beside it where there is one: what a log may say."""
     code = _BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
     storage = _storage_code(status.details)
-    return f"{code.name} {storage.name}" if storage else code.name
+    return f"{code.name} {_STORAGE_NAMES.get(storage, storage)}" if storage else code.name
 
 
 def call_status(ended: Any) -> Status:
@@ -113,10 +114,11 @@ def _table_trouble(text: str, error: exceptions.GoogleAPICallError) -> Exception
     return TableTroubleError(text, denied=isinstance(error, exceptions.Forbidden))
 
 
-def _storage_code(details: Iterable[Any]) -> StorageError.StorageErrorCode | None:
+def _storage_code(details: Iterable[Any]) -> int:
+    """Return BigQuery's own code, which may be newer than the library; 0 without one."""
     for detail in details:
         if detail.Is(_storage_error.DESCRIPTOR):
             found = _storage_error()
             detail.Unpack(found)
-            return _Code(found.code)
-    return None
+            return int(found.code)
+    return 0

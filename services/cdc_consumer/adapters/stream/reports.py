@@ -141,18 +141,31 @@ class _Connection:
             self._send(line)
 
     def ask(self, line: _Line) -> str:
-        """Send a line and return the answer; OSError where there is none."""
+        """Send a line and return the answer; OSError where there is none.
+
+        A connection that was made earlier may have ended since, so then another is tried. If only the answer was lost,
+        the driver counts both questions: rather too much poison than too little.
+        """
         with self._lock:
-            connected = self._send(line)
+            made_earlier = self._connected is not None
             try:
-                connected.settimeout(_ANSWERED_WITHIN)
-                with connected.makefile("rb") as answers:
-                    answer = msgspec.json.decode(answers.readline(), type=str)
-                connected.settimeout(_TIMEOUT)
-            except (OSError, msgspec.DecodeError) as error:
-                self._close()
-                raise ConnectionError(str(error)) from error
-            return answer
+                return self._ask(line)
+            except OSError:
+                if not made_earlier:
+                    raise
+                return self._ask(line)
+
+    def _ask(self, line: _Line) -> str:
+        connected = self._send(line)
+        try:
+            connected.settimeout(_ANSWERED_WITHIN)
+            with connected.makefile("rb") as answers:
+                answer = msgspec.json.decode(answers.readline(), type=str)
+            connected.settimeout(_TIMEOUT)
+        except (OSError, msgspec.DecodeError) as error:
+            self._close()
+            raise ConnectionError(str(error)) from error
+        return answer
 
     def _send(self, line: _Line) -> socket.socket:
         if self._connected is None:
@@ -269,10 +282,10 @@ class DriverServer:
         except (OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError, asyncio.CancelledError) as error:
             structlog.get_logger().debug("connection_ended", why=repr(error))
         finally:
-            self._limit.ended(process)
             self._hear_of_stop.discard(writer)
             self._open.discard(task)
             writer.close()
+            self._limit.ended(process)
 
     def _answer(self, line: _Line, process: int, writer: asyncio.StreamWriter) -> None:
         self._heard += 1

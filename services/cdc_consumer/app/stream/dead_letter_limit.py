@@ -120,7 +120,8 @@ class _Window:
         self._tables |= every.keys()
         self._all += every
         self._poison += poison
-        while self._all.total() - self._seen[0][0].total() >= _WINDOW * self._limit:
+        window = _WINDOW * max(self._limit, 1)
+        while self._all.total() - self._seen[0][0].total() >= window:
             oldest = self._seen.popleft()
             self._all -= oldest[0]
             self._poison -= oldest[1]

@@ -110,7 +110,7 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
                 with watch.handling(group):
                     counts = counts.plus(_Task(group.messages, decoded, unsettled, ports, memory, writing).run())
         except BaseException as error:
-            _leave(messages, unsettled, ports.leases, memory.limits, stop, isinstance(error, MisconfiguredError))
+            leave(messages, unsettled, ports.leases, memory.limits, stop, isinstance(error, MisconfiguredError))
             raise
     return counts
 
@@ -351,7 +351,7 @@ def _by_delay(delays: Mapping[str, timedelta]) -> Mapping[timedelta, Sequence[st
     return by_delay
 
 
-def _leave(
+def leave(
     messages: pa.Table, unsettled: set[str], leases: MessageLeases, limits: RetryLimits, stop: Stop, for_later: bool
 ) -> None:
     """Let everything that is not acked be delivered again; if that fails too, the leases run out by themselves."""

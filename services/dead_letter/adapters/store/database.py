@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeftError
 
 from services.dead_letter.adapters.store.migrations.versioning import is_current, migrate
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -83,7 +84,8 @@ class DeadLetterDatabase:
 def open_database(address: str, *, make: bool = True, timeout: timedelta = timedelta(seconds=10)) -> DeadLetterDatabase:
     """Open the database of a SQLAlchemy URL; ``make`` its tables, or bring them up to date, where that is needed.
 
-    ``timeout`` is how long a transaction waits for another's lock before the database counts as busy.
+    ``timeout`` is how long a transaction waits for another's lock, or for a connection, before the database counts as
+    busy.
     MisconfiguredError where the URL is none that is supported, or the database is of another version and may not be
     changed; TransientError while it is unavailable.
     """
@@ -94,7 +96,7 @@ def open_database(address: str, *, make: bool = True, timeout: timedelta = timed
             f"there is no database {Path(url.database).absolute()}: start the service, or set DATABASE to the one that "
             "it was started with",
         )
-    database = DeadLetterDatabase(_engine(url, timeout // timedelta(milliseconds=1)))
+    database = DeadLetterDatabase(_engine(url, timeout))
     try:
         if make:
             with database.writing() as connection:
@@ -140,19 +142,25 @@ def database_url(address: str) -> URL:
             )
 
 
-def _engine(url: URL, timeout: int) -> Engine:
+def _engine(url: URL, timeout: timedelta) -> Engine:
     # hide_parameters: what is in a dead letter is no business of an error's text
     try:
-        engine = create_engine(url, hide_parameters=True, pool_pre_ping=url.get_backend_name() == "postgresql")
+        engine = create_engine(
+            url,
+            hide_parameters=True,
+            pool_pre_ping=url.get_backend_name() == "postgresql",
+            pool_timeout=timeout.total_seconds(),
+        )
     except (ArgumentError, NoSuchModuleError) as error:
         raise MisconfiguredError(
             "database-address-malformed", f"DATABASE is not an address of a database: {error}"
         ) from error
+    milliseconds = timeout // timedelta(milliseconds=1)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", partial(_prepare_sqlite, timeout))
+        event.listen(engine, "connect", partial(_prepare_sqlite, milliseconds))
         event.listen(engine, "begin", _begin_sqlite)
     else:
-        event.listen(engine, "connect", partial(_prepare_postgresql, timeout))
+        event.listen(engine, "connect", partial(_prepare_postgresql, milliseconds))
     return engine
 
 
@@ -208,6 +216,10 @@ def database_errors() -> Iterator[None]:
     """Translate the errors of both databases; one that is not known goes on as it is."""
     try:
         yield
+    except NoConnectionLeftError as error:
+        raise TransientError(
+            "the database is unavailable or busy: all connections of this process are in use"
+        ) from error
     except DBAPIError as error:
         message = " ".join(str(error.orig).split())  # PostgreSQL's have several lines
         if error.connection_invalidated or _is_away(error.orig):

@@ -9,7 +9,15 @@ from sqlalchemy import Connection, and_, case, func, select, tuple_
 
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.schema import BY_GROUP, REPLAY_ORDER, letters, payloads, trail
-from services.dead_letter.adapters.store.store_rows import AT_A_TIME, LINE, AnyRow, conditions, letter_of, line_of
+from services.dead_letter.adapters.store.store_rows import (
+    AT_A_TIME,
+    LINE,
+    AnyRow,
+    conditions,
+    letter_of,
+    line_of,
+    reason_of,
+)
 from services.dead_letter.core.dead_letters import (
     Action,
     DeadLetterGroup,
@@ -140,7 +148,7 @@ def groups(connection: Connection, selection: Selection, limit: int) -> Sequence
         found.append(
             DeadLetterGroup(
                 id=GroupId(row.group_id),
-                reason=Reason(sample.reason),
+                reason=reason_of(sample.reason),
                 table=sample.table_name,
                 detail=normalised(sample.detail),
                 dead_letters=row.dead_letters,
@@ -186,7 +194,7 @@ def stats(connection: Connection) -> DeadLetterStats:
         by_state[state] = by_state.get(state, 0) + row.dead_letters
         payload_bytes += int(row.bytes)
         if state is State.OPEN:
-            reason = Reason(row.reason)
+            reason = reason_of(row.reason)
             by_reason[reason] = by_reason.get(reason, 0) + row.dead_letters
             by_table[row.table_name] = by_table.get(row.table_name, 0) + row.dead_letters
             oldest[reason] = Nanoseconds(min(oldest.get(reason, row.oldest), row.oldest))

@@ -111,7 +111,15 @@ _COLUMN_OF: Final = {field.name: field.name for field in fields(DeadLetterLine)}
 def line_of(row: AnyRow) -> DeadLetterLine:
     """Return what lists show, from a row of `LINE`."""
     found = {name: getattr(row, column) for name, column in _COLUMN_OF.items()}
-    return DeadLetterLine(**found | {"state": State(row.state), "reason": Reason(row.reason)})
+    return DeadLetterLine(**found | {"state": State(row.state), "reason": reason_of(row.reason)})
+
+
+def reason_of(stored: str) -> Reason:
+    """Return the reason that is stored; one of a newer version, as after a rollback, is `UNEXPLAINED` here."""
+    try:
+        return Reason(stored)
+    except ValueError:
+        return Reason.UNEXPLAINED
 
 
 def letter_of(row: AnyRow) -> StoredDeadLetter:
