@@ -41,6 +41,7 @@ PROMISED = {
     "bigtable_reader.changelog.records_per_cpu_second",
     "bigtable_reader.published_p50_at_200",
     "drain.accepted.packed_at_10000",
+    "cluster.accepted",
     "freshness.p99_at_1",
     "freshness.p50_at_500",
     "freshness.p99_at_500",
