@@ -66,9 +66,9 @@ def _of_module(root: Path, module: str, *, virtual: bool) -> Iterator[FixedWait]
     lines = _text(root, module).splitlines()
     for node in ast.walk(_tree(root, module)):
         call = _pause(node, virtual=virtual)
-        if call is None or not call.args:
+        if call is None or not (given := [*call.args, *(one.value for one in call.keywords)]):
             continue
-        seconds = _seconds(root, module, call.args[0])
+        seconds = _seconds(root, module, given[0])
         beside = lines[call.lineno - 1 : call.end_lineno]
         above = lines[call.lineno - 2].strip()
         if seconds > LONGEST and not any("#" in line for line in beside) and not above.startswith("#"):

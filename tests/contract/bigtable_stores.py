@@ -13,7 +13,7 @@ from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.core.stream.topology import MergeTimeouts
 from services.bigtable_reader.ports import KeyRangePartitionStore
 from tests.contract.bigtable_partitions import LEASE, LONG, PARTITION_TABLE, Stores, a_store, a_stream
-from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionedStream, PartitionTable
 
 NOON = 1_700_000_000_000_000
 
@@ -27,9 +27,8 @@ class InMemory:
         table = PartitionTable(lambda: Microseconds(next(ticks)))
 
         def store(owner: str, *, timeouts: MergeTimeouts = LONG, source: str | None = None) -> KeyRangePartitionStore:
-            return FakePartitionStore(
-                table, owner, LEASE, lambda: stores.monotonic[0], source=source or "t", timeouts=timeouts
-            )
+            stream = PartitionedStream(source=source or "t", merge=timeouts)
+            return FakePartitionStore(table, owner, LEASE, lambda: stores.monotonic[0], stream=stream)
 
         stores = Stores(store)
         return stores

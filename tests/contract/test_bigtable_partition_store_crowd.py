@@ -34,7 +34,7 @@ from tests.contract.bigtable_partitions import (
     reached,
     whole,
 )
-from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
+from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionedStream, PartitionTable
 from tests.seeds import SEEDS
 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
@@ -222,8 +222,7 @@ async def test_in_memory(seed: int) -> None:
             owner,
             LEASE,
             lambda: crowd.monotonic[0],
-            timeouts=ZERO_TIMEOUTS,
-            retention=timedelta(days=7),
+            stream=PartitionedStream(retention=timedelta(days=7), merge=ZERO_TIMEOUTS),
             step=step if breaks else no_step,
         )
 

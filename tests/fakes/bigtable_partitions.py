@@ -93,6 +93,15 @@ async def _nothing() -> None:
     """Neither fail nor take time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedStream:
+    """The change stream whose partitions are kept: its table, how long it keeps records, how long merges may take."""
+
+    source: str = "projects/p/instances/i/tables/t"
+    retention: timedelta = timedelta(days=7)
+    merge: MergeTimeouts = field(default_factory=MergeTimeouts)
+
+
 class FakePartitionStore:
     """One owner's view. ``monotonic``: its machine's clock, in seconds. ``step``: awaited before and after each effect.
 
@@ -106,18 +115,17 @@ class FakePartitionStore:
         lease: timedelta,
         monotonic: Callable[[], float] = loop_time,
         *,
-        source: str = "projects/p/instances/i/tables/t",
-        retention: timedelta = timedelta(days=7),
-        timeouts: MergeTimeouts | None = None,
+        stream: PartitionedStream | None = None,
         step: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.table = table
         self._owner = owner
         self._lease = lease.total_seconds()
         self._monotonic = monotonic
-        self._source = source
-        self._retention = retention // timedelta(microseconds=1)
-        self._timeouts = timeouts or MergeTimeouts()
+        stream = stream or PartitionedStream()
+        self._source = stream.source
+        self._retention = stream.retention // timedelta(microseconds=1)
+        self._timeouts = stream.merge
         self._step = step
         self._claims: set[int] = set()
         self._seen: dict[StreamRangeId, tuple[object, float]] = {}

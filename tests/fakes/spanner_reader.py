@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Final
 
 from services.spanner_reader.core.stream.partitions import (
     NewPartition,
@@ -33,6 +34,8 @@ from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError, Life
 
+CALLS: Final[Mapping[str, int]] = {"survey": 2, "claim": 2, "advance": 2, "attend": 2, "pauses": 1}
+"""How many calls of Spanner each takes in the partition table at rest, as `test_spanner_commits.py` counts them."""
 _MOMENT = 1.0  # in seconds
 
 

@@ -344,6 +344,7 @@ class ScriptedSpanner:
         with _errors_passed_on(context):
             assert self._emulator is not None
             call: Any = self._emulator.unary_stream(_SPANNER + "ExecuteStreamingSql", None, None)
+            self.calls["ExecuteStreamingSql"] += 1
             deadline = context.time_remaining()
             yield from call(data, timeout=deadline if deadline < _FOR_EVER else None, metadata=_metadata(context))
         if self.options and _OPTIONS in ExecuteSqlRequest.deserialize(data).sql:

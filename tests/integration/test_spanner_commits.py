@@ -1,9 +1,10 @@
 """What the service answers as the emulator never does: commits that are asked for again, done and yet refused, or
-aborted, and schema changes that take long.
+aborted, and schema changes that take long. And how many calls the partition table takes at rest.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -11,17 +12,19 @@ import grpc
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase
+from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.spanner import connection
 from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
-from services.spanner_reader.core.stream.partitions import NewPartition
+from services.spanner_reader.core.stream.partitions import NewPartition, SpannerPartition
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from services.spanner_reader.ports import SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import parse_timestamp
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
+from tests.fakes.spanner_reader import CALLS
 from tests.integration.scripted_spanner import RefusalError, ScriptedSpanner, ScriptedStream
 
 pytestmark = pytest.mark.integration
@@ -42,14 +45,30 @@ class Scripted:
     @asynccontextmanager
     async def stores(self) -> AsyncIterator[tuple[SpannerPartitionStore, SpannerTopicStore]]:
         """Return stores whose tables are there."""
+        async with self._database() as database:
+            store = SpannerPartitionStore(
+                database, "partitions", change_stream="Everything", owner="reader", lease=timedelta(seconds=30)
+            )
+            await store.create_table()
+            yield store, SpannerTopicStore(database, "partitions")
+
+    @asynccontextmanager
+    async def pauses(self) -> AsyncIterator[SpannerPauseStore]:
+        """Return the store of pauses, whose tables the other stores have made."""
+        async with self._database() as database:
+            yield SpannerPauseStore(database, "partitions")
+
+    @asynccontextmanager
+    async def _database(self) -> AsyncIterator[SpannerDatabaseClient]:
         channels = SpannerChannels(self.server.address)
-        database = SpannerDatabaseClient(self.path, channels)
-        store = SpannerPartitionStore(
-            database, "partitions", change_stream="Everything", owner="reader", lease=timedelta(seconds=30)
-        )
-        await store.create_table()
-        yield store, SpannerTopicStore(database, "partitions")
+        yield SpannerDatabaseClient(self.path, channels)
         await channels.close()
+
+    async def calls_of(self, ask: Callable[[], Awaitable[object]]) -> int:
+        """Return how many calls a question or a write takes."""
+        before = Counter(self.server.calls)
+        await ask()
+        return (self.server.calls - before).total()
 
 
 @pytest.fixture
@@ -112,6 +131,25 @@ def test_an_aborted_transaction_hands_its_priority_to_the_next_attempt_alone(scr
                 aborted,
                 b"",
             ]
+
+    asyncio.run(scenario())
+
+
+def test_the_partition_table_at_rest_takes_as_many_calls_as_its_fake_counts(scripted: Scripted) -> None:
+    async def scenario() -> None:
+        async with scripted.stores() as (store, _topics), scripted.pauses() as pauses:
+            await store.add_root(START, None)
+            await pauses.read()  # makes a session
+            await store.survey()  # counts the finished partitions, which another within a minute does not
+            ours = SpannerPartition(token=ROOT, start=START, watermark=START, owner="reader", fencing=1)
+            counted = {
+                "claim": await scripted.calls_of(lambda: store.claim([ROOT], None)),
+                "survey": await scripted.calls_of(store.survey),
+                "advance": await scripted.calls_of(lambda: store.advance([SpannerProgress(ours, START)])),
+                "attend": await scripted.calls_of(store.attend),
+                "pauses": await scripted.calls_of(pauses.read),
+            }
+            assert counted == CALLS
 
     asyncio.run(scenario())
 

@@ -27,6 +27,8 @@ def test_every_fixed_wait_of_the_tests_has_its_reason_beside_it() -> None:
         ("await_ = asyncio.sleep(1.5)", 1.5),
         ("stop.wait(timedelta(seconds=3))", 3),
         ("self._over.wait(2)", 2),
+        ("stop.wait(timeout=5)", 5),
+        ("asyncio.sleep(delay=2)", 2),
         ("LEASE = timedelta(minutes=1)\ntime.sleep(0.5 * LEASE.total_seconds() + 1)", 31),
         ("from constants import LONG\ntime.sleep(LONG)", 7),
     ],

@@ -89,6 +89,16 @@ async def test_what_becomes_of_each_partition_is_logged_for_debugging_only() -> 
     assert levels == {"partition_claimed": "debug", "partition_finished": "debug"}
 
 
+async def test_the_records_that_came_together_are_handed_to_the_publisher_together() -> None:
+    records = [a_record(Nanoseconds(FIRST + number), number) for number in range(100)]
+    world = await World.begun({ROOT: records}, together=50)
+    async with running(world.reader(publisher=FakePublisher(world.topic, in_order=True))):
+        await until(lambda: len(world.topic.changes) == 100)
+
+    calls = [len(changes) for header, changes in world.topic.batches if header.origin == "stream" and changes]
+    assert calls == [50, 50]
+
+
 async def test_a_partition_is_finished_only_after_everything_of_it_is_confirmed() -> None:
     world = await World.begun({ROOT: [a_record(START), children(FIRST, T1)], T1: []})
     publisher = FakePublisher(world.topic, by_hand=True)

@@ -1,7 +1,7 @@
 """How much 1, 10 and 100 replicas ask of the partition table, in calls per second of virtual time.
 
-The calls are those of `SpannerPartitionStore`: a query, or a query and a Commit. The figures are in
-`docs/explanation/load-on-the-source.md`.
+The calls are those of `SpannerPartitionStore`, by `CALLS`, which `test_spanner_commits.py` counts on a server. The
+figures are in `docs/explanation/load-on-the-source.md`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from services.spanner_reader.core.pauses import Pauses
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken, StreamRecord
 from shared.runtime.stop import Stop
 from tests.fakes.pauses import FakePauseStore
-from tests.fakes.spanner_reader import FakePartitionStore, Table
+from tests.fakes.spanner_reader import CALLS, FakePartitionStore, Table
 from tests.unit.spanner_reader.scripts import LEASE, START, LiveClock, World, a_record, at, children
 
 SECONDS: Final = 60
@@ -25,14 +25,14 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs/explanation/load-on-th
 
 
 class CountingStore(FakePartitionStore):
-    """A partition store that counts what the real one would ask: two queries, or a query and a Commit."""
+    """A partition store that counts the calls of the real one; not what comes once, or each minute."""
 
     def __init__(self, table: Table, owner: str, calls: Counter[str]) -> None:
         super().__init__(table, owner, LEASE)
         self._calls = calls
 
     async def _before(self, call: str) -> None:
-        self._calls[call] += 2
+        self._calls[call] += CALLS.get(call, 0)
         await super()._before(call)
 
 
@@ -44,7 +44,7 @@ class CountingPauses(FakePauseStore):
         self._calls = calls
 
     async def read(self) -> Pauses:
-        self._calls["pauses"] += 1
+        self._calls["pauses"] += CALLS["pauses"]
         return await super().read()
 
 
