@@ -12,7 +12,6 @@ from services.bigtable_reader.core.snapshot import snapshot as core
 from services.bigtable_reader.core.snapshot.snapshot import PartProgress, Snapshot, SnapshotPart
 from services.bigtable_reader.core.stream.records import KeyRange, Microseconds
 from services.bigtable_reader.ports import ReadRefusedError, Sample, ScannedPage
-from shared.contracts.errors import TransientError
 from tests.fakes.bigtable_table import Bigtable, loop_time
 from tests.fakes.life import Way
 
@@ -22,8 +21,6 @@ class SnapshotTable:
     """What all owners read and write."""
 
     snapshot: Snapshot | None = None
-    gives_back: bool = True
-    """Whether leases can be given back; else each attempt fails."""
 
 
 async def _nothing() -> None:
@@ -103,8 +100,6 @@ class FakeSnapshotStore:
     async def save(self, progress: Sequence[PartProgress], *, release: bool = False) -> Collection[int]:
         """Save how far parts are and renew their leases, or give them back; return those that are not ours any more."""
         await self._step()
-        if release and not self.table.gives_back:
-            raise TransientError("DEADLINE_EXCEEDED")
         before = self.table.snapshot
         self.table.snapshot = core.advanced(before, progress, release=release) or before
         await self._step()

@@ -36,7 +36,6 @@ from tests.fakes.life import CrashError, Life
 
 CALLS: Final[Mapping[str, int]] = {"survey": 2, "claim": 2, "advance": 2, "attend": 2, "pauses": 1}
 """How many calls of Spanner each takes in the partition table at rest, as `test_spanner_commits.py` counts them."""
-_MOMENT = 1.0  # in seconds
 
 
 @dataclass
@@ -62,10 +61,6 @@ class Table:
     rows: dict[PartitionToken, SpannerPartition] = field(default_factory=dict)
     finished_at: dict[PartitionToken, Nanoseconds] = field(default_factory=dict)
     readers: dict[str, Nanoseconds] = field(default_factory=dict)
-    away: bool = False
-    """Whether every call fails with TransientError."""
-    silent: bool = False
-    """Whether no call is answered; a write whose caller is gone is over only after the moment that its port allows."""
 
     def row(self, token: PartitionToken) -> SpannerPartition:
         """Return a row as a query would."""
@@ -192,13 +187,6 @@ class FakePartitionStore:
         """Let the time before the effect of a call pass; the effect itself takes none."""
         await asyncio.sleep(0)
         self._life.step()
-        if self.table.away:
-            raise TransientError("UNAVAILABLE")
-        if self.table.silent:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(_MOMENT)
 
     def _is_ours(self, held: SpannerPartition, row: SpannerPartition) -> bool:
         return row.owner == self._owner and row.fencing == held.fencing
@@ -216,8 +204,6 @@ class Script:
     """How many more queries of a partition end without an error before its child records."""
     queries: list[SpannerStreamQuery] = field(default_factory=list)
     open_queries: set[PartitionToken] = field(default_factory=set)
-    silent: bool = False
-    """Whether no query is answered any more."""
     together: int = 1
     """How many records a query yields at a time."""
 
@@ -251,8 +237,6 @@ class FakeChangeStream:
         try:
             for record in self._script.records[query.token]:
                 await asyncio.sleep(0)
-                if self._script.silent:
-                    await asyncio.Event().wait()
                 if isinstance(record, ChildPartitionsRecord) and query.token in self._script.gates:
                     yield None
                     await self._script.gates[query.token].wait()

@@ -19,6 +19,7 @@ from tests.worlds.spanner_snapshotting import DDL, Topic, fill
 pytestmark = pytest.mark.integration
 
 CLAIMED = "snapshot_range_claimed"
+ROWS = 10_000
 
 
 @pytest.fixture
@@ -100,6 +101,37 @@ def test_a_cancelled_snapshot_is_not_read(pipeline: SpannerPipeline) -> None:
     (line,) = [line for line in pipeline.run_command("snapshot", "--status")[1].splitlines() if "Planes" in line]
     assert "cancelled" in line
     assert topic.origins["Planes", "snapshot"] < 2_000
+
+
+def rows_saved(pipeline: SpannerPipeline) -> int:
+    """Return how many rows of planes are saved as read, all of them in one range."""
+    query = "SELECT row_count FROM millrace_partitions_snapshots WHERE source_table = 'Planes'"
+    return sum(int(str(row["row_count"])) for row in pipeline.partitions.query(query))
+
+
+def test_readers_killed_in_the_midst_of_a_range_lose_no_row_and_none_is_read_again_up_to_a_saved_key(
+    pipeline: SpannerPipeline,
+) -> None:
+    expected, saved = dict(fill(pipeline.database, ROWS)), 0
+    topic = Topic(pipeline)
+    for kill in range(2):
+        reader = pipeline.start(SNAPSHOT_ROWS_PER_SECOND="500")
+
+        def more(before: int = saved) -> bool:
+            return rows_saved(pipeline) > before
+
+        topic.wait_for("rows that are saved", more)
+        pipeline.database.commit([Write("update", "Planes", {"Id": kill, "Name": "changed"})])
+        pipeline.database.commit([Write("delete", "Planes", {"Id": ROWS - 1 - kill})])
+        expected[json.dumps({"Id": str(kill)})] = {"Name": "changed"}
+        del expected[json.dumps({"Id": str(ROWS - 1 - kill)})]
+        reader.kill()
+        saved = rows_saved(pipeline)
+        assert 0 < saved < ROWS
+    reader = pipeline.start()
+    topic.wait_for("all rows", lambda: finished(reader) and topic.live("Planes") == expected)
+    assert [one["rows"] for one in events(reader, CLAIMED) if one["table"] == "Planes"] == [saved]
+    assert rows_saved(pipeline) == ROWS
 
 
 @pytest.mark.parametrize("hours", [2, 30])

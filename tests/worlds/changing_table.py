@@ -1,8 +1,7 @@
 """A Spanner table on fakes that goes on changing while snapshots of it are read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -31,6 +30,7 @@ from tests.fakes.reader_metrics import FakeMetrics
 from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
+from tests.worlds.snapshot_reading import reading
 
 START = parse_timestamp("2026-11-21T12:00:00Z")
 LEASE = timedelta(seconds=30)
@@ -163,20 +163,6 @@ class WatchedStore(FakeSnapshotStore):
         if self._world.merges_fail:
             raise TransientError("ABORTED")
         await super().merge(table)
-
-
-@asynccontextmanager
-async def reading(*readers: SpannerSnapshots) -> AsyncIterator[Sequence["asyncio.Task[None]"]]:
-    """Let readers read meanwhile; at the end of the block they are stopped, and what ended one before is raised."""
-    tasks = [asyncio.create_task(reader.keep_reading()) for reader in readers]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
 
 
 async def until_over(world: World, *readers: SpannerSnapshots) -> None:

@@ -23,7 +23,6 @@ from services.bigtable_reader.core.snapshot.snapshot import Snapshot, SnapshotPa
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import Entry, KeyRange
 from shared.contracts.bigtable_options import BigtableOptions
-from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode
 from shared.reading.snapshots import SnapshotOptions
 from shared.runtime.stop import Stop
@@ -246,18 +245,13 @@ KEYS = (b"a", b"b", b"bb", b"c", b"d", b"e")
 class Command:
     """The command as somebody types it beside the readers of a world."""
 
-    def __init__(self, world: SnapshotWorld, *, fails: int = 0) -> None:
-        """``fails``: how many looks get no answer at first."""
+    def __init__(self, world: SnapshotWorld) -> None:
         self._world = world
-        self._fails = fails
         self._store = FakeSnapshotStore(world.snapshots, "", LEASE, watching=world.watching.digest)
         self._stream_ranges = FakePartitionStore(world.partitions, "looks", LEASE)
 
     async def poll(self) -> tuple[Snapshot | None, BigtablePartitionSurvey]:
         """Look without being counted among the readers."""
-        if self._fails:
-            self._fails -= 1
-            raise TransientError("UNAVAILABLE")
         survey = await self._stream_ranges.survey()
         del self._world.partitions.readers["looks"]
         readers = survey.readers - {"looks"}

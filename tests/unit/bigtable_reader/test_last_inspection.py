@@ -44,15 +44,13 @@ async def test_a_reading_that_a_disabled_stream_refuses_requests_a_resync_before
     assert world.marked_for == [BigtableResyncKind.STREAM_DISABLED]
 
 
-@pytest.mark.parametrize("lost", [True, False])
-async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the_reader_ends(lost: bool) -> None:
+async def test_what_the_topic_has_lost_requests_a_resync_of_the_table_before_the_reader_ends() -> None:
     world = await a_read_world([b"a"])
     (reader,) = world.readers
-    kind = MessagesLostError if lost else MisconfiguredError  # the other: they would be kept for too short a time
-    world.subscriptions.error = kind("made-up", "topic t would lose messages")
+    world.subscriptions.error = MessagesLostError("made-up", "topic t would lose messages")
     with pytest.raises(MisconfiguredError, match="would lose messages"):
         await reader.task
-    assert world.marked_for == ([BigtableResyncKind.TOPIC_LOST] if lost else [])
+    assert world.marked_for == [BigtableResyncKind.TOPIC_LOST]
     assert world.metrics.losing
 
 

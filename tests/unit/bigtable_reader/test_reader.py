@@ -2,17 +2,24 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from random import Random
 
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.stream.records import Microseconds, SetCell
+from services.bigtable_reader.core.stream.records import (
+    BigtableStreamQuery,
+    Heartbeat,
+    Microseconds,
+    SetCell,
+    StreamRecord,
+)
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError
-from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
+from tests.fakes.bigtable_reader import FakeChangeStream
 from tests.fakes.bigtable_table import Bigtable, VirtualClock
 from tests.unit.bigtable_reader.world import World
 
@@ -35,11 +42,6 @@ async def a_world(*cuts: bytes) -> World:
 def owners(world: World) -> Counter[str]:
     """Return how many partitions each owner holds."""
     return Counter(row.owner for row in world.partitions.rows.values() if row.state == "RUNNING")
-
-
-def batches_of(world: World) -> list[object]:
-    """Return the batches that are no heartbeats."""
-    return [header for header, _changes in world.topic.batches if not isinstance(header.published_until, int)]
 
 
 async def test_readers_that_follow_on_each_other_in_order_do_not_drive_versions_away_from_the_time() -> None:
@@ -128,16 +130,6 @@ async def test_when_nothing_answers_any_more_a_stop_is_over_in_less_than_ten_sec
     assert await world.stop(living) < 10
 
 
-async def test_what_is_held_at_a_stop_is_released_though_the_first_attempts_fail() -> None:
-    world = await a_world(b"b", b"c")
-    living = world.start_steady()
-    await asyncio.sleep(10)
-    living.to_store.breaks = 1.0
-    asyncio.get_running_loop().call_later(1, setattr, living.to_store, "breaks", 0.0)
-    await world.stop(living)
-    assert owners(world) == {}
-
-
 async def test_a_low_watermark_that_stands_still_is_shown_and_delays_no_change() -> None:
     world = await a_world()
     world.start(slowest=0.02)
@@ -180,28 +172,31 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
         read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
 
 
-async def test_while_the_stream_is_paused_readers_are_healthy_hold_nothing_and_publish_nothing() -> None:
-    world = await a_world(b"b")
-    health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
-    world.start_steady(health=health)
-    world.start_steady()
-    await asyncio.sleep(10)
-    with capture_logs() as lines:
-        assert await world.by_hand.pause()
-        await asyncio.sleep(5)
-        world.table.write(b"a", CELL)
-        world.table.split(b"a")
-        published = len(batches_of(world))
-        for _minute in range(20):
-            await asyncio.sleep(60)
-            assert (health.alive, health.ready, world.metrics.stalled_for) == (True, True, timedelta(0))
-    assert [line["event"] for line in lines if line["log_level"] in ("warning", "error")] == ["stream_paused"] * 2
-    assert owners(world) == {}
-    assert len(batches_of(world)) == published
-    survey = await world.by_hand.survey()
-    assert survey.readers >= {"reader 1", "reader 2"}
-    assert survey.paused_since is not None
-    await world.by_hand.resume()
-    await world.wait_until_all_is_read()
+async def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = {b"", b"0001", b"0002", b"0003"}
+    """Where the ranges begin that have twenty records in each second."""
+
+    async def read(
+        _stream: FakeChangeStream, query: BigtableStreamQuery
+    ) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        number = 0
+        while True:
+            await asyncio.sleep(1)
+            if query.range.start in busy:
+                number += 20
+                yield [Heartbeat(f"{number + place}", Microseconds(number + place)) for place in range(20)]
+
+    monkeypatch.setattr(FakeChangeStream, "read", read)
+
+    world = await a_world(*(b"%04d" % number for number in range(1, 10)))
+    for _reader in range(2):
+        world.start_steady()
+        await asyncio.sleep(300)
+    rows = [row for row in world.partitions.rows.values() if row.state == "RUNNING"]
+    owned = Counter(row.owner for row in rows)
+    assert sorted(owned.values()) == [3, 7]  # the six quiet ones weigh as much as two busy ones
+    one, other = (sum(10 + row.load for row in rows if row.owner == owner) for owner in owned)
+    assert abs(one - other) <= 20
     await world.end()
-    world.check()

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.bigtable_reader.core.snapshot.snapshot import PartState
 from services.bigtable_reader.core.stream.records import KeyRange
 from shared.contracts.reasons import Reason
 from shared.reading.snapshots import SnapshotOptions
@@ -112,20 +111,6 @@ async def test_however_far_versions_are_ahead_of_the_clocks_the_end_reports_a_ti
     assert asked_at - A_WHILE <= end.read_since < VirtualClock().now()
     assert isinstance(end.complete_since, str)
     assert not again or int(end.complete_since[:16], 16) > VirtualClock().now() + 3_000_000_000
-
-
-async def test_parts_that_a_pause_could_not_give_back_are_read_once_their_leases_are_over() -> None:
-    world = await a_filled_world(MANY_KEYS)
-    world.start(slowest=0.5)
-    await asyncio.sleep(20)
-    assert any(part.owner for part in world.parts if part.state is PartState.CUT)
-    world.snapshots.gives_back = False
-    await world.by_hand.pause()
-    await asyncio.sleep(4)
-    await world.by_hand.resume()
-    await asyncio.sleep(4)
-    world.snapshots.gives_back = True
-    await world.end_equal()
 
 
 async def test_the_next_reader_goes_on_behind_the_last_key_that_was_saved() -> None:

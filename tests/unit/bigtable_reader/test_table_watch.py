@@ -1,7 +1,7 @@
 """What no record tells is noticed by looking, and said with the fix: families, clusters, retention, routing."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
-from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
+from services.bigtable_reader.app.schema.table_watch import TableWatch
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind, compared, healed
 from services.bigtable_reader.core.schema.seen import ANY, InspectedTable
 from services.bigtable_reader.core.schema.watching import Watching
@@ -18,7 +18,6 @@ from services.bigtable_reader.core.snapshot.snapshot import Snapshot
 from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.reading.position_age import PositionAge
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
 from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
 from tests.fakes.bigtable_resync import FakeResyncStore
@@ -49,14 +48,12 @@ class Looking(FakeCatalog):
 def watched(
     *looks: Callable[[Looking], None],
     kept: PartitionTable | None = None,
-    behind: Sequence[timedelta] = (),
-    paused: bool = False,
     snapshots: SnapshotTable | None = None,
     mirrored: bool = True,
+    report_retention: Callable[[timedelta], None] = lambda _retention: None,
 ) -> tuple[list[Any], list[frozenset[str]]]:
     """Return what was said, and which families were told to be new."""
     learnt: list[frozenset[str]] = []
-    ages, age = iter(behind), PositionAge(FakeMetrics(), LENGTHEN_RETENTION)
 
     async def learn(families: Collection[str]) -> None:
         learnt.append(frozenset(families))
@@ -74,7 +71,7 @@ def watched(
             store,
             FakeMetrics(),
             learn,
-            lambda retention: age.report(next(ages, timedelta()), retention, paused=paused),
+            report_retention,
             resync_requests,
         )
         task = asyncio.create_task(watch.keep_inspecting(timedelta(milliseconds=1)))
@@ -174,13 +171,15 @@ def test_what_changed_while_no_reader_ran_is_reported_at_the_first_inspection_an
 
 def test_a_retention_that_becomes_shorter_is_a_warning_with_the_fix_and_a_longer_one_is_none() -> None:
     shorter, longer = changed(retention=86_400), changed(retention=3 * 86_400)
-    said, _learnt = watched(nothing, shorter, nothing, longer, nothing)
+    reported: list[timedelta] = []
+    said, _learnt = watched(nothing, shorter, nothing, longer, report_retention=reported.append)
 
     assert [(line["event"], line["log_level"], line["was"], line["now"]) for line in said] == [
         ("retention_shortened", "warning", "7 days, 0:00:00", "1 day, 0:00:00"),
         ("retention_lengthened", "info", "1 day, 0:00:00", "3 days, 0:00:00"),
     ]
     assert "--change-stream-retention-period" in said[0]["fix"]
+    assert [retention.days for retention in reported] == [7, 1, 1, 3, 3], "each look reports it"
 
 
 @pytest.mark.parametrize("elsewhere", ["c2", ANY])
@@ -200,28 +199,6 @@ def test_what_a_profile_routes_to_is_remembered_while_it_cannot_be_inspected() -
         watched(hidden, hidden, moved, kept=table)
     fresh = PartitionTable()
     assert watched(hidden, moved, kept=fresh) == ([], [])  # the first that is told is where it is read
-
-
-def test_a_low_watermark_that_is_half_the_retention_old_is_a_warning_and_soon_an_error_each_said_once() -> None:
-    days = (1, 3.6, 4, 5.7, 6, 4, 1, 3.6)
-
-    said, _learnt = watched(*[nothing] * len(days), behind=[timedelta(days=one) for one in days])
-
-    assert [(line["event"], line["log_level"], line["behind"]) for line in said] == [
-        ("position_is_ageing", "warning", str(timedelta(days=3.6))),
-        ("position_is_ageing", "error", str(timedelta(days=5.7))),
-        ("position_is_ageing", "warning", str(timedelta(days=3.6))),
-    ]
-    assert all("--change-stream-retention-period" in line["fix"] for line in said)
-
-
-def test_a_position_that_ages_because_of_a_pause_is_reported_with_what_ends_it() -> None:
-    old = [timedelta(days=days) for days in (1, 4, 6)]
-    said, _learnt = watched(nothing, nothing, nothing, behind=old, paused=True)
-
-    found = [(line["log_level"], line["paused"]) for line in said if line["event"] == "position_is_ageing"]
-    assert found == [("warning", True), ("error", True)]
-    assert all("`resume`" in line["fix"] for line in said)
 
 
 def found_of(table: PartitionTable) -> list[tuple[str, tuple[str, ...], int]]:

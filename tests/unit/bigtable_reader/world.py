@@ -98,11 +98,9 @@ class World:
         """Return what a command beside the readers has."""
         return FakePartitionStore(self.partitions, "", LEASE)
 
-    def start_steady(
-        self, kind: type[BigtableReaderOptions] = BigtableReaderOptions, health: Health | None = None
-    ) -> Living:
+    def start_steady(self, kind: type[BigtableReaderOptions] = BigtableReaderOptions) -> Living:
         """Start a reader whose calls are fast, and whose clock is right."""
-        return self.start(slowest=0.02, wrong_by=timedelta(0), kind=kind, health=health)
+        return self.start(slowest=0.02, wrong_by=timedelta(0), kind=kind)
 
     def start(
         self,
@@ -110,7 +108,6 @@ class World:
         slowest: float | None = None,
         wrong_by: timedelta | None = None,
         kind: type[BigtableReaderOptions] | None = None,
-        health: Health | None = None,
     ) -> Living:
         """Start a reader, whose clock is wrong, on a way that is slow; some never notice that a lease is over."""
         self.started += 1
@@ -148,7 +145,7 @@ class World:
                 subscriptions=self.subscriptions,
                 outputs=self._outputs(),
             ),
-            Monitoring(self.metrics, health or Health()),
+            Monitoring(self.metrics, Health()),
             kind(owner=owner, lease=LEASE, heartbeat=timedelta(seconds=5)),
             snapshots=self.reading_snapshots(owner, way, publisher, step, stop),
         )

@@ -216,3 +216,16 @@ def test_the_size_of_a_change_is_never_less_than_what_it_adds(row: dict[str, obj
     )
 
     assert len(encode_batch(HEADER, [change] * count)) <= len(encode_batch(HEADER, [])) + count * change.size()
+
+
+def test_a_heartbeat_is_an_announcement_to_a_consumer_that_does_not_know_it() -> None:
+    header = Header(source="s", table="t", primary_key=(), columns=(), published_until=7)
+
+    data = encode_batch(header, ())
+
+    assert b'"format":1' in data
+    assert FORMAT > 1, "the format before this one reads it, too"
+    unknown = decode_batch(data.replace(b"published_until", b"a_member_to_come"))
+    assert unknown.header == Header(source="s", table="t", primary_key=(), columns=())
+    assert len(unknown) == 0
+    assert b"published_until" not in encode_batch(unknown.header, ())

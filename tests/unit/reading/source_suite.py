@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.reading.owned import OPTIONS
+from tests.unit.reading.toy_topic import ToyTopic
 
 _LEASE: Final = OPTIONS.lease.total_seconds()
 _TICK: Final = 6.0
@@ -28,8 +29,8 @@ class SourceWorld(Protocol):
 
     renewal_takes: float
     """Seconds until a renewal is written."""
-    confirms: bool
-    """Whether the topic confirms what it takes; if not, `confirm` does."""
+    topic: ToyTopic
+    """To which each record is published by itself."""
 
     def add(self, partitions: Mapping[str, Sequence[str]]) -> None:
         """Add partitions with their first records; none of them ends before `split`."""
@@ -43,6 +44,12 @@ class SourceWorld(Protocol):
     def break_partition(self, partition: str, error: Exception) -> None:
         """Let the reading of a partition fail."""
 
+    async def pause(self) -> None:
+        """Pause the whole stream."""
+
+    async def resume(self) -> None:
+        """Let the stream go on."""
+
     def reader(self, owner: str, life: Life, stop: Stop) -> Coroutine[Any, Any, None]:
         """Return the run of a new reader; its life is over at the step at which it is killed."""
 
@@ -54,12 +61,6 @@ class SourceWorld(Protocol):
 
     def finished(self) -> Collection[str]:
         """Return the partitions that are recorded as over."""
-
-    def published(self) -> Sequence[str]:
-        """Return the records that were published, in their order; some of them several times."""
-
-    def confirm(self, record: str) -> None:
-        """Confirm what was published of a record."""
 
 
 class RunningReader:
@@ -98,17 +99,65 @@ class SourceSuite(ABC):
         reader = RunningReader(world, "a")
         await asyncio.sleep(_SOON)
         assert set(world.owned_by("a")) == {"p", "q"}
-        assert sorted(world.published()) == ["1", "2", "3"]
+        assert sorted(world.topic.published) == ["1", "2", "3"]
         await reader.end()
 
-    async def test_two_readers_share_the_partitions_fairly(self, world: SourceWorld) -> None:
+    async def test_readers_share_the_partitions_fairly_and_the_share_of_one_that_leaves_is_taken_at_once(
+        self, world: SourceWorld
+    ) -> None:
         world.add({name: [] for name in ("p", "q", "r", "s")})
         first = RunningReader(world, "a")
         await asyncio.sleep(_SOON)
         second = RunningReader(world, "b")
         await asyncio.sleep(_LEASE)
         assert [len(world.owned_by(owner)) for owner in ("a", "b")] == [2, 2]
+        await first.end()
+        await asyncio.sleep(_SOON)
+        assert len(world.owned_by("b")) == 4
+        await second.end()
+
+    async def test_a_handover_waits_for_what_is_under_way_and_goes_on_behind_it(self, world: SourceWorld) -> None:
+        world.topic.confirms = False
+        world.add({"p": ["1"], "q": ["2"]})
+        first = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        second = RunningReader(world, "b")
+        await asyncio.sleep(4)
+        assert len(world.owned_by("a")) == 2
+        world.topic.confirm("1", "2")
+        await asyncio.sleep(2)
+        assert [len(world.owned_by(owner)) for owner in ("a", "b")] == [1, 1]
+        await asyncio.sleep(_SOON)
+        assert len(world.topic.published) == 2
         await asyncio.gather(first.end(), second.end())
+
+    async def test_a_busy_partition_weighs_as_much_as_several_quiet_ones(self, world: SourceWorld) -> None:
+        world.add({name: [] for name in ("busy", "p", "q", "r")})
+        first = RunningReader(world, "a")
+        for second in range(0, 300 * 40, 40):
+            world.write("busy", *map(str, range(second, second + 40)))
+            await asyncio.sleep(1)
+        other = RunningReader(world, "b")
+        await asyncio.sleep(_LEASE)
+        assert {"busy"} in [set(world.owned_by(owner)) for owner in ("a", "b")]
+        assert len([*world.owned_by("a"), *world.owned_by("b")]) == 4
+        await asyncio.gather(first.end(), other.end())
+
+    async def test_while_the_stream_is_paused_readers_own_and_publish_nothing_and_then_go_on(
+        self, world: SourceWorld
+    ) -> None:
+        world.add({"p": ["1"], "q": []})
+        readers = [RunningReader(world, owner) for owner in ("a", "b")]
+        await asyncio.sleep(_SOON)
+        await world.pause()
+        await asyncio.sleep(_SOON)
+        world.write("p", "2")
+        await asyncio.sleep(40 * _LEASE)
+        assert (world.owned_by("a"), world.owned_by("b"), world.topic.published) == (set(), set(), ["1"])
+        await world.resume()
+        await asyncio.sleep(_SOON)
+        assert world.topic.published == ["1", "2"]
+        await asyncio.gather(*(reader.end() for reader in readers))
 
     async def test_a_lease_is_renewed_for_as_long_as_its_owner_reads(self, world: SourceWorld) -> None:
         world.add({"p": []})
@@ -130,7 +179,7 @@ class SourceSuite(ABC):
         second = RunningReader(world, "b")
         await asyncio.sleep(_SOON)
         assert world.owned_by("b") == {"p"}
-        assert world.published() == ["1", "2"]
+        assert world.topic.published == ["1", "2"]
         await second.end()
 
     async def test_the_lease_of_a_dead_owner_is_taken_over_after_it_has_lapsed_and_not_before(
@@ -162,26 +211,26 @@ class SourceSuite(ABC):
     async def test_progress_is_saved_only_up_to_the_first_record_that_is_not_confirmed(
         self, world: SourceWorld
     ) -> None:
-        world.confirms = False
+        world.topic.confirms = False
         world.add({"p": ["1", "2", "3"]})
         reader, saved = RunningReader(world, "a"), []
         for record in ("2", "1", "3"):
             await asyncio.sleep(2 * _TICK)
             saved.append(world.saved("p"))
-            world.confirm(record)
+            world.topic.confirm(record)
         await asyncio.sleep(2 * _TICK)
         saved.append(world.saved("p"))
         await reader.end()
         assert saved == [0, 0, 2, 3]
 
     async def test_a_partition_is_not_finished_before_all_of_it_is_confirmed(self, world: SourceWorld) -> None:
-        world.confirms = False
+        world.topic.confirms = False
         world.add({"p": ["1"]})
         world.split("p", {"q": []})
         reader = RunningReader(world, "a")
         await asyncio.sleep(2 * _TICK)
         assert "p" not in world.finished()
-        world.confirm("1")
+        world.topic.confirm("1")
         await asyncio.sleep(_SOON)
         assert "p" in world.finished()
         await reader.end()
@@ -196,7 +245,7 @@ class SourceSuite(ABC):
             await killed.kill()
             after = RunningReader(world, "b")
             await asyncio.sleep(2 * _LEASE)
-            assert set(world.published()) == {"1", "2", "3", "4"}, killed_at
+            assert set(world.topic.published) == {"1", "2", "3", "4"}, killed_at
             assert set(world.finished()) == {"p", "q", "r"}, killed_at
             await after.end()
             return was_killed
@@ -206,6 +255,20 @@ class SourceSuite(ABC):
             killed_at += 1
             assert killed_at < 500, "the reader has no end of steps"
         assert killed_at > 10, "nearly nothing is a step at which a reader can be killed"
+
+    @pytest.mark.parametrize("error", [MisconfiguredError("made-up", "no topic"), TransientError("read it again")])
+    async def test_a_publication_that_fails_ends_the_reader_and_what_is_confirmed_is_saved(
+        self, world: SourceWorld, error: Exception
+    ) -> None:
+        world.topic.confirms = False
+        world.add({"p": ["1", "2"]})
+        reader = RunningReader(world, "a")
+        await asyncio.sleep(_SOON)
+        world.topic.confirm("1")
+        world.topic.waiting["2"].set_exception(error)
+        with pytest.raises(type(error)):
+            await asyncio.wait_for(reader.task, _LEASE)
+        assert (world.saved("p"), world.owned_by("a")) == (1, set())
 
     async def test_the_first_error_decides_how_a_reader_ends_and_what_is_confirmed_is_saved(
         self, world: SourceWorld

@@ -3,17 +3,21 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.unit.reading.owned import OPTIONS, Leases, Owned
+from tests.unit.reading.owned import OPTIONS, Leases, NoMetrics, Owned
+
+Effects = Mapping[str, Callable[[], Awaitable[None]]]
 
 
 class World:
@@ -24,17 +28,18 @@ class World:
         reading: Mapping[str, Callable[[], Awaitable[None]]],
         *,
         surveys: float = math.inf,
-        drain: Callable[[], Awaitable[None]] | None = None,
+        effects: Effects | None = None,
+        health: Health | None = None,
     ) -> None:
-        """After so many ``surveys`` the store does not answer any more."""
+        """After so many ``surveys`` there is no other; ``effects``: by the names of what is done."""
         self.ended: list[str] = []
         """The partition tasks that are over and the leases that were released, in their order."""
         self.paused = False
         self._reading = reading
         self._surveys = surveys
-        self._drain = drain
-        self._leases = Leases(self, self, OPTIONS, lambda: True)
-        self._supervisor: Supervisor[str, Owned] = Supervisor(self._leases, self, Health(), OPTIONS)
+        self.effects: Effects = effects or {}
+        self._leases = Leases(self, NoMetrics(), OPTIONS, lambda: True)
+        self._supervisor: Supervisor[str, Owned] = Supervisor(self._leases, self, health or Health(), OPTIONS)
 
     async def run(self, stop: Stop) -> None:
         """Read all partitions until asked to stop."""
@@ -51,6 +56,7 @@ class World:
 
     async def survey(self) -> Round[str]:
         """Return what is not owned yet."""
+        await self._do("survey")
         self._surveys -= 1
         if self._surveys < 0:
             raise TransientError("UNAVAILABLE")
@@ -74,25 +80,27 @@ class World:
 
     async def drain(self, until: float) -> None:
         """Do what the test says."""
-        if self._drain is not None:
-            await self._drain()
+        await self._do("drain")
 
     async def release(self) -> None:
         """Own nothing but partitions."""
 
-    # Store, metrics and publisher
+    # Store and publisher
 
     async def advance(self, progress: Sequence[str], *, release: bool = False) -> Collection[str]:
         """Remember which leases are released; no partition has another owner."""
+        await self._do("release" if release else "renew")
         if release:
             self.ended += [f"the lease of {key}" for key in progress]
         return ()
 
-    def lease_lost(self) -> None:
-        """Count nothing."""
-
     async def close(self) -> None:
-        """Have nothing that waits for Pub/Sub."""
+        """Do what the test says."""
+        await self._do("close")
+
+    async def _do(self, what: str) -> None:
+        if (effect := self.effects.get(what)) is not None:
+            await effect()
 
 
 async def _fails(after: float, error: Exception) -> None:
@@ -113,7 +121,7 @@ async def test_a_failure_ends_the_reader_while_a_survey_is_retried(stopped_at: f
 async def test_leases_are_released_after_the_tasks_though_draining_fails_and_that_ends_a_reader_that_was_stopped() -> (
     None
 ):
-    stop, world = Stop(), World({"p": _ends_late}, drain=partial(_fails, 0, RuntimeError("drain")))
+    stop, world = Stop(), World({"p": _ends_late}, effects={"drain": partial(_fails, 0, RuntimeError("drain"))})
     asyncio.get_running_loop().call_later(5, stop.request)
     with pytest.raises(RuntimeError, match="drain"):
         await world.run(stop)
@@ -122,7 +130,7 @@ async def test_leases_are_released_after_the_tasks_though_draining_fails_and_tha
 
 async def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader() -> None:
     first = partial(_fails, 5, MisconfiguredError("made-up", "first"))
-    world = World({"p": first}, drain=partial(_fails, 0, RuntimeError("drain")))
+    world = World({"p": first}, effects={"drain": partial(_fails, 0, RuntimeError("drain"))})
     with pytest.raises(MisconfiguredError, match="first"):
         await world.run(Stop())
     assert world.ended == ["the task of p", "the lease of p"]
@@ -146,3 +154,65 @@ async def test_a_pause_releases_no_lease_before_the_task_of_its_partition_is_ove
     stop.request()
     await running
     assert ended == ["the task of p", "the lease of p"]
+
+
+async def _never_answers() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("silent", [("renew", "release"), ("close",), ("renew", "release", "close")])
+@pytest.mark.parametrize("waits_for", [0, 3, 40])
+@pytest.mark.parametrize("hands_over", [True, False])
+async def test_a_stop_is_over_in_less_than_ten_seconds_whatever_does_not_answer(
+    silent: Sequence[str], waits_for: float, hands_over: bool
+) -> None:
+    stop, loop = Stop(), asyncio.get_running_loop()
+    world = World({"p": _ends_late}, effects=dict.fromkeys(silent, _never_answers))
+    running = asyncio.create_task(world.run(stop))
+    await asyncio.sleep(10)
+    world.paused = hands_over
+    await asyncio.sleep(waits_for)
+    stopped_at = loop.time()
+    stop.request()
+    async with asyncio.timeout(600):
+        await running
+    assert loop.time() - stopped_at < 9
+
+
+async def test_leases_are_released_at_a_stop_though_the_first_attempts_fail() -> None:
+    stop, attempts = Stop(), iter([True, True])
+
+    async def fails_at_first() -> None:
+        if next(attempts, False):
+            raise TransientError("ABORTED")
+
+    world = World({"p": _ends_late}, effects={"release": fails_at_first})
+    asyncio.get_running_loop().call_later(5, stop.request)
+    await world.run(stop)
+    assert world.ended == ["the task of p", "the lease of p"]
+
+
+async def test_an_error_at_the_release_of_the_leases_does_not_replace_the_error_that_ended_the_reader() -> None:
+    first, release = (MisconfiguredError("made-up", text) for text in ("topic not found", "permission denied"))
+    world = World({"p": partial(_fails, 5, first)}, effects={"release": partial(_fails, 0, release)})
+    with capture_logs() as logs, pytest.raises(MisconfiguredError, match="topic not found"):
+        await world.run(Stop())
+    assert [line["error"] for line in logs if line["event"] == "not_saved"] == ["permission denied [made-up]"]
+
+
+async def test_a_loop_that_hangs_is_not_alive_and_one_whose_store_is_unavailable_is_alive_and_not_ready() -> None:
+    stop, health = Stop(), Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
+    world = World({"p": _ends_late}, health=health)
+    running, shown = asyncio.create_task(world.run(stop)), []
+    unavailable: Effects = {"survey": partial(_fails, 0, TransientError("UNAVAILABLE"))}
+    for world.effects, world.paused in ((unavailable, False), ({}, False), ({}, True)):
+        await asyncio.sleep(600)
+        shown.append((health.alive, health.ready))
+    assert shown == [(True, False), (True, True), (True, True)], "a restart would not help"
+    world.effects, alive = {"survey": _never_answers}, []
+    for _moment in range(2):
+        await asyncio.sleep(100)
+        alive.append(health.alive)
+    assert alive == [True, False]
+    stop.request()
+    await running

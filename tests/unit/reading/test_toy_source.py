@@ -5,22 +5,20 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shared.contracts.change_batch import Change, Header
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.unit.reading.owned import OPTIONS
 from tests.unit.reading.source_suite import SourceSuite, SourceWorld
 from tests.unit.reading.toy_source import ToyReader, ToyRow, ToyStream
+from tests.unit.reading.toy_topic import ToyPublisher, ToyTopic
 
 
 class ToyWorld(ToyStream):
-    """A toy stream, and a topic that confirms by itself or by hand."""
+    """A toy stream and a topic."""
 
     def __init__(self) -> None:
         super().__init__({})
-        self.confirms = True
-        self._published: list[str] = []
-        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self.topic = ToyTopic()
 
     def add(self, partitions: Mapping[str, Sequence[str]]) -> None:
         """Add partitions that have not ended."""
@@ -38,9 +36,17 @@ class ToyWorld(ToyStream):
         """Let the reading of a partition fail."""
         self.broken[partition] = error
 
+    async def pause(self) -> None:
+        """Pause the whole stream."""
+        self.paused = True
+
+    async def resume(self) -> None:
+        """Let the stream go on."""
+        self.paused = False
+
     def reader(self, owner: str, life: Life, stop: Stop) -> Coroutine[Any, Any, None]:
         """Return the run of a new reader."""
-        return ToyReader(self, ToyTopic(self, life), replace(OPTIONS, owner=owner), life).run(stop)
+        return ToyReader(self, ToyPublisher(self.topic, life), replace(OPTIONS, owner=owner), life).run(stop)
 
     def owned_by(self, owner: str) -> Collection[str]:
         """Return the partitions whose lease is an owner's and lasts."""
@@ -55,39 +61,6 @@ class ToyWorld(ToyStream):
     def finished(self) -> Collection[str]:
         """Return the partitions that are recorded as over."""
         return [name for name, row in self.rows.items() if row.finished]
-
-    def published(self) -> Sequence[str]:
-        """Return the records that were published."""
-        return self._published
-
-    def confirm(self, record: str) -> None:
-        """Confirm what was published of a record."""
-        self._waiting.pop(record).set_result(None)
-
-    def take(self, record: str) -> "asyncio.Future[None]":
-        """Publish a record; the future is its confirmation."""
-        self._published.append(record)
-        confirmation = self._waiting[record] = asyncio.get_running_loop().create_future()
-        if self.confirms:
-            self.confirm(record)
-        return confirmation
-
-
-class ToyTopic:
-    """One reader's way to the topic."""
-
-    def __init__(self, world: ToyWorld, life: Life) -> None:
-        self._world = world
-        self._life = life
-
-    async def publish(self, _header: Header, changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
-        """Publish one record."""
-        self._life.step()
-        ((_key, change),) = changes
-        return self._world.take(change.key)
-
-    async def close(self) -> None:
-        """Have nothing that waits for room."""
 
 
 class TestToySource(SourceSuite):

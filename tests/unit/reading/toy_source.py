@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from shared.contracts.change_batch import Change, Header
+from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
-from shared.reading.publishing import ConfirmedPublishing
+from shared.reading.publishing import ChangePublisher, ConfirmedPublishing
 from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
-
-_HEADER = Header("//toy", "t", ("k",), ())
+from tests.unit.reading.owned import NoMetrics
+from tests.unit.reading.toy_topic import HEADER
 
 
 @dataclass
@@ -32,7 +32,7 @@ class ToyRow:
     fence: int = 0
     free_at: float = 0.0
     finished: bool = False
-    load: int = 0
+    load: float = 0.0
 
 
 @dataclass
@@ -42,8 +42,8 @@ class ToyStream:
     rows: dict[str, ToyRow]
     readers: dict[str, float] = field(default_factory=dict)
     renewal_takes: float = 0.0
-    broken: dict[str, Exception] = field(default_factory=dict)
-    """The errors by which the reading of partitions ends."""
+    paused: bool = False
+    broken: dict[str, Exception] = field(default_factory=dict)  # by which the reading of partitions ends
 
 
 class ToyPartition(OwnedPartition):
@@ -51,9 +51,8 @@ class ToyPartition(OwnedPartition):
 
     def __init__(self, name: str, row: ToyRow) -> None:
         super().__init__()
-        self.name, self.fence, self.claimed_at = name, row.fence, row.saved
-        self.read = row.saved
-        self._unconfirmed: set[int] = set()
+        self.name, self.fence, self.claimed_at, self.load = name, row.fence, row.saved, row.load
+        self.read, self._unconfirmed = row.saved, set[int]()
 
     key = property(lambda self: self.name)
     position = property(lambda self: self.read)
@@ -78,7 +77,7 @@ class ToyPartition(OwnedPartition):
         self.moved.set()
 
 
-ToyProgress = tuple[str, int, int]  # name, fence and position
+ToyProgress = tuple[str, int, int, float]  # name, fence, position and load
 
 
 class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
@@ -87,20 +86,20 @@ class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
     not_saved: ClassVar[str] = "positions_not_saved"
 
     def _to_save(self, owned: Sequence[ToyPartition]) -> Sequence[ToyProgress]:
-        return [(one.name, one.fence, one.confirmed_up_to) for one in owned]
+        return [(one.name, one.fence, one.confirmed_up_to, one.load) for one in owned]
 
     def _to_release(self, owned: ToyPartition, *, durable: bool) -> ToyProgress:
-        return owned.name, owned.fence, owned.confirmed_up_to if durable else owned.claimed_at
+        return owned.name, owned.fence, owned.confirmed_up_to if durable else owned.claimed_at, owned.load
 
 
 class ToyReader:
-    """One reader: a source, its store and its metrics in one."""
+    """One reader: a source and its store in one."""
 
-    def __init__(self, stream: ToyStream, publisher: Any, options: ReaderOptions, life: Life) -> None:
+    def __init__(self, stream: ToyStream, publisher: ChangePublisher, options: ReaderOptions, life: Life) -> None:
         self._stream, self._options, self._life = stream, options, life
-        self._leases = ToyLeases(self, self, options, lambda: True)
+        self._leases = ToyLeases(self, NoMetrics(), options, lambda: True)
         self._supervisor: Supervisor[str, ToyPartition] = Supervisor(self._leases, publisher, Health(), options)
-        self._publishing = ConfirmedPublishing(publisher, self, self._supervisor.fail)
+        self._publishing = ConfirmedPublishing(publisher, NoMetrics(), self._supervisor.fail)
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop."""
@@ -119,12 +118,12 @@ class ToyReader:
         now, rows = self._now(), {name: row for name, row in self._stream.rows.items() if not row.finished}
         self._stream.readers[self._options.owner] = now + self._options.lease.total_seconds()
         shares = Shares(
-            loads={name: row.load for name, row in rows.items()},
+            loads={name: round(row.load) for name, row in rows.items()},
             owners={name: row.owner for name, row in rows.items() if row.owner and row.free_at > now},
             readers={owner for owner, until in self._stream.readers.items() if until >= now},
         )
         due = [name for name, row in rows.items() if row.free_at <= now and name not in self._leases.owned]
-        return Round(shares, dict(zip(due, due, strict=True)))
+        return Round(shares, dict(zip(due, due, strict=True)), self._stream.paused)
 
     async def claim(self, due: Sequence[str]) -> Iterable[ToyPartition]:
         """Take those that are still free; each claim has a fence of its own."""
@@ -149,7 +148,7 @@ class ToyReader:
                 continue
             change = Change("DELETE", "DELETE", "", "", "", row.records[owned.read], None)
             place = owned.next_place()
-            await self._publishing.publish(_HEADER, [("", change)], partial(owned.confirm, place))
+            await self._publishing.publish(HEADER, [("", change)], partial(owned.confirm, place))
             await owned.room()
         await owned.end(partial(self._finish, owned, row.children), stop)
 
@@ -187,20 +186,14 @@ class ToyReader:
         await asyncio.sleep(0 if release else self._stream.renewal_takes)
         self._life.step()
         now, lost = self._now(), set()
-        for name, fence, position in progress:
+        for name, fence, position, load in progress:
             row = self._stream.rows[name]
             if row.fence != fence:
                 lost.add(name)
             elif not row.finished:
-                row.saved = max(row.saved, position)
+                row.saved, row.load = max(row.saved, position), load
                 row.free_at = now if release else now + self._options.lease.total_seconds()
         return lost
-
-    def lease_lost(self) -> None:
-        """Count nothing."""
-
-    def published(self, changes: int) -> None:
-        """Count nothing."""
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,8 +11,6 @@ from services.spanner_reader.core.stream.partitions import SpannerPartition
 from services.spanner_reader.core.stream.records import (
     DataChangeRecord,
     PartitionToken,
-    SpannerStreamQuery,
-    StreamRecord,
 )
 from services.spanner_reader.ports import WatchedTable
 from shared.contracts.change_sequence import parse_sequence
@@ -23,13 +20,12 @@ from tests.fakes.life import CrashError, Life
 from tests.fakes.pauses import FakePauseStore
 from tests.fakes.spanner_reader import FakePublisher, Script, Table
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
-from tests.unit.spanner_reader.scripts import COLUMNS, START, LiveClock, World, a_write
+from tests.unit.spanner_reader.scripts import COLUMNS, START, LiveClock, LiveStream, World, a_write
 
 LEASE = timedelta(seconds=30)
 POLL = timedelta(seconds=1)
 SINGERS, ALBUMS = "Singers", "Albums"
 TOKENS = (PartitionToken("even"), PartitionToken("odd"))
-_LOOK_AGAIN = 0.05
 
 
 @dataclass
@@ -59,26 +55,6 @@ class Database:
         """Return all that was committed to a table, in its order."""
         found = [one for records in self.records.values() for one in records if one.table == table]
         return sorted(found, key=lambda one: one.commit_timestamp)
-
-
-class LiveStream:
-    """The stream of that: what is committed comes a moment later, and the query goes on."""
-
-    def __init__(self, database: Database, life: Life, lag: float) -> None:
-        self._database = database
-        self._life = life
-        self._lag = lag
-
-    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
-        """Yield the records of a partition from the start asked for."""
-        records = self._database.records[query.token]
-        for place in range(1 << 30):
-            while place >= len(records):  # noqa: ASYNC110  what it waits for is a list
-                await asyncio.sleep(_LOOK_AGAIN)
-            self._life.step()
-            if records[place].commit_timestamp >= query.start:
-                await asyncio.sleep(self._lag)
-                yield [records[place]]
 
 
 @dataclass
@@ -111,7 +87,7 @@ class PausingWorld:
             lease=LEASE,
             poll=POLL,
             publisher=FakePublisher(self.world.topic, life, seed=number, room=1_000),
-            stream=LiveStream(self.database, life, lag),
+            stream=LiveStream(self.database.records, life, lag),
             pauses=FakePauseStore(self.world.pauses, life, lambda: self.chance.uniform(0, slowest_look)),
         )
         self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))

@@ -1,10 +1,11 @@
 """Builders of change stream records and of a reader on fakes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 from services.spanner_reader.app.schema.schema_watch import WatchedTables
@@ -18,11 +19,13 @@ from services.spanner_reader.core.stream.records import (
     Mod,
     PartitionToken,
     SpannerColumnType,
+    SpannerStreamQuery,
     StreamRecord,
 )
 from services.spanner_reader.ports import DatabaseChangeStream, PauseStore, RowsAtTimestamp, WatchedTable
 from shared.contracts.tables_file import TableOptions
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
+from shared.reading.publishing import ChangePublisher
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
@@ -64,6 +67,35 @@ class LiveClock(SteppingClock):
     def now(self) -> Nanoseconds:
         """Return the time now."""
         return Nanoseconds(self.time + int(asyncio.get_running_loop().time() * 1e9) // 1_000 * 1_000)
+
+
+class LiveStream:
+    """A change stream that goes on: what is written comes a moment later, until a record of children ends a query."""
+
+    def __init__(
+        self,
+        records: Mapping[PartitionToken, Sequence[StreamRecord]],
+        life: Life,
+        lag: float = 0.0,
+        broken: Mapping[str, Exception] = MappingProxyType({}),
+    ) -> None:
+        """``broken``: the errors by which queries end."""
+        self._records, self._life, self._lag, self._broken = records, life, lag, broken
+
+    async def read(self, query: SpannerStreamQuery) -> AsyncGenerator[Sequence[StreamRecord], None]:
+        """Yield the records of a partition from the start asked for."""
+        records, place = self._records[query.token], 0
+        while not (place and isinstance(records[place - 1], ChildPartitionsRecord)):
+            if error := self._broken.get(query.token):
+                raise error
+            if place == len(records):
+                await asyncio.sleep(0.05)
+                continue
+            self._life.step()
+            record, place = records[place], place + 1
+            if not isinstance(record, DataChangeRecord) or record.commit_timestamp >= query.start:
+                await asyncio.sleep(self._lag)
+                yield [record]
 
 
 def a_record(time: Nanoseconds, key: int = 1, *, mods: int = 1, transaction: str = "t") -> DataChangeRecord:
@@ -123,7 +155,7 @@ class World:
         *,
         owner: str = "reader",
         life: Life | None = None,
-        publisher: FakePublisher | None = None,
+        publisher: ChangePublisher | None = None,
         store: FakePartitionStore | None = None,
         shapes: FakeShapeStore | None = None,
         end: Nanoseconds | None = None,
@@ -135,7 +167,6 @@ class World:
         included: Callable[[str], bool] = lambda _table: True,
         table_options: Callable[[str], TableOptions] | None = None,
         buckets_of: Callable[[str], int | None] = lambda _table: None,
-        health: Health | None = None,
         stream: DatabaseChangeStream | None = None,
         pauses: PauseStore | None = None,
         rows: RowsAtTimestamp | None = None,
@@ -159,7 +190,7 @@ class World:
                 changes=ChangeMaker("//spanner/s", 16, {"Singers": ("Id",)}, buckets_of),
                 tables=WatchedTables(included, table_options),
             ),
-            Monitoring(self.metrics, health or Health()),
+            Monitoring(self.metrics, Health()),
             SpannerReaderOptions(
                 owner=owner,
                 lease=lease,

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from services.spanner_reader.core.pauses import Pause
 from shared.contracts.timestamps import Nanoseconds
-from shared.runtime.health import Health
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
 from tests.unit.spanner_reader.pausing import ALBUMS, LEASE, POLL, SINGERS, PausingWorld
@@ -135,30 +134,6 @@ def test_what_is_dropped_is_under_a_resync_request_until_a_later_snapshot_and_no
         await world.end()
 
     run_in_virtual_time(scenario())
-
-
-async def test_while_all_is_paused_a_reader_is_healthy_holds_nothing_and_publishes_nothing() -> None:
-    world = PausingWorld(random.Random(0))
-    health = Health(timedelta(minutes=2), now=asyncio.get_running_loop().time)
-    world.start(health=health)
-    world.start()
-    await asyncio.sleep(5)
-    assert await world.pauses.pause(None)
-    await asyncio.sleep(3)
-    world.database.write(SINGERS, 1, "a")
-    with capture_logs() as lines:
-        for _minute in range(20):
-            await asyncio.sleep(60)
-            assert (health.alive, health.ready) == (True, True)
-    assert [one["event"] for one in lines if one["log_level"] in ("warning", "error")] == []
-    rows = world.world.table.rows.values()
-    assert all(row.lease_until is None for row in rows)
-    assert world.world.topic.changes == []
-    assert len(world.world.table.readers) == 2
-    await world.pauses.resume(None)
-    await asyncio.sleep(5)
-    assert world.mirrored(SINGERS) == world.database.rows(SINGERS) != {}
-    await world.end()
 
 
 async def test_a_pause_that_eats_up_what_the_stream_keeps_is_reported_at_half_of_it_and_when_little_is_left() -> None:

@@ -1,5 +1,4 @@
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +15,7 @@ from services.spanner_reader.core.stream.records import (
     StreamRecord,
 )
 from services.spanner_reader.ports import StartPastEndError, StartTooOldError, WatchedTable
-from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakeChangeStream, FakePublisher, Script
@@ -99,38 +98,6 @@ async def test_the_records_that_came_together_are_handed_to_the_publisher_togeth
     assert calls == [50, 50]
 
 
-async def test_a_partition_is_finished_only_after_everything_of_it_is_confirmed() -> None:
-    world = await World.begun({ROOT: [a_record(START), children(FIRST, T1)], T1: []})
-    publisher = FakePublisher(world.topic, by_hand=True)
-    async with running(world.reader(publisher=publisher)):
-        await until(lambda: len(publisher.waiting) == 2)  # the announcement and the record
-        await a_while()
-        assert world.table.rows.keys() == {ROOT}
-        for future in list(publisher.waiting):
-            publisher.confirm(future)
-        await until(lambda: world.table.rows[ROOT].state is PartitionState.FINISHED)
-        assert T1 in world.table.rows
-
-
-async def test_the_watermark_follows_the_longest_confirmed_prefix_and_never_an_unconfirmed_record() -> None:
-    times = [at(f"09:00:0{n}") for n in range(3)]
-    world = await World.begun({ROOT: [a_record(time) for time in times] + [HeartbeatRecord(at("09:00:09"))]})
-    publisher = FakePublisher(world.topic, by_hand=True)
-    async with running(world.reader(publisher=publisher)):
-        await until(lambda: len(publisher.waiting) == 4)
-        for index in (3, 1):  # the last record and the first
-            publisher.confirm(publisher.waiting[index])
-        await a_while()
-    assert world.table.rows[ROOT].watermark == times[0]  # as the stop saved it
-    assert world.table.rows[ROOT].lease_until is None
-
-    publisher = FakePublisher(world.topic)
-    async with running(world.reader(owner="two", publisher=publisher)):
-        await until(lambda: world.metrics.published_changes == 5)
-    assert asked(world, ROOT) == [START, times[0]]  # again, from there, inclusive
-    assert world.table.rows[ROOT].watermark == at("09:00:09")
-
-
 @pytest.mark.parametrize(
     ("breaks", "ends_early", "queries"),
     [
@@ -193,24 +160,6 @@ async def test_a_reader_whose_lease_was_taken_stops_publishing() -> None:
     assert world.table.rows[ROOT].owner == "other"
     assert world.table.rows[ROOT].state is not PartitionState.FINISHED
     assert T1 not in world.table.rows
-
-
-@pytest.mark.parametrize(
-    "error",
-    [MisconfiguredError("made-up", "topic not found: create it"), TransientError("what was read has to be read again")],
-)
-async def test_a_publisher_that_has_given_up_ends_the_reader_and_what_was_confirmed_is_saved(error: Exception) -> None:
-    world = await World.begun({ROOT: [a_record(START), HeartbeatRecord(FIRST), a_record(at("09:00:02"))]})
-    publisher = FakePublisher(world.topic, by_hand=True)
-    task = asyncio.create_task(world.reader(publisher=publisher).run(Stop()))
-    await until(lambda: len(publisher.waiting) == 3)
-    publisher.confirm(publisher.waiting[1])
-    publisher.error = error
-    publisher.waiting[1].set_exception(error)
-    with pytest.raises(type(error), match=re.escape(str(error))):
-        await asyncio.wait_for(task, 5)
-    assert world.table.rows[ROOT].watermark == FIRST
-    assert world.table.rows[ROOT].lease_until is None
 
 
 async def test_a_full_publisher_holds_the_stream_back() -> None:
@@ -301,3 +250,12 @@ async def test_a_refused_start_that_the_retention_covers_is_reported_and_not_ask
     with pytest.raises(StartTooOldError):
         await asyncio.wait_for(world.reader(stream=RefusingStream(world.script, FIRST)).run(Stop()), 5)
     assert asked(world, T1) == [at("10:00:00"), FIRST]
+
+
+async def test_a_stop_before_the_first_inspection_of_the_schema_is_answered_ends_it() -> None:
+    world, stop = World(Script({})), Stop()
+    world.catalog.silent = True
+    reading = asyncio.create_task(world.reader().run(stop))
+    await asyncio.sleep(3)
+    stop.request()
+    await asyncio.wait_for(reading, 9)

@@ -35,9 +35,9 @@ from tests.worlds.changing_table import (
     cut,
     half_read_and_lost,
     read_and_not_told,
-    reading,
     until_over,
 )
+from tests.worlds.snapshot_reading import reading
 
 _MICROSECOND = 1_000
 

@@ -1,53 +1,19 @@
 """What a reader of snapshots does by itself and beside others. That mirrors end up equal: test_snapshot_convergence."""
 
 import asyncio
-import contextlib
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from services.spanner_reader.core.snapshot.snapshot import OLDEST_READ, KeyText, RangeState, SnapshotRange
 from services.spanner_reader.ports import CatalogInspection, NotReadableError
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.reading.confirmed_keys import ConfirmedKeys
-from tests.fakes.life import CrashError, Life
 from tests.fakes.snapshots import FakeSnapshotStore
 from tests.fakes.spanner_reader import FakePublisher
-from tests.worlds.changing_table import LEASE, PLANES, SECOND, START, World, a_request, reading, until_over
-
-
-async def test_it_goes_on_behind_the_last_confirmed_key_and_counts_what_it_read() -> None:
-    world = await World.requested(range(20))
-    life = Life(killed_at=45)
-    reader, _rows = world.reader("first", life=life)
-    with contextlib.suppress(CrashError):
-        await until_over(world, reader)
-    (saved,) = world.snapshots.rows.values()
-    assert 0 < saved.rows < 20
-    world.clock.step(2 * LEASE)
-    second, rows = world.reader("second")
-    await until_over(world, second)
-    assert rows.read_from == [saved.last]
-    (done,) = world.snapshots.rows.values()
-    assert (done.rows, len(world.mirrored())) == (20, 20)
-
-
-async def test_two_readers_share_the_parts_of_a_table_and_a_stop_gives_them_back() -> None:
-    world = await World.requested(range(40))
-    readers = [world.reader(owner, cuts=[9, 19, 29])[0] for owner in ("one", "another")]
-    async with reading(*readers):
-        await asyncio.sleep(2)
-        assert {"one", "another"} <= {one.owner for one in world.snapshots.rows.values()}
-    for reader in readers:
-        await reader.release()
-    assert all(one.lease_until is None for one in world.snapshots.rows.values())
-    await until_over(world, world.reader("third")[0])
-    assert world.mirrored() == world.versions.at(world.clock.now())
-    assert all(header.origin == "snapshot" for header in world.topic.headers)
+from tests.worlds.changing_table import LEASE, PLANES, SECOND, START, World, a_request, until_over
+from tests.worlds.snapshot_reading import reading
 
 
 async def test_of_what_is_read_one_row_is_kept_and_seldom_inspected_until_something_is_asked_for_again() -> None:
@@ -110,20 +76,11 @@ async def test_ranges_of_one_table_are_merged_in_a_round() -> None:
     assert len(world.snapshots.rows) == 4
 
 
-async def test_leases_are_renewed_though_surveys_take_longer_than_a_lease() -> None:
-    world = await World.requested(range(40))
-    publisher = FakePublisher(world.topic, by_hand=True)
-    store_clock = asyncio.get_running_loop()
-    began, start = store_clock.time(), world.clock.time
-    async with reading(world.reader(publisher=publisher)[0]):
-        await asyncio.sleep(5)
-        world.survey_takes = timedelta(minutes=10)
-        for _second in range(300):
-            await asyncio.sleep(1)
-            world.clock.time = Nanoseconds(start + int((store_clock.time() - began) * 1e9))
-            (held,) = world.snapshots.rows.values()
-            assert held.lease_until is not None
-            assert held.lease_until > world.clock.time, "another reader may take it"
+async def test_between_surveys_the_ranges_that_the_last_one_found_are_claimed() -> None:
+    world = await World.requested(range(20), survey_takes=timedelta(seconds=2))
+    async with reading(world.reader(cuts=range(1, 20))[0]):
+        await asyncio.sleep(4 * 20)
+    assert world.over, "ranges do not wait for a survey each"
 
 
 async def test_no_more_than_its_share_waits_for_confirmation() -> None:
@@ -149,6 +106,7 @@ async def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_
         await asyncio.sleep(60)
         (left,) = world.snapshots.rows.values()
         assert (left.state, left.owner) == (RangeState.REQUESTED, None)
+        assert len(world.survey_begins) <= 8, "what is not read here is seldom surveyed"
         assert await without.over(), "what is others' keeps nobody from ending"
         await until_over(world, world.reader("with")[0])
     assert world.mirrored() == {1: "a"}
@@ -172,20 +130,6 @@ async def test_what_may_not_be_read_is_read_once_it_may() -> None:
     assert world.mirrored() == {1: "a"}
 
 
-@given(st.permutations(range(8)))
-def test_a_key_counts_as_confirmed_with_all_before_it(order: list[int]) -> None:
-    keys: ConfirmedKeys[KeyText] = ConfirmedKeys(None)
-    taken = [keys.add(KeyText(str(number)), 2, 10) for number in range(8)]
-    confirmed: set[int] = set()
-    for number in order:
-        keys.confirm(taken[number])
-        confirmed.add(number)
-        whole = next(count for count in range(9) if count not in confirmed)
-        assert keys.last == (KeyText(str(whole - 1)) if whole else None)
-        assert (keys.rows, keys.outstanding_bytes) == (2 * whole, 10 * (8 - len(confirmed)))
-    assert keys.all_confirmed
-
-
 async def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_remembered() -> None:
     world = await World.requested(range(20))
     world.versions.remembers, requested_at = timedelta(days=7), world.clock.now()
@@ -194,15 +138,6 @@ async def test_no_row_is_published_under_a_time_nearly_as_old_as_deletes_are_rem
     assert {change.commit_timestamp for change in world.topic.changes} == {format_timestamp(world.clock.now())}
     (done,) = world.snapshots.rows.values()
     assert (done.read_at, done.first_read_at) == (world.clock.now(), requested_at)
-
-
-async def test_a_publisher_that_has_failed_ends_it() -> None:
-    world = await World.requested()
-    publisher = FakePublisher(world.topic)
-    publisher.error = MisconfiguredError("made-up", "the topic is gone")
-    reader, _rows = world.reader(publisher=publisher)
-    with pytest.raises(MisconfiguredError, match="the topic is gone"):
-        await asyncio.wait_for(reader.keep_reading(), 600)
 
 
 # Given up: a snapshot that finds no table, and it alone
@@ -279,6 +214,7 @@ async def test_a_reader_that_takes_over_what_was_read_in_key_order_goes_on_behin
     await until_over(world, second)
     assert rows.read_from == [saved.last]
     assert world.mirrored() == dict.fromkeys(range(40), "a")
+    assert [one.rows for one in world.snapshots.rows.values()] == [40]
 
 
 async def test_a_time_that_was_too_old_before_any_row_came_is_no_reason_to_read_without_data_boost() -> None:
