@@ -5,13 +5,16 @@ service whose packages are not installed (an image has those of one service) is 
 """
 
 import difflib
+import importlib.metadata
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 MISCONFIGURED: Final = 2
@@ -43,12 +46,14 @@ CONSUMER_COMMANDS: Final = ("setup", "delete-missing-rows", "reconcile")
 """Commands that one service has and that are typed without its name."""
 OF_ALL: Final = ("status", "doctor")
 SHELLS: Final = ("bash", "zsh", "fish")
+PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 USAGE: Final = """usage: millrace SERVICE [COMMAND ...]
        millrace status | doctor [--json]
        millrace status --watch
        millrace setup | delete-missing-rows | reconcile [...]
        millrace completion bash | zsh | fish
+       millrace --version
 
 Services:
 {services}
@@ -74,6 +79,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     match arguments:
         case [] | ["-h" | "--help"]:
             sys.stdout.write(usage())
+            return 0
+        case ["--version"]:
+            sys.stdout.write(f"millrace {version(environ)}\n")
             return 0
         case [name, *rest] if name in SERVICES:
             return run(SERVICES[name], rest)
@@ -102,6 +110,17 @@ def usage() -> str:
     """Return what `--help` prints."""
     width = max(map(len, SERVICES))
     return USAGE.format(services="\n".join(f"  {name:<{width}}  {one.does}" for name, one in SERVICES.items()))
+
+
+def version(environ: Mapping[str, str]) -> str:
+    """Return which version this is: MILLRACE_VERSION, that of the image, or, in a checkout, that of its project."""
+    if named := environ.get("MILLRACE_VERSION", "").strip():
+        return named
+    try:
+        return importlib.metadata.version("millrace")  # deploy/Dockerfile gives it to an image, which has no project
+    except importlib.metadata.PackageNotFoundError:
+        found: str = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+        return found
 
 
 def run(service: Service, arguments: Sequence[str]) -> int:

@@ -336,11 +336,11 @@ class BigtableReaderMetrics(Protocol):
     def published(self, changes: int) -> None:
         """Count changes that Pub/Sub has confirmed."""
 
-    def snapshot_read(self, rows: int) -> None:
-        """Count rows of snapshots that Pub/Sub has confirmed."""
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
 
-    def snapshot_left(self, parts: int) -> None:
-        """Show how many parts of a snapshot are left to read, by whomever."""
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Show how many ranges of which tables are left to be read."""
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count key ranges that were split, merged and reconciled."""

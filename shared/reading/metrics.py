@@ -1,7 +1,7 @@
 """What both readers count and show, for Prometheus."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.backlog import BacklogMetrics
-from shared.runtime.metrics import PublishingMetrics, ReaderLag
+from shared.runtime.metrics import PublishingMetrics, ReaderLag, TableLabels
 
 _SECOND: Final = 1_000_000_000
 
@@ -31,6 +31,16 @@ class ReaderMetrics:
         self.backlog = BacklogMetrics(registry)
         """What waits for the consumer, and how long all stores still keep what waits."""
         self._published = counter("millrace_published_changes", "Changes that Pub/Sub has confirmed.")
+        self._snapshot_rows = counter(
+            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"]
+        )
+        self._snapshot_ranges = gauge(
+            "millrace_reader_snapshot_ranges_left",
+            "Key ranges that snapshots have left to read, by all readers together.",
+            ["table"],
+        )
+        self._tables = TableLabels()
+        self._ranges_shown: Collection[str] = ()
         self._partitions = gauge("millrace_partitions", "Partitions by state.", ["state"])
         self._split = counter("millrace_partitions_split", "Partitions that this reader has split.")
         self._merged = counter("millrace_partitions_merged", "Partitions that this reader has merged.")
@@ -60,6 +70,19 @@ class ReaderMetrics:
     def published(self, changes: int) -> None:
         """Count changes that Pub/Sub has confirmed."""
         self._published.inc(changes)
+
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
+        self._snapshot_rows.labels(self._tables.of(table)).inc(rows)
+
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Show how many ranges of which tables are left to be read."""
+        left: dict[str, int] = dict.fromkeys(self._ranges_shown, 0)
+        for table, number in ranges.items():
+            left[self._tables.of(table)] = left.get(self._tables.of(table), 0) + number
+        for table, number in left.items():
+            self._snapshot_ranges.labels(table).set(number)
+        self._ranges_shown = left.keys()
 
     def lease_lost(self) -> None:
         """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""

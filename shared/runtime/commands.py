@@ -59,6 +59,23 @@ class ReaderStatusCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCommand:
+    """Let the readers publish to another topic from now on.
+
+    That is TOPIC, in place of the topic they published to. No reader may run. What the former topic still holds stays
+    there: let its consumer apply all of it.
+
+    Examples:
+
+    \b
+      TOPIC=changes-2 {program} topic
+      TOPIC=changes-2 {program} topic --json
+    """
+
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCommand:
     """Answer for the source: what `delete-missing-rows` and `reconcile` of the consumer start.
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
-from services.dead_letter.web.tools import WebTools
+from services.dead_letter.web.tools import ConsoleTools, WebTools
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -91,16 +92,17 @@ def console(folder: Path, clock: Clock | None = None) -> Iterator[Shown]:
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
         tools = WebTools(
             store=store,
-            publisher=lambda _stop: nullcontext(publisher),
-            mirrors=lambda: nullcontext(FakeMirrors()),
+            replay=ReplayTools(
+                publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(FakeMirrors())
+            ),
+            console=ConsoleTools(poller=ServicePoller(SERVICES, pages, clock)),
             callers=Callers(tokens=lambda: TOKENS, open_reads=True),
             clock=clock,
             stop=stop,
-            poller=ServicePoller(SERVICES, pages, clock),
         )
         with (
-            tools.poller.polling(stop),
-            tools.runs.running(stop),
+            tools.console.poller.polling(stop),
+            tools.console.runs.running(stop),
             serving(application(tools), "127.0.0.1", 0, stop) as port,
         ):
             yield Shown(f"http://127.0.0.1:{port}", store, publisher, pages)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.platform.processes import Processes
-from deploy.local.platform.services import DEAD_LETTER, READER, child_environment
+from deploy.local.platform.services import BIGTABLE_READER, DEAD_LETTER, READER, child_environment
 from deploy.local.platform.source import Write
 from shared.pubsub.topology import create_topology
 from tests.e2e.load import MARKER, Load
@@ -105,9 +105,7 @@ def test_mirrors_that_are_left_are_equal_after_a_first_start_a_snapshot_and_the_
     deployment.wait_until_equal(load, dead_letters=0)
 
 
-def test_both_readers_go_on_in_another_topic_that_of_bigtable_under_another_name(
-    deployment: Deployment, load: Load
-) -> None:
+def test_both_readers_go_on_in_another_topic_where_they_were(deployment: Deployment, load: Load) -> None:
     with load.running():
         deployment.wait_until_it_flows()
     deployment.wait_until_equal(load, load.poison)
@@ -122,20 +120,17 @@ def test_both_readers_go_on_in_another_topic_that_of_bigtable_under_another_name
     create_topology(deployment.rig.standing.channel, topology)
     deployment.more = {
         "spanner_reader": {"TOPIC": topology.topic, "SUBSCRIPTION": topology.subscription},
-        "bigtable_reader": {
-            "TOPIC": topology.topic,
-            "SUBSCRIPTION": topology.subscription,
-            "CHANGE_STREAM_NAME": "another",
-        },
+        "bigtable_reader": {"TOPIC": topology.topic, "SUBSCRIPTION": topology.subscription},
         "cdc_consumer": {"SUBSCRIPTION": topology.subscription},
         "dead_letter": {"TOPIC": topology.topic},
     }
-    for command in ((READER, "topic"), (DEAD_LETTER, "pipeline", "--topic", topology.topic)):
-        done = deployment.run(*command)
+    for done in (
+        deployment.run(READER, "topic"),
+        deployment.run(BIGTABLE_READER, "topic", pipeline=deployment.bigtable),
+        deployment.run(DEAD_LETTER, "pipeline", "--topic", topology.topic),
+    ):
         assert done.returncode == 0, done.stderr
     deployment.start(*ALL)
-    _spanner, bigtable = deployment.mirrors  # the reader of Spanner goes on where it was
-    deployment.delete_missing_rows(bigtable)
     with load.running():
         deployment.wait_until_it_flows()
     deployment.wait_until_equal(load, before)

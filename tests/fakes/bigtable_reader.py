@@ -1,7 +1,8 @@
 """In-memory ports of the Bigtable reader: one reader's way to `bigtable_table.py`'s world, which outlives it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -250,6 +251,8 @@ class FakeMetrics:
     losing: bool = False
     survey: BigtablePartitionSurvey | None = None
     stalled_for: timedelta = timedelta(0)
+    snapshot_rows: Counter[str] = field(default_factory=Counter)
+    ranges_left: Mapping[str, int] = field(default_factory=dict)
 
     def read(self, records: Sequence[StreamRecord]) -> None:
         """Count nothing."""
@@ -262,11 +265,13 @@ class FakeMetrics:
     def published(self, changes: int) -> None:
         """Count nothing."""
 
-    def snapshot_read(self, rows: int) -> None:
-        """Count nothing."""
+    def snapshot_read(self, table: str, rows: int) -> None:
+        """Count rows of snapshots."""
+        self.snapshot_rows[table] += rows
 
-    def snapshot_left(self, parts: int) -> None:
-        """Remember nothing."""
+    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
+        """Remember how many ranges are left."""
+        self.ranges_left = dict(ranges)
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count key ranges that were split and merged."""

@@ -1,7 +1,8 @@
 """The topic that a stream in the partition table belongs to: readers of another one are refused."""
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import grpc
@@ -10,10 +11,11 @@ import pytest
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
-from services.bigtable_reader.adapters.stream.topic_cell import keep_topic
+from services.bigtable_reader.adapters.stream.topic_cell import keep_topic, replace_topic
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
+from shared.runtime.service import MISCONFIGURED
 from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
 from tests.integration.bigtable_front import PROJECT, Front, set_cell
 from tests.integration.log_lines import events
@@ -43,14 +45,67 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
             ):
                 await keep_topic(rows, "projects/p/topics/x")
 
-    async def run() -> None:
-        channels = BigtableChannels(bigtable_emulator)
+    run(bigtable_emulator, scenario)
+
+
+def test_the_topic_changes_only_while_no_reader_runs(bigtable_emulator: str) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
+        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+        stream = a_stream()
+        rows = PartitionRows(channels, PARTITION_TABLE, stream)
+        reader, command = (a_store(channels, stream, owner, [0.0]) for owner in ("reader", "command"))
+        await begun(reader, "-m", "m-")
+        assert await replace_topic(rows, "theirs", command.require_no_reader) is None  # and none is remembered
+        assert await rows.topic() is None
+        await keep_topic(rows, "ours")
+        with pytest.raises(MisconfiguredError, match=r"still read .* \(reader\): stop all of them first"):
+            await replace_topic(rows, "theirs", command.require_no_reader)
+        await keep_topic(rows, "ours")
+        await reader.leave()
+        assert await replace_topic(rows, "theirs", command.require_no_reader) == "ours"
+        await keep_topic(rows, "theirs")
+        with pytest.raises(MisconfiguredError, match="publish to theirs, and this one would to ours"):
+            await keep_topic(rows, "ours")
+
+    run(bigtable_emulator, scenario)
+
+
+def test_a_reader_that_comes_while_the_topic_changes_is_found(bigtable_emulator: str) -> None:
+    async def scenario(channels: BigtableChannels) -> None:
+        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+        stream = a_stream()
+        rows = PartitionRows(channels, PARTITION_TABLE, stream)
+        reader, command = (a_store(channels, stream, owner, [0.0]) for owner in ("reader", "command"))
+        await begun(reader, "-m", "m-")
+        await keep_topic(rows, "ours")
+        await reader.leave()
+        inspections = 0
+
+        async def require_no_reader() -> None:
+            nonlocal inspections
+            await command.require_no_reader()
+            inspections += 1
+            if inspections == 1:  # it is counted before it reads the topic, as a start does
+                await reader.survey()
+                await keep_topic(rows, "ours")
+
+        with pytest.raises(MisconfiguredError, match="stop all of them first"):
+            await replace_topic(rows, "theirs", require_no_reader)
+
+    run(bigtable_emulator, scenario)
+
+
+def run(emulator: str, scenario: Callable[[BigtableChannels], Awaitable[None]]) -> None:
+    """Run a scenario with connections of its own."""
+
+    async def opened() -> None:
+        channels = BigtableChannels(emulator)
         try:
             await scenario(channels)
         finally:
             await channels.close()
 
-    asyncio.run(run())
+    asyncio.run(opened())
 
 
 @pytest.fixture
@@ -75,6 +130,34 @@ def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(pip
     pipeline.start()  # and its own topic is as good as ever
     pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
     pipeline.wait_until_equal("f")
+
+
+def test_with_the_command_readers_go_on_in_another_topic_where_they_were(
+    pipeline: BigtablePipeline, channel: grpc.Channel
+) -> None:
+    other = a_topology(channel)
+    meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
+    code, said = pipeline.run_command("topic", **meant)
+    assert (code, "start the reader" in said) == (MISCONFIGURED, True)
+    reader = pipeline.start()
+    pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
+    pipeline.wait_until_equal("f")
+    code, said = pipeline.run_command("topic", **meant)
+    assert (code, "stop all of them" in said) == (MISCONFIGURED, True)
+    reader.ask_to_end()
+    assert reader.wait(timedelta(seconds=10)) == 0
+    reader.end()
+
+    code, said = pipeline.run_command("topic", "--json", **meant)
+    assert code == 0, said
+    named = [published_to(PROJECT, one.topic, pipeline.pubsub) for one in (other, pipeline.topology)]
+    assert json.loads(said) == dict(zip(("topic", "before"), named, strict=True))
+    moved = pipeline.start(**meant)
+    pipeline.topology = other
+    pipeline.table.write(b"another", set_cell("f", b"q", b"2"))
+    pipeline.wait_until_equal("f")
+    assert events(moved, "resumed")
+    assert not events(moved, "first_start")
 
 
 def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(

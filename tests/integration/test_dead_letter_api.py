@@ -20,13 +20,14 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
-from services.dead_letter.web.tools import WebTools
+from services.dead_letter.web.tools import ConsoleTools, WebTools
 from services.dead_letter.wiring.service import opened
 from services.dead_letter.wiring.serving import serving_api
 from shared.contracts.errors import MisconfiguredError
@@ -91,12 +92,13 @@ def served(folder: Path) -> Iterator[Served]:
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
         tools = WebTools(
             store=store,
-            publisher=lambda _stop: nullcontext(publisher),
-            mirrors=lambda: nullcontext(FakeMirrors()),
+            replay=ReplayTools(
+                publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(FakeMirrors())
+            ),
+            console=ConsoleTools(poller=ServicePoller({}, FakeStatusPages(), WaitedClock(NOW))),
             callers=Callers(tokens=lambda: TOKENS, open_reads=False),
             clock=WaitedClock(NOW),
             stop=stop,
-            poller=ServicePoller({}, FakeStatusPages(), WaitedClock(NOW)),
         )
         with serving(application(tools), "127.0.0.1", 0, stop) as port:
             yield Served(port, publisher, stop)

@@ -256,7 +256,9 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     _code, findings = patient.examine()
     assert any(one["check"] == "table Planes" and one["level"] == "warning" for one in findings)
 
-    assert main(["synced", "Planes"]) == 0
+    capsys.readouterr()
+    assert main(["synced", "Planes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"table": "Planes"}
     assert main(["synced", "Planes"]) == MISCONFIGURED
     assert (
         "table Planes has no resync request: `python -m services.spanner_reader status` lists"

@@ -31,7 +31,7 @@ LEAKS: Final = {
         ("shared.reading.topic_watch", "services.spanner_reader.ports"),
     ],
     "core is pure: contracts, itself, columns, and nothing of a clock or an environment": [
-        ("services.spanner_reader.core.stream.watermark", "services.spanner_reader.ports"),
+        ("services.spanner_reader.core.stream.changes", "services.spanner_reader.ports"),
         ("services.spanner_reader.core.stream.records", "shared.runtime.clock"),
         ("services.spanner_reader.core.stream.partitions", "time"),
         ("services.cdc_consumer.core.schema.tables", "structlog"),

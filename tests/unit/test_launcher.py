@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -77,6 +78,34 @@ def test_a_wrong_command_line_is_corrected(words: list[str], why: str, capsys: p
     environ: Mapping[str, str] = {}
     assert main(words, environ) == 2
     assert capsys.readouterr().err.startswith(f"error: {why}")
+
+
+def test_a_checkout_has_the_version_of_its_project() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert launched("--version").stdout == f"millrace {wanted}\n"
+
+
+def test_an_image_has_the_version_that_it_was_built_with_and_needs_no_project(tmp_path: Path) -> None:
+    image = tmp_path / "app"
+    (image / "services").mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py"):
+        (image / "services" / name).write_bytes((ROOT / "services" / name).read_bytes())
+    about = image / "millrace-1.2.3.dist-info"  # as deploy/Dockerfile makes it
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: millrace\nVersion: 1.2.3\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "services", "--version"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(image)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "millrace 1.2.3\n")
+
+
+def test_a_version_that_the_environment_names_counts() -> None:
+    assert launched("--version", MILLRACE_VERSION="9.9").stdout == "millrace 9.9\n"
 
 
 def test_help_names_every_service() -> None:

@@ -24,6 +24,15 @@ def test_every_label_has_a_bound_that_is_written_down(register: Callable[[Collec
     assert {label for one in registered for label in labels_of(one)} <= LABELS.keys()
 
 
+def test_a_metric_of_several_services_has_the_same_labels_in_each() -> None:
+    labelled: dict[str, set[tuple[str, ...]]] = {}
+    for register in SERVICES.values():
+        for one in collectors(register):
+            for metric in one.collect():
+                labelled.setdefault(metric.name, set()).add(tuple(labels_of(one)))
+    assert {name: labels for name, labels in labelled.items() if len(labels) > 1} == {}
+
+
 NAME = re.compile(r"millrace(_[a-z]+)+")
 SENTENCE = re.compile(r"(?:[A-Z]|1 while )[^.;:]+\.")
 NO_BASE_UNITS = re.compile(r"_(ms|millis\w*|micros\w*|nanos\w*|minutes?|hours?|days?|[km]b|percent)(_|$)")

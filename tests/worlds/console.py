@@ -140,7 +140,7 @@ def watching(pages: FakeStatusPages, **more: Any) -> Api:
     """Return the API and console over services that were polled once."""
     api = Api(services=SERVICES, pages=pages, **more)
     for name in SERVICES:
-        api.tools.poller.poll(name)
+        api.tools.console.poller.poll(name)
     return api
 
 

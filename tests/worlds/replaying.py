@@ -9,6 +9,7 @@ import pytest
 
 from services.dead_letter.adapters.editor import edit_text
 from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.commands.app import WRONG, run_command
 from services.dead_letter.commands.command_line import COMMAND_LINE, RunCommand
 from services.dead_letter.commands.tools import CommandTools
@@ -112,8 +113,9 @@ class Shell:
 
         tools = CommandTools(
             store=store,
-            publisher=lambda _stop: nullcontext(self.world.publisher),
-            mirrors=lambda: nullcontext(self.mirrors),
+            replay=ReplayTools(
+                publisher=lambda _stop: nullcontext(self.world.publisher), mirrors=lambda: nullcontext(self.mirrors)
+            ),
             pipeline=lambda subscription, topic: Pipeline(subscription=subscription, topic=topic),
             who="ada",
             editor=lambda text: edit_text(self.editor, text),

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
-from shared.runtime.commands import CommandLine, DoctorCommand, ReaderStatusCommand, RowsCommand, SnapshotCommand
+from shared.runtime.commands import (
+    CommandLine,
+    DoctorCommand,
+    Json,
+    ReaderStatusCommand,
+    RowsCommand,
+    SnapshotCommand,
+    TopicCommand,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +33,16 @@ class BigtableSnapshotCommand(SnapshotCommand):
 class BigtablePauseCommand:
     """Pause the stream: nothing is read, and nothing is lost for as long as the stream keeps it.
 
+    It takes no tables: a Bigtable reader reads one, which is the stream.
+
     Examples:
 
     \b
       {program} pause
+      {program} pause --json
     """
+
+    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +53,10 @@ class BigtableResumeCommand:
 
     \b
       {program} resume
+      {program} resume --json
     """
+
+    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +69,10 @@ class BigtableSyncedCommand:
 
     \b
       {program} synced
+      {program} synced --json
     """
+
+    json: Json = False
 
 
 BigtableReaderCommand = (
@@ -63,6 +82,7 @@ BigtableReaderCommand = (
     | BigtablePauseCommand
     | BigtableResumeCommand
     | BigtableSyncedCommand
+    | TopicCommand
     | RowsCommand
 )
 
@@ -77,6 +97,7 @@ COMMAND_LINE: Final[CommandLine[BigtableReaderCommand]] = CommandLine(
         "pause": BigtablePauseCommand,
         "resume": BigtableResumeCommand,
         "synced": BigtableSyncedCommand,
+        "topic": TopicCommand,
         "rows": RowsCommand,
     },
 )

@@ -6,17 +6,14 @@ A reader need not run: the pause is kept with the key ranges of the key space, a
 from typing import TextIO
 
 from services.bigtable_reader.ports import KeyRangePartitionStore
+from shared.reading.answers import answer_pause, answer_resume
 
 
-async def pause(store: KeyRangePartitionStore, out: TextIO) -> int:
+async def pause(store: KeyRangePartitionStore, out: TextIO, *, as_json: bool) -> int:
     """Pause the stream; return 0. Pausing what is paused changes nothing."""
-    what = "is paused now" if await store.pause() else "was paused already"
-    out.write(f"the stream {what}: nothing is read until `resume`; `status` says for how long that is kept\n")
-    return 0
+    return answer_pause({None: await store.pause()}, out, as_json=as_json)
 
 
-async def resume(store: KeyRangePartitionStore, out: TextIO) -> int:
+async def resume(store: KeyRangePartitionStore, out: TextIO, *, as_json: bool) -> int:
     """Let the stream go on; return 0, or 1 where it was not paused."""
-    resumed = await store.resume()
-    out.write("the stream goes on where it was\n" if resumed else "the stream was not paused\n")
-    return int(not resumed)
+    return answer_resume({None: await store.resume()}, [], out, as_json=as_json)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import TextIO
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.schema.catalog import BigtableCatalog
+from services.bigtable_reader.adapters.stream.topic_cell import replace_topic
 from services.bigtable_reader.app.snapshot.snapshot_status import summaries
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.commands.command_line import (
@@ -37,11 +39,14 @@ from services.bigtable_reader.wiring.stores import (
     resync_store,
     snapshot_store,
     table_scan,
+    topic_of,
     watched_table,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.answers import answer_topic
+from shared.reading.settings import owner_name
 from shared.runtime.answers import print_answer
-from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
+from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand, TopicCommand
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
@@ -57,8 +62,10 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 return asyncio.run(paused(parsed, command_settings(Settings, environ), sys.stdout))
             case BigtableSnapshotCommand() as parsed:
                 return asyncio.run(snapshots_of(parsed, command_settings(Settings, environ), sys.stdout))
-            case BigtableSyncedCommand():
-                return asyncio.run(resync_done(command_settings(Settings, environ), sys.stdout))
+            case BigtableSyncedCommand(json=as_json):
+                return asyncio.run(resync_done(command_settings(Settings, environ), sys.stdout, as_json=as_json))
+            case TopicCommand(json=as_json):
+                return asyncio.run(change_topic(command_settings(Settings, environ), sys.stdout, as_json=as_json))
             case DoctorCommand(json=as_json):
                 return doctor(environ, sys.stdout, as_json=as_json)
             case RowsCommand():
@@ -117,14 +124,33 @@ async def paused(parsed: BigtablePauseCommand | BigtableResumeCommand, settings:
         store = partition_store(settings, partition_rows(settings, channels), "", timedelta(0))
         with _partition_table():
             await _check_known(settings, channels)
-            return await (pause if isinstance(parsed, BigtablePauseCommand) else resume)(store, out)
+            act = pause if isinstance(parsed, BigtablePauseCommand) else resume
+            return await act(store, out, as_json=parsed.json)
 
 
-async def resync_done(settings: Settings, out: TextIO) -> int:
+async def change_topic(settings: Settings, out: TextIO, *, as_json: bool) -> int:
+    """Let the readers, none of which may be there, publish to another topic from now on.
+
+    MisconfiguredError where no topic is remembered: the start does that.
+    """
+    topic = topic_of(settings).identity
+    async with BigtableChannels(settings.bigtable_emulator_host) as channels:
+        with _partition_table():
+            await _check_known(settings, channels)
+            rows = partition_rows(settings, channels)
+            store = partition_store(settings, rows, owner_name(f"command-{uuid.uuid4().hex[:8]}"), timedelta(0))
+            try:
+                before = await replace_topic(rows, topic, store.require_no_reader)
+            finally:
+                await store.leave()
+    return answer_topic(before, topic, out, as_json=as_json)
+
+
+async def resync_done(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Remove the resync request of a table whose rows came again."""
     async with BigtableChannels(settings.bigtable_emulator_host) as channels:
         with _partition_table():
-            return await synced(resync_store(settings, channels), out)
+            return await synced(resync_store(settings, channels), out, as_json=as_json)
 
 
 async def read_survey(

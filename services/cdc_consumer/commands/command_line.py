@@ -59,7 +59,10 @@ class SetupCommand:
 
     \b
       {program} setup
+      {program} setup --json
     """
+
+    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Final, TextIO
 
 import structlog
 
@@ -26,7 +26,8 @@ from services.cdc_consumer.wiring.tables import check_tables
 from shared.contracts.errors import TransientError
 from shared.pubsub.channels import stoppable_channel
 from shared.pubsub.names import short_name, subscription_path, topic_path
-from shared.pubsub.topology import PubsubTopology, create_topology, still_to_grant
+from shared.pubsub.topology import PubsubTopology, create_topology, forwarding_rights, still_to_grant
+from shared.runtime.answers import print_answer
 from shared.runtime.commands import DoctorCommand
 from shared.runtime.logs import configure_logs
 from shared.runtime.service import command_settings, complain, stopped
@@ -53,8 +54,10 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                     return advise_command(told, environ, stop, sys.stdout)
                 case TablesCommand():
                     return check_tables(told, environ, stop, sys.stdout)
-                case SetupCommand():
-                    set_up(command_settings(SetupSettings, environ), stop)
+                case SetupCommand(json=as_json):
+                    settings = command_settings(SetupSettings, environ)
+                    topology, emulated = set_up(settings, stop), settings.pubsub_emulator_host is not None
+                    print_topology(topology, sys.stdout, emulated=emulated, as_json=as_json)
         except (TransientError, ConnectionError) as error:
             if not stop.requested:
                 complain(str(error) or type(error).__name__)
@@ -63,8 +66,8 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def set_up(settings: SetupSettings, stop: Stop) -> None:
-    """Make the topics and subscriptions that are missing, and check those that are there."""
+def set_up(settings: SetupSettings, stop: Stop) -> PubsubTopology:
+    """Make the topics and subscriptions that are missing, and check those that are there; return all of them."""
     configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
     project = settings.project
     dead_letters = settings.dead_letter_subscription or short_name(settings.dead_letter_topic)
@@ -79,5 +82,17 @@ def set_up(settings: SetupSettings, stop: Stop) -> None:
     with stoppable_channel(settings.pubsub_emulator_host, stop) as channel:
         create_topology(channel, topology, stop)
     structlog.get_logger().info("topology_created", **{name: str(value) for name, value in asdict(topology).items()})
-    if settings.pubsub_emulator_host is None:  # an emulator has no rights
-        sys.stdout.write(still_to_grant(topology))
+    return topology
+
+
+def print_topology(topology: PubsubTopology, out: TextIO, *, emulated: bool, as_json: bool) -> None:
+    """Print what is still to be granted, if anything, or as JSON the names of all there is, too."""
+    rights = () if emulated else forwarding_rights(topology.subscription, topology.dead_letter_topic)
+    document = {
+        "topic": topology.topic,
+        "subscription": topology.subscription,
+        "dead_letter_topic": topology.dead_letter_topic,
+        "dead_letter_subscription": topology.dead_letter_subscription,
+        "still_to_grant": [right.grant for right in rights],
+    }
+    print_answer(document, still_to_grant(topology).splitlines() if rights else (), as_json, out)

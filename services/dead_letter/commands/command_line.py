@@ -242,6 +242,7 @@ class WatchCommand:
     """Show what the console's first page shows, again every five seconds: what needs an operator, sources and tables.
 
     It polls the services of CONSOLE_SERVICES. Without a terminal it prints once, and exits 1 where something is urgent.
+    It has no --json: it is for people, and a program gets each service's own document at its /status.
 
     Examples:
 

@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Final
 
 from services.dead_letter.app.decisions import FailingError, NotDoneError
-from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules
-from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder
+from services.dead_letter.app.replay.replay_report import ReplayReport, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
@@ -37,8 +36,7 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     with (
         tools.stopping() as stop,
         tools.store() as store,
-        tools.mirrors() as mirrors,
-        tools.publisher(stop) if command.execute else nullcontext(DryRunPublisher()) as publisher,
+        tools.replay.opened(store, tools.clock, stop, execute=command.execute) as opened,
     ):
         selection = command.chosen(store, tools.clock.now(), State.OPEN)
         total = store.count(selection)
@@ -56,17 +54,16 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
                 rate=command.rate or None,
                 limit=command.limit,
             )
-            rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
-            outcome = Replay(store, publisher, mirrors, tools.clock, stop, rules).run(order, report_progress)
+            outcome = opened.run(order, report_progress)
     seconds = time.monotonic() - began
     if command.json:
-        print_document(replay_document(outcome, report, command.execute, seconds, asked=mirrors is not None))
+        print_document(replay_document(outcome, report, command.execute, seconds, asked=opened.asks_mirrors))
     if not outcome.verdicts.total():
         if outcome.stopped:
             raise NotDoneError("stopped before the end: run it again")
         raise no_letters(selection)
     if not command.json:
-        _print(outcome, report, command.execute, seconds, asked=mirrors is not None)
+        _print(outcome, report, command.execute, seconds, asked=opened.asks_mirrors)
     if outcome.stopped:
         raise NotDoneError("stopped before the end: run it again, and it goes on")
     if outcome.failing:

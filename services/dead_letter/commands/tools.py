@@ -4,12 +4,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from services.dead_letter.app.replay.replay import MAX_REPLAYS
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline
-from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
-from shared.contracts.tables_file import TablesFile
+from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop, stop_on_signals
 
@@ -19,10 +18,7 @@ class CommandTools:
     """How the commands reach the world; each opens its thing for a block, or raises MisconfiguredError with the fix."""
 
     store: Callable[[], AbstractContextManager[DeadLetterStore]]
-    publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]]
-    """The topic that replays go to; it waits for Pub/Sub no longer than until the stop."""
-    mirrors: Callable[[], AbstractContextManager[Mirrors | None]]
-    """None: it is not said where the mirrors are, so nothing is known to be superseded."""
+    replay: ReplayTools
     pipeline: Callable[[str | None, str | None], Pipeline]
     """The pipeline of a subscription and a topic, by their full names or short ones."""
     who: str
@@ -33,8 +29,5 @@ class CommandTools:
     """The other services; None: none is named."""
     launcher: Launcher = field(default_factory=Launcher)
     """How the commands that are printed are started."""
-    tables: Callable[[], TablesFile] = TablesFile
-    """The consumer's tables file."""
-    max_replays: int = MAX_REPLAYS
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], AbstractContextManager[Stop]] = stop_on_signals

@@ -64,11 +64,11 @@ def _refusals_in_json() -> dict[int | str, dict[str, Any]]:
 
 
 def _lines(tools: WebTools, selection: Selection, asked: Exporting, who: str | None) -> Iterator[bytes]:
-    if not tools.exports.acquire(blocking=False):
+    if not tools.limits.exports.acquire(blocking=False):
         message = f"{EXPORTS_AT_ONCE} exports are under way here already: try again when one has ended"
         raise RefusedError(429, message, headers={"Retry-After": "5"})
     try:
         for lines in exported(tools.store, selection, values=asked.values, who=who, clock=tools.clock):
             yield lines.text
     finally:
-        tools.exports.release()
+        tools.limits.exports.release()

@@ -4,14 +4,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 
 from fastapi import APIRouter
 
 from services.dead_letter.app.decisions import with_usual_states
-from services.dead_letter.app.replay.replay import Outcome, Replay, ReplayOrder, ReplayRules, ReportProgress
-from services.dead_letter.app.replay.replay_report import DryRunPublisher, ReplayReport, replay_document, results_of
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
+from services.dead_letter.app.replay.replay_report import ReplayReport, replay_document, results_of
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.documents import Document
 from services.dead_letter.core.plan import PlannedReplay
@@ -36,13 +36,13 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
         not sent stays open, and nothing is sent twice at once.
         """
         assert who is not None, "a change needs a name"
-        if not tools.replays.acquire(blocking=False):
+        if not tools.limits.replays.acquire(blocking=False):
             told = f"{REPLAYS_AT_ONCE} replays are under way here already: try again in a moment"
             raise RefusedError(429, told, headers={"Retry-After": "5"})
         try:
             return _replayed(tools, body, who)
         finally:
-            tools.replays.release()
+            tools.limits.replays.release()
 
 
 def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
@@ -53,7 +53,7 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
     order = ReplayOrder(
         selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
     )
-    with _bounded(tools.stop, tools.longest) as stop:
+    with _bounded(tools.stop, tools.limits.longest) as stop:
         return Answer({**run_replay(tools, order, stop, lambda _judged, _so_far: None), "matched": matched})
 
 
@@ -66,21 +66,17 @@ def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress:
         if order.execute:
             new = results_of(so_far) - counted
             counted.update(new)
-            tools.replayed(new)
+            tools.hooks.replayed(new)
 
     def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
         report.add(judged)
         count(so_far)
         report_progress(judged, so_far)
 
-    with (
-        tools.mirrors() as mirrors,
-        tools.publisher(stop) if order.execute else nullcontext(DryRunPublisher()) as publisher,
-    ):
-        rules = ReplayRules(max_replays=tools.max_replays, tables=tools.tables())
-        outcome = Replay(tools.store, publisher, mirrors, tools.clock, stop, rules).run(order, both)
+    with tools.replay.opened(tools.store, tools.clock, stop, execute=order.execute) as replay:
+        outcome = replay.run(order, both)
     count(outcome)
-    return replay_document(outcome, report, order.execute, time.monotonic() - began, asked=mirrors is not None)
+    return replay_document(outcome, report, order.execute, time.monotonic() - began, asked=replay.asks_mirrors)
 
 
 @contextmanager

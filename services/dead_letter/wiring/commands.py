@@ -15,11 +15,9 @@ from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.settings import CommandSettings, watched_services
 from services.dead_letter.wiring.connections import (
     known_launcher,
-    known_mirrors,
     known_store,
-    known_tables,
     pipeline_named,
-    replay_topic,
+    replay_tools,
 )
 from services.dead_letter.wiring.doctor import doctor
 from shared.contracts.errors import MisconfiguredError
@@ -42,15 +40,12 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     services = watched_services(settings.console_services)
     tools = CommandTools(
         store=partial(known_store, settings),
-        publisher=partial(replay_topic, settings),
-        mirrors=partial(known_mirrors, settings),
-        tables=partial(known_tables, settings),
+        replay=replay_tools(settings),
         launcher=known_launcher(settings),
         pipeline=partial(pipeline_named, settings),
         who=_who(environ),
         editor=partial(edit_text, environ.get("VISUAL") or environ.get("EDITOR")),
         poller=ServicePoller(services, HttpStatusPages(), SystemClock()) if services else None,
-        max_replays=settings.max_replays,
     )
     return run_command(parsed, tools)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from services.dead_letter.adapters.mirrors import BigQueryMirrors
 from services.dead_letter.adapters.replay_publisher import PubsubReplayPublisher
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline, named
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
@@ -54,6 +56,16 @@ def replay_topic(settings: CommandSettings, stop: Stop) -> Iterator[ReplayPublis
         check_topic(channel, topic, _KEPT_FOR, stop)  # one without a subscription confirms, and drops, what it takes
         emulated = settings.pubsub_emulator_host is not None
         yield PubsubReplayPublisher(channel, topic, stop, emulated=emulated)
+
+
+def replay_tools(settings: CommandSettings) -> ReplayTools:
+    """Return what replays act through."""
+    return ReplayTools(
+        publisher=partial(replay_topic, settings),
+        mirrors=partial(known_mirrors, settings),
+        tables=partial(known_tables, settings),
+        max_replays=settings.max_replays,
+    )
 
 
 def pipeline_named(settings: CommandSettings, subscription: str | None, topic: str | None) -> Pipeline:

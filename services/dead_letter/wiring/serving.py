@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -16,8 +15,8 @@ from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.token_file import TokenFile
-from services.dead_letter.web.tools import WebTools
-from services.dead_letter.wiring.connections import known_launcher, known_mirrors, known_tables, replay_topic
+from services.dead_letter.web.tools import ConsoleTools, WebHooks, WebTools
+from services.dead_letter.wiring.connections import known_launcher, replay_tools
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 
@@ -33,21 +32,19 @@ def serving_api(
     metrics = ApiMetrics(registry)
     tools = WebTools(
         store=store,
-        publisher=partial(replay_topic, settings),
-        mirrors=partial(known_mirrors, settings),
-        tables=partial(known_tables, settings),
-        launcher=known_launcher(settings),
+        replay=replay_tools(settings),
+        console=ConsoleTools(
+            poller=ServicePoller(watched_services(settings.console_services), HttpStatusPages(), SystemClock()),
+            launcher=known_launcher(settings),
+        ),
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,
-        answered=metrics.answered,
-        replayed=metrics.replayed,
-        poller=ServicePoller(watched_services(settings.console_services), HttpStatusPages(), SystemClock()),
-        max_replays=settings.max_replays,
+        hooks=WebHooks(answered=metrics.answered, replayed=metrics.replayed),
     )
     with (
-        tools.poller.polling(stop),
-        tools.runs.running(stop),
+        tools.console.poller.polling(stop),
+        tools.console.runs.running(stop),
         serving(application(tools), settings.api_host, settings.api_port, stop) as port,
     ):
         yield port

@@ -8,10 +8,12 @@ import typer
 from shared.runtime.commands import (
     CommandLine,
     DoctorCommand,
+    Json,
     ReaderStatusCommand,
     RowsCommand,
     SnapshotCommand,
     Tables,
+    TopicCommand,
 )
 
 
@@ -45,9 +47,11 @@ class SpannerPauseCommand:
     \b
       {program} pause
       {program} pause Orders
+      {program} pause --json
     """
 
     tables: Tables
+    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +65,11 @@ class SpannerResumeCommand:
     \b
       {program} resume
       {program} resume Orders
+      {program} resume --json
     """
 
     tables: Tables
+    json: Json = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,23 +82,11 @@ class SpannerSyncedCommand:
 
     \b
       {program} synced Orders
+      {program} synced Orders --json
     """
 
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A table with a resync request: `status` lists them.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCommand:
-    """Let the readers publish to another topic from now on.
-
-    That is TOPIC, in place of the topic they published to. No reader may run. What the former topic still holds stays
-    there: let its consumer apply all of it.
-
-    Examples:
-
-    \b
-      TOPIC=changes-2 {program} topic
-    """
+    json: Json = False
 
 
 SpannerReaderCommand = (

@@ -3,54 +3,52 @@
 A reader need not run: what is paused is kept beside the partition table, and the next one finds it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TextIO
 
+from services.spanner_reader.commands.command_line import SpannerPauseCommand, SpannerResumeCommand
 from services.spanner_reader.commands.snapshot import COMMAND_RETRY_BUDGET
 from services.spanner_reader.ports import DatabaseCatalog, PauseStore
 from shared.contracts.errors import MisconfiguredError
+from shared.reading.answers import answer_pause, answer_resume
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
 
 async def pause(
-    tables: Sequence[str], catalog: DatabaseCatalog, pauses: PauseStore, included: Callable[[str], bool], out: TextIO
+    command: SpannerPauseCommand,
+    catalog: DatabaseCatalog,
+    pauses: PauseStore,
+    included: Callable[[str], bool],
+    out: TextIO,
 ) -> int:
     """Pause the stream, or tables; return 0. Pausing what is paused changes nothing."""
     inspection = await catalog.inspect()
     names = {table.name for table in inspection.watched if included(table.name)}
-    if unknown := sorted(set(tables) - names):
+    if unknown := sorted(set(command.tables) - names):
         raise MisconfiguredError(
             "table-not-mirrored",
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}",
         )
-    if not tables:
-        new = await _retried(lambda: pauses.pause(None))
-        kept = "" if inspection.retention is None else f" (the stream keeps it for {inspection.retention})"
-        what = "is paused now" if new else "was paused already"
-        out.write(f"the stream {what}: nothing is read until `resume`{kept}\n")
-    for table in dict.fromkeys(tables):
-        new = await _retried(partial(pauses.pause, table))
-        out.write(
-            f"{table} {'is paused now' if new else 'was paused already'}: its changes are dropped until `resume "
-            f"{table}`, and it is pending resync\n"
-        )
+    changed: dict[str | None, bool] = {}
+    try:
+        for table in dict.fromkeys(command.tables) or (None,):
+            changed[table] = await _retried(partial(pauses.pause, table))
+    finally:  # a table that was refused leaves those before it paused
+        answer_pause(changed, out, as_json=command.json, retention=inspection.retention)
     return 0
 
 
-async def resume(tables: Sequence[str], pauses: PauseStore, out: TextIO) -> int:
+async def resume(command: SpannerResumeCommand, pauses: PauseStore, out: TextIO) -> int:
     """Let the stream, or tables, go on; return 0, or 1 where something was not paused."""
-    done = {table: await _retried(partial(pauses.resume, table)) for table in dict.fromkeys(tables)} if tables else {}
-    if not tables:
-        done[""] = await _retried(lambda: pauses.resume(None))
-        out.write("the stream goes on where it was\n" if done[""] else "the stream was not paused\n")
-        if still := sorted((await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)).paused_tables):
-            out.write(f"still paused: {', '.join(still)}; `resume {' '.join(still)}` lets them go on\n")
-    for table in dict.fromkeys(tables):
-        what = f"goes on; it is pending resync: `snapshot {table}` brings its rows" if done[table] else "was not paused"
-        out.write(f"{table} {what}\n")
-    return int(not all(done.values()))
+    changed: dict[str | None, bool] = {}
+    for table in dict.fromkeys(command.tables) or (None,):
+        changed[table] = await _retried(partial(pauses.resume, table))
+    still_paused: list[str] = []
+    if not command.tables:
+        still_paused = sorted((await retried(Stop(), pauses.read, COMMAND_RETRY_BUDGET)).paused_tables)
+    return answer_resume(changed, still_paused, out, as_json=command.json)
 
 
 async def _retried(call: Callable[[], Awaitable[bool]]) -> bool:

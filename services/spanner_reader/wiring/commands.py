@@ -5,8 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-import structlog
-
 from services.spanner_reader.adapters.pause_table import SpannerPauseStore
 from services.spanner_reader.adapters.schema.catalog import SpannerCatalog
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
@@ -17,7 +15,6 @@ from services.spanner_reader.commands.command_line import (
     SpannerResumeCommand,
     SpannerSnapshotCommand,
     SpannerSyncedCommand,
-    TopicCommand,
 )
 from services.spanner_reader.commands.pause import pause, resume
 from services.spanner_reader.commands.snapshot import snapshot
@@ -37,7 +34,7 @@ from services.spanner_reader.wiring.stores import (
 from services.spanner_reader.wiring.topics import change_topic
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.answers import print_answer
-from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand
+from shared.runtime.commands import DoctorCommand, ReaderStatusCommand, RowsCommand, TopicCommand
 from shared.runtime.service import command_settings
 from shared.runtime.settings import read_settings
 from shared.runtime.tables_file import load_tables_file
@@ -51,10 +48,10 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 return asyncio.run(status(command_settings(Settings, environ), sys.stdout, as_json=as_json))
             case DoctorCommand(json=as_json):
                 return doctor(environ, sys.stdout, as_json=as_json)
-            case SpannerSyncedCommand(table=table):
-                return asyncio.run(synced(table, command_settings(Settings, environ)))
-            case TopicCommand():
-                return asyncio.run(change_topic(command_settings(Settings, environ)))
+            case SpannerSyncedCommand() as told:
+                return asyncio.run(synced(told, command_settings(Settings, environ), sys.stdout))
+            case TopicCommand(json=as_json):
+                return asyncio.run(change_topic(command_settings(Settings, environ), sys.stdout, as_json=as_json))
             case SpannerSnapshotCommand() | SpannerPauseCommand() | SpannerResumeCommand() as told:
                 return asyncio.run(asked(told, command_settings(Settings, environ), sys.stdout))
             case RowsCommand():
@@ -94,18 +91,18 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     return exit_code(shown)
 
 
-async def synced(table: str, settings: Settings) -> int:
+async def synced(told: SpannerSyncedCommand, settings: Settings, out: TextIO) -> int:
     """Delete the resync request of a table whose rows came again."""
     async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
-        if not await SpannerShapeStore(partitions, settings.partition_table).synced(table):
+        if not await SpannerShapeStore(partitions, settings.partition_table).synced(told.table):
             raise MisconfiguredError(
                 "no-resync-request",
-                f"table {table} has no resync request: `python -m services.spanner_reader status` lists the tables "
-                "that have one",
+                f"table {told.table} has no resync request: `python -m services.spanner_reader status` lists the "
+                "tables that have one",
             )
-    structlog.get_logger().info("table_synced", table=table)
+    print_answer({"table": told.table}, [f"{told.table}: the resync request is deleted"], told.json, out)
     return 0
 
 
@@ -122,10 +119,10 @@ async def asked(
         catalog = SpannerCatalog(database, settings.change_stream)
         pauses = SpannerPauseStore(partitions, settings.partition_table)
         match told:
-            case SpannerPauseCommand(tables=tables):
-                return await pause(tables, catalog, pauses, file.included, out)
-            case SpannerResumeCommand(tables=tables):
-                return await resume(tables, pauses, out)
+            case SpannerPauseCommand():
+                return await pause(told, catalog, pauses, file.included, out)
+            case SpannerResumeCommand():
+                return await resume(told, pauses, out)
             case SpannerSnapshotCommand():
                 store = snapshot_store(settings, partitions, owner="command")
                 shapes = SpannerShapeStore(partitions, settings.partition_table)

@@ -1,23 +1,24 @@
 """The topic that a partition table belongs to: changed by command; a start requests resyncs where it lost messages."""
 
-import structlog
+from typing import TextIO
 
 from services.spanner_reader.adapters.schema.shape_table import SpannerShapeStore
 from services.spanner_reader.adapters.stream.topic_table import SpannerTopicStore
 from services.spanner_reader.app.stream.topic_loss import request_resyncs
 from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, open_channels, partition_store, topic_of
-from shared.contracts.errors import MisconfiguredError
+from shared.reading.answers import answer_topic
 from shared.runtime.health import Health
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop, until_stopped
 
 
-async def change_topic(settings: Settings) -> int:
+async def change_topic(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     """Let the readers, none of which may be there, publish to another topic from now on.
 
     MisconfiguredError where no topic is remembered: the start does that.
     """
+    topic = topic_of(settings).identity
     async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
@@ -25,13 +26,8 @@ async def change_topic(settings: Settings) -> int:
         before = None
         if await store.exists():
             await store.is_empty()  # refuses another stream's; a first start that was killed may have left it empty
-            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic_of(settings).identity)
-        if before is None:
-            raise MisconfiguredError(
-                "no-topic-remembered", "no topic is stored yet: start the reader with the right TOPIC"
-            )
-    structlog.get_logger().info("topic_changed", before=before, now=topic_of(settings).identity)
-    return 0
+            before = await SpannerTopicStore(partitions, settings.partition_table).replace(topic)
+    return answer_topic(before, topic, out, as_json=as_json)
 
 
 async def request_resyncs_if_resumed(settings: Settings, stop: Stop, health: Health) -> None:

@@ -69,7 +69,7 @@ class Reading:
         """Ask for a row."""
         held = held or self.held
         record = a_record(row_key, version)
-        place = held.prefix.add(record.token, record.low_watermark, 1)
+        place = held.prefix.add(record.low_watermark, 1, token=record.token)
         self.read_back.ask(held, row_key, Trigger.of(record), version, place, self.stop)
         await self.read_back.room()
 

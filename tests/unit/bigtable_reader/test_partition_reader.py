@@ -154,10 +154,10 @@ async def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all
     await reading.begin()
     await reading.confirm(1)
     assert reading.saved() is None  # where it began
-    assert reading.held.prefix.low_watermark == EPOCH
+    assert reading.held.prefix.watermark == EPOCH
     await reading.confirm(0)
     assert reading.saved() == "h"
-    assert reading.held.prefix.low_watermark == EPOCH + 9
+    assert reading.held.prefix.watermark == EPOCH + 9
     await reading.confirm(2)
     assert reading.saved() == "t3"
 
@@ -167,7 +167,7 @@ async def test_the_position_is_before_a_record_whose_image_is_not_confirmed() ->
     await reading.begin()
     reading.held.raise_reserved(2 * EPOCH)
     await asyncio.sleep(1)
-    assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.low_watermark) == (1, None, EPOCH)
+    assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.watermark) == (1, None, EPOCH)
     await reading.confirm(0)
     assert reading.saved() == "h"
 
@@ -176,7 +176,7 @@ async def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirme
     reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
     reading.letters.open.clear()
     await reading.begin()
-    assert (reading.letters.kept, reading.saved(), reading.held.prefix.low_watermark) == ([], None, EPOCH)
+    assert (reading.letters.kept, reading.saved(), reading.held.prefix.watermark) == ([], None, EPOCH)
     reading.letters.open.set()
     await asyncio.sleep(0.1)
     assert (len(reading.letters.kept), reading.saved()) == (1, "h")
@@ -191,7 +191,7 @@ async def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_i
     assert reading.saved() is None
     await reading.confirm(0)
     assert reading.saved() == "t4"
-    assert reading.held.prefix.low_watermark == EPOCH + 9
+    assert reading.held.prefix.watermark == EPOCH + 9
     assert reading.held.prefix.outstanding == 0
 
 

@@ -5,6 +5,7 @@ The loop is the real one, with all of its core; the ports are in memory, the tim
 
 import asyncio
 import io
+import json
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -172,10 +173,18 @@ async def test_the_command_takes_away_what_is_there_and_refuses_where_nothing_is
     world, out = await a_filled_world([]), io.StringIO()
     store = FakeResyncStore(world.partitions)
     await world.find(BigtableResyncKind.STREAM_DISABLED)
-    assert await synced(store, out) == 0
+    assert await synced(store, out, as_json=False) == 0
     assert not world.is_marked()
     with pytest.raises(
         MisconfiguredError, match=r"not pending resync: `python -m services.bigtable_reader status` says"
     ):
-        await synced(store, out)
+        await synced(store, out, as_json=False)
     assert "taken away: change stream disabled, found at 2023" in out.getvalue()
+
+
+async def test_as_json_the_command_reports_of_which_table_it_took_what_away() -> None:
+    world, out = await a_filled_world([]), io.StringIO()
+    await world.find(BigtableResyncKind.STREAM_DISABLED)
+    assert await synced(FakeResyncStore(world.partitions), out, as_json=True) == 0
+    shown = json.loads(out.getvalue())
+    assert (shown["table"], [why["kind"] for why in shown["why"]]) == ("t", ["change_stream_disabled"])

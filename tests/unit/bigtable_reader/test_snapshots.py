@@ -143,6 +143,15 @@ async def test_a_row_that_no_message_can_hold_is_a_dead_letter_and_the_snapshot_
     assert len(published) > 1
 
 
+async def test_confirmed_rows_and_ranges_that_are_left_are_shown_by_table() -> None:
+    world = await a_filled_world(KEYS)
+    world.start(slowest=0.02)
+    await world.wait_until_snapshots_are_over()
+    await world.end()
+    assert world.metrics.snapshot_rows == {"weather": len([key for key in KEYS if world.table.row(key) is not None])}
+    assert world.metrics.ranges_left == {"weather": 0}
+
+
 @pytest.mark.parametrize("kind", ["too large", "unreadable"])
 async def test_no_progress_is_saved_behind_a_row_whose_dead_letter_is_not_confirmed(kind: str) -> None:
     world = await a_filled_world(KEYS)

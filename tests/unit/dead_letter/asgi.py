@@ -2,17 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
+from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.dead_letters import DeadLetterId
+from services.dead_letter.ports import ReplayPublisher
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
-from services.dead_letter.web.tools import WebTools
+from services.dead_letter.web.tools import ConsoleTools, WebTools
 from shared.runtime.stop import Stop
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.letters import JUNK, ONE, TWO
@@ -51,6 +54,8 @@ class Api:
         callers: Callers | None = None,
         services: Mapping[str, str] | None = None,
         pages: FakeStatusPages | None = None,
+        launcher: Launcher | None = None,
+        publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]] | None = None,
         **more: Any,
     ) -> None:
         self.world = World()
@@ -58,12 +63,17 @@ class Api:
         self.callers = callers or Callers(tokens=lambda: TOKENS, open_reads=True)
         tools: dict[str, Any] = {
             "store": self.world.store,
-            "publisher": lambda _stop: nullcontext(self.world.publisher),
-            "mirrors": lambda: nullcontext(self.world.mirrors),
+            "replay": ReplayTools(
+                publisher=publisher or (lambda _stop: nullcontext(self.world.publisher)),
+                mirrors=lambda: nullcontext(self.world.mirrors),
+            ),
+            "console": ConsoleTools(
+                poller=ServicePoller(services or {}, pages or FakeStatusPages(), self.world.clock),
+                launcher=launcher or Launcher(),
+            ),
             "callers": self.callers,
             "clock": self.world.clock,
             "stop": self.stop,
-            "poller": ServicePoller(services or {}, pages or FakeStatusPages(), self.world.clock),
         }
         self.tools = WebTools(**(tools | more))
         self.app = application(self.tools)

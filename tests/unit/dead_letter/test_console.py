@@ -91,7 +91,7 @@ def test_a_lag_that_falls_in_jumps_falls_though_it_grows_in_between() -> None:
     for step in (*(-40.0, 3.0, 3.0) * 4, -40.0, 3.0, 3.0, 3.0):
         lag += step
         pages.documents = statuses(at(NOW), lag=lag)
-        api.tools.poller.poll("flights")
+        api.tools.console.poller.poll("flights")
     page = text_of(Visit(api).get("/"))
     assert "flights : is far behind, and catches up" in page
     assert "falling" in page
@@ -105,7 +105,7 @@ def test_rates_and_a_growing_lag_are_by_the_last_two_polls() -> None:
     pages.documents[CONSUMER]["changes"]["written"] += 600
     api.world.clock.move(timedelta(seconds=5))
     for name in SERVICES:
-        api.tools.poller.poll(name)
+        api.tools.console.poller.poll(name)
     page = text_of(Visit(api).get("/"))
     assert "120 rows written a second" in page
     assert "flights ● reading 40 s rising" in page
@@ -144,7 +144,7 @@ def test_a_service_that_answers_nothing_keeps_its_last_status_marked_with_its_ag
     pages.given_up.set()
     api.world.clock.move(timedelta(minutes=7))
     for name in SERVICES:
-        api.tools.poller.poll(name)
+        api.tools.console.poller.poll(name)
     page = text_of(Visit(api).get("/"))
 
     assert "Act now consumer : hangs since 7 min ago (2026-11-21 13:00:00 UTC) http://10.0.0.1:8080/readyz" in page
@@ -292,7 +292,7 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
     assert "61 of 61 dead letters taken, 0 sent." in text_of(shown)
     path = re.search(r'action="(/dead-letters/replays/[0-9a-f]+)/stop"', shown.body.decode())
     assert path is not None
-    run = api.tools.runs.get(path[1].rpartition("/")[2])
+    run = api.tools.console.runs.get(path[1].rpartition("/")[2])
     assert run is not None
     ada.submit(f"{path[1]}/stop")
     go_on.set()

@@ -12,6 +12,7 @@ from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import ASSERTION, Callers
+from services.dead_letter.web.tools import WebHooks, WebLimits
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -159,7 +160,7 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
 
 def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(replayed=ApiMetrics(registry).replayed))
+    api = with_letters(Api(hooks=WebHooks(replayed=ApiMetrics(registry).replayed)))
 
     def counted() -> dict[str, float]:
         results = (verdict.value for verdict in Verdict if verdict is not Verdict.SEND)
@@ -178,7 +179,7 @@ def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -
 
 
 def test_a_replay_that_takes_too_long_ends_where_it_is_and_goes_on_when_asked_again() -> None:
-    slow = with_letters(Api(longest=timedelta(milliseconds=50)))
+    slow = with_letters(Api(limits=WebLimits(longest=timedelta(milliseconds=50))))
     order = EVERYTHING | {"execute": True, "rate": 0.1}
     stopped = slow.post("replays", order).json
     assert (stopped["stopped"], stopped["sent"], stopped["left_open"]) == (True, 1, 2)
@@ -193,7 +194,7 @@ def test_a_replay_ends_when_the_service_is_asked_to_stop(api: Api) -> None:
 
 
 def test_more_replays_than_the_service_takes_at_once_are_asked_to_come_again(api: Api) -> None:
-    while api.tools.replays.acquire(blocking=False):
+    while api.tools.limits.replays.acquire(blocking=False):
         pass
     answered = api.post("replays", EVERYTHING)
     assert (answered.status, answered.headers["retry-after"]) == (429, "5")

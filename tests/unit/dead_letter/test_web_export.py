@@ -15,7 +15,7 @@ from services.dead_letter.core.documents import export_document
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import NO_ROUTE
-from services.dead_letter.web.tools import EXPORTS_AT_ONCE
+from services.dead_letter.web.tools import EXPORTS_AT_ONCE, WebHooks
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
@@ -93,21 +93,21 @@ def test_a_store_that_becomes_unavailable_on_the_way_cuts_the_transfer_short(cap
     assert "request_failed" in said
     assert "TransientError" in said
     assert "Ada" not in said
-    assert api.tools.exports.acquire(blocking=False)
+    assert api.tools.limits.exports.acquire(blocking=False)
 
 
 def test_more_exports_than_the_service_does_at_once_are_asked_to_come_again_and_each_makes_room(api: Api) -> None:
     for _ in range(3 * EXPORTS_AT_ONCE):
         assert len(lines(api)) == 3
     for _ in range(EXPORTS_AT_ONCE):
-        assert api.tools.exports.acquire(blocking=False)
+        assert api.tools.limits.exports.acquire(blocking=False)
     answered = api.get("export")
     assert (answered.status, answered.headers["retry-after"]) == (429, "5")
 
 
 def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_makes_a_label() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(answered=ApiMetrics(registry).answered))
+    api = with_letters(Api(hooks=WebHooks(answered=ApiMetrics(registry).answered)))
     for path in (
         "dead-letters",
         f"dead-letters/{ONE.identity}",

@@ -16,9 +16,9 @@ from shared.runtime.service import MISCONFIGURED
 
 Main = Callable[[Sequence[str]], int]
 
-READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "rows")
+READERS: Final = ("doctor", "status", "snapshot", "pause", "resume", "synced", "topic", "rows")
 COMMANDS: Final[Mapping[Main, Sequence[str]]] = {
-    spanner_reader: (*READERS[:-1], "topic", READERS[-1]),
+    spanner_reader: READERS,
     bigtable_reader: READERS,
     cdc_consumer: ("setup", "doctor", "status", "delete-missing-rows", "reconcile", "advise", "tables"),
     dead_letter: (

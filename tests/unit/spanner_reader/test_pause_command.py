@@ -1,10 +1,12 @@
 """The commands that pause and resume: what they refuse, and what they say of that which stays paused."""
 
 import io
+import json
 import re
 
 import pytest
 
+from services.spanner_reader.commands.command_line import COMMAND_LINE, SpannerPauseCommand, SpannerResumeCommand
 from services.spanner_reader.commands.pause import pause, resume
 from services.spanner_reader.core.schema.shapes import SchemaInspection, TableShape
 from services.spanner_reader.ports import WatchedTable
@@ -12,6 +14,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.pauses import FakePauseStore, PauseTable
 from tests.fakes.spanner_schema import FakeCatalog, Shapes
+from tests.worlds.command_lines import parsed
 
 
 async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused() -> None:
@@ -20,7 +23,8 @@ async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused(
 
     async def command(*arguments: str) -> tuple[int, str]:
         out = io.StringIO()
-        return await resume(arguments, pauses, out), out.getvalue()
+        told = parsed(COMMAND_LINE, SpannerResumeCommand, "resume", *arguments)
+        return await resume(told, pauses, out), out.getvalue()
 
     assert await command() == (1, "the stream was not paused\n")
     assert await command("Singers") == (1, "Singers was not paused\n")
@@ -33,11 +37,23 @@ async def test_resumed_without_a_name_it_names_the_tables_that_are_still_paused(
     assert await command() == (1, "the stream was not paused\n")
 
 
+async def test_a_table_that_is_refused_leaves_those_before_it_paused_and_they_are_named() -> None:
+    look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
+    pauses, out = FakePauseStore(PauseTable(shapes=Shapes(look))), io.StringIO()
+    catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums")))
+    told = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "Singers", "Albums", "--json")
+    with pytest.raises(MisconfiguredError, match="no reader has seen Albums"):
+        await pause(told, catalog, pauses, lambda _table: True, out)
+    assert json.loads(out.getvalue()) == {"paused": [{"table": "Singers", "changed": True}]}
+    assert list((await pauses.read()).paused_tables) == ["Singers"]
+
+
 async def test_a_name_that_is_no_mirrored_tables_pauses_nothing_and_is_refused_with_those_that_are() -> None:
     look = SchemaInspection(Nanoseconds(1), False, {"Singers": TableShape(())})
     pauses = FakePauseStore(PauseTable(shapes=Shapes(look)))
     catalog = FakeCatalog(*(WatchedTable(name, (), (), "NEW_ROW") for name in ("Singers", "Albums", "Secrets")))
     words = "not among the tables that are mirrored: Secrets, nope. Those are Albums, Singers"
+    told = parsed(COMMAND_LINE, SpannerPauseCommand, "pause", "nope", "Singers", "Secrets")
     with pytest.raises(MisconfiguredError, match=f"^{re.escape(words)}"):
-        await pause(["nope", "Singers", "Secrets"], catalog, pauses, lambda table: table != "Secrets", io.StringIO())
+        await pause(told, catalog, pauses, lambda table: table != "Secrets", io.StringIO())
     assert not (await pauses.read()).paused_tables

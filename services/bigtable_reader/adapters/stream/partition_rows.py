@@ -221,9 +221,10 @@ class PartitionRows:
         found = [cell.value for cell in await self._row(self._topology) if (cell.family, cell.qualifier) == TOPIC]
         return found[0].decode() if found else None
 
-    async def write_topic(self, topic: str) -> None:
-        """Remember the topic that the stream's readers publish to, unless one is remembered."""
-        await self._write(self._topology, TOPIC, None, [_set(TOPIC, topic.encode())])
+    async def write_topic(self, topic: str, before: str | None = None) -> bool:
+        """Write which topic the stream's readers publish to, if it still is as it was; return whether it was."""
+        expected = None if before is None else before.encode()
+        return await self._write(self._topology, TOPIC, expected, [_set(TOPIC, topic.encode())])
 
     async def write_pause(self, before: TopologyRow) -> bool:
         """Write beside the key ranges that the stream is paused, if those are still what is there; return whether."""

@@ -261,6 +261,17 @@ class BigtablePartitionStore:
         """Let the stream go on; return whether it was paused."""
         return await self._stream_ranges.pause(paused=False)
 
+    async def require_no_reader(self) -> None:
+        """Raise MisconfiguredError while readers of the stream run; this owner is counted among them."""
+        scan = await self._read_rows()
+        since = self._now - _STILL_THERE * self._lease * 1_000_000
+        if there := sorted(owner for owner, one in scan.readers.items() if owner != self._owner and one.at >= since):
+            raise MisconfiguredError(
+                "bigtable-readers-still-there",
+                f"{len(there)} readers still read {self._rows.stream} ({', '.join(there)}): stop all of them first. "
+                f"One that died counts for {_STILL_THERE} leases ({_STILL_THERE * self._lease:g} s) more",
+            )
+
     async def leave(self) -> None:
         """Be counted among the readers no more."""
         await self._rows.leave(self._owner)

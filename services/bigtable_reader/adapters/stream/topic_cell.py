@@ -4,8 +4,9 @@ They share the key ranges, so one that published to another topic would take its
 progress that is saved in common would pass over them.
 """
 
+from collections.abc import Awaitable, Callable
+
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
-from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROWS
 from shared.contracts.errors import MisconfiguredError, TransientError
 
 
@@ -27,12 +28,30 @@ async def check_topic(rows: PartitionRows, topic: str) -> None:
         _same(rows, kept, topic)
 
 
+async def replace_topic(
+    rows: PartitionRows, topic: str, require_no_reader: Callable[[], Awaitable[None]]
+) -> str | None:
+    """Remember another topic from now on than the one that is, and return that; None, and none, where none is.
+
+    ``require_no_reader`` raises MisconfiguredError while anybody reads. It is called again afterwards: a reader that
+    came meanwhile may have found the former topic, one that comes later finds this one.
+    """
+    before = await rows.topic()
+    if before is None:
+        return None
+    await require_no_reader()
+    if not await rows.write_topic(topic, before):
+        raise TransientError(f"the topic of {rows.stream} was changed meanwhile")
+    await require_no_reader()
+    return before
+
+
 def _same(rows: PartitionRows, kept: str, topic: str) -> None:
     if kept != topic:
         raise MisconfiguredError(
             "bigtable-topic-differs",
             f"the readers of change stream {rows.stream} in partition table {rows.table.name} publish to {kept}, and "
             f"this one would to {topic}: each topic would get a part of the changes. Fix TOPIC (or "
-            "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one: "
-            f"{RESTART_WITH_ALL_ROWS}",
+            "PUBSUB_EMULATOR_HOST); give a second pipeline another PARTITION_TABLE; to change the topic of this one, "
+            "stop every reader and run `python -m services.bigtable_reader topic` with the new TOPIC",
         )

@@ -198,7 +198,7 @@ class BigtableSnapshotSource:
 
     def _show(self, snapshot: Snapshot | None) -> None:
         left = 0 if snapshot is None else len(snapshot.unfinished)
-        self._metrics.snapshot_left(left)
+        self._metrics.snapshots_left({self._rows.table: left})
         if self._left and not left and snapshot is not None:
             self._log.info("snapshot_finished", rows=sum(part.rows for part in snapshot.parts))
         self._left = left
@@ -331,7 +331,7 @@ class BigtableSnapshotSource:
 
     def _on_confirmed(self, keys: ConfirmedKeys[bytes], taken: TakenRows[bytes], rows: int) -> None:
         keys.confirm(taken)
-        self._metrics.snapshot_read(rows)
+        self._metrics.snapshot_read(self._rows.table, rows)
 
 
 class BigtableSnapshots(Snapshots[OwnedPart, SurveyedSnapshot]):

@@ -40,11 +40,6 @@ class BigtablePrometheusMetrics(ReaderMetrics):
         self._heartbeats, self._closings = self._records.labels("heartbeat"), self._records.labels("close_stream")
         self._rows = counter("millrace_reader_rows_read_back", "Rows that were read back after a change.")
         self._asked = counter("millrace_reader_read_backs_requested", "Records whose row was to be read back.")
-        self._snapshot_rows = counter("millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.")
-        self._snapshot_parts = gauge(
-            "millrace_reader_snapshot_ranges_left",
-            "Key ranges that snapshots have left to read, by all readers together.",
-        )
         self._uncovered = gauge(
             "millrace_reader_uncovered_ranges", "Key ranges that no partition covers, which is always 0."
         )
@@ -87,14 +82,6 @@ class BigtablePrometheusMetrics(ReaderMetrics):
         """Count rows that were read back, and the records that asked for it."""
         self._rows.inc(rows)
         self._asked.inc(records)
-
-    def snapshot_read(self, rows: int) -> None:
-        """Count rows of snapshots that Pub/Sub has confirmed."""
-        self._snapshot_rows.inc(rows)
-
-    def snapshot_left(self, parts: int) -> None:
-        """Show how many parts of a snapshot are left to read, by whomever."""
-        self._snapshot_parts.set(parts)
 
     def reshaped(self, split: int, merged: int, reconciled: int) -> None:
         """Count key ranges that were split, merged and reconciled."""

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Final
 
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, BigtableProgress
-from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
-from services.bigtable_reader.core.stream.records import Microseconds, Position
+from services.bigtable_reader.core.stream.records import Microseconds, Position, RangeToken
 from services.bigtable_reader.core.stream.versions import VersionAllocator
+from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
 from shared.reading.leases import ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
@@ -43,7 +43,7 @@ class BigtableOwnedPartition(OwnedPartition):
     def __init__(self, partition: BigtablePartition) -> None:
         super().__init__()
         self.partition = partition
-        self.prefix = BigtableConfirmedPrefix(partition.stream_range.range, partition.position, partition.low_watermark)
+        self.prefix = ConfirmedPrefix(partition.low_watermark)
         self.load = partition.load
         self.versions = VersionAllocator(partition.min_version, partition.reserved_up_to)
         self.raised_min_version = 0
@@ -69,7 +69,7 @@ class BigtableOwnedPartition(OwnedPartition):
     @property
     def position(self) -> Position:
         """Return behind which record it is read on."""
-        return self.prefix.read
+        return self._behind(self.prefix.read_token)
 
     @property
     def log_fields(self) -> Mapping[str, str]:
@@ -90,14 +90,14 @@ class BigtableOwnedPartition(OwnedPartition):
         """Return how far it has been read and confirmed."""
         return BigtableProgress(
             self.partition,
-            self.prefix.position,
-            self.prefix.low_watermark,
+            self._behind(self.prefix.token),
+            self.prefix.watermark,
             reserved_up_to,
             self.versions.last,
             round(self.load),
         )
 
-    def confirm(self, places: Iterable[Place]) -> None:
+    def confirm(self, places: Iterable[Place[Microseconds]]) -> None:
         """Say that one more part of each of these records is confirmed."""
         self.prefix.confirm(places)
         self.moved.set()
@@ -107,3 +107,8 @@ class BigtableOwnedPartition(OwnedPartition):
         self.versions.raised(reserved_up_to)
         self.versions.rise(self.raised_min_version)
         self.raised.set()
+
+    def _behind(self, token: str | None) -> Position:
+        """Return the position behind the record with a token; None: behind which the partition was begun."""
+        stream_range, position = self.partition.stream_range, self.partition.position
+        return position if token is None else Position((RangeToken(stream_range.range, token),))

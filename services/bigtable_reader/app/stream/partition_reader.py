@@ -19,7 +19,6 @@ from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.images import Trigger
 from services.bigtable_reader.core.changes.outputs import Outputs
 from services.bigtable_reader.core.changes.refused import RefusedChange
-from services.bigtable_reader.core.stream.progress import BigtableConfirmedPrefix, Place
 from services.bigtable_reader.core.stream.records import (
     BigtableStreamQuery,
     Child,
@@ -38,6 +37,7 @@ from services.bigtable_reader.ports import (
 )
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -81,12 +81,12 @@ class DataChangePublisher:
         versions = iter(await self._versions(owned, sum(asking)))
         add = owned.prefix.add
         lines: list[tuple[str, Change]] = []
-        of_lines: list[Place] = []
+        of_lines: list[Place[Microseconds]] = []
         refused: list[RefusedChange] = []
-        of_refused: list[Place] = []
+        of_refused: list[Place[Microseconds]] = []
         for record, asks in zip(records, asking, strict=True):
             made, failed = entries.changes(record) if entries is not None else ((), ())
-            place = add(record.token, record.low_watermark, asks + bool(made) + bool(failed))
+            place = add(record.low_watermark, asks + bool(made) + bool(failed), token=record.token)
             if asks and read_back is not None:
                 read_back.ask(owned, record.row_key, Trigger.of(record), next(versions), place, stop)
             if made:
@@ -143,7 +143,7 @@ class BigtablePartitionReader:
         """Read until the stream ends; return when the partition is over, or where to begin again has moved on."""
         query = BigtableStreamQuery(
             owned.partition.stream_range.range,
-            owned.prefix.read,
+            owned.position,
             self._options.end,
             int(self._options.heartbeat / timedelta(milliseconds=1)),
         )
@@ -158,7 +158,7 @@ class BigtablePartitionReader:
                                 changes.append(record)
                             case Heartbeat(token=token, low_watermark=low_watermark):
                                 await self._records.publish(owned, changes, stop)
-                                owned.prefix.add(token, low_watermark)
+                                owned.prefix.add(low_watermark, 0, token=token)
                                 changes = []
                             case CloseStream():
                                 await self._records.publish(owned, changes, stop)
@@ -185,7 +185,7 @@ class BigtablePartitionReader:
                 )
         elif record.code == 0 and not record.children and end is not None:
             await owned.confirmed()
-            owned.prefix.reach(Microseconds(end + 1))
+            owned.prefix.add(Microseconds(end + 1), 0, token=owned.prefix.token)
             progress = owned.progress(owned.versions.last)
             await owned.end(lambda: self._store.advance([progress], release=True), stop)
             self._log.info("partition_reached_the_end", **owned.log_fields)
@@ -202,7 +202,7 @@ class BigtablePartitionReader:
         What is only a part of a partition now may be refused for that alone: it waits for the rest, some times.
         """
         stream_range = owned.partition.stream_range
-        if stream_range.reconciled and owned.prefix.read.tokens:
+        if stream_range.reconciled and owned.position.tokens:
             await owned.confirmed()
             target = partition_around(stream_range.range, await retried(stop, self._stream.initial_partitions))
             if target is not None and stream_range.again < _AGAIN:
@@ -226,11 +226,11 @@ class BigtablePartitionReader:
                 return
             self._log.warning("partition_restarted_from_a_time", **owned.log_fields, error=str(error))
             owned.partition = restarted
-            owned.prefix = BigtableConfirmedPrefix(stream_range.range, restarted.position, owned.prefix.low_watermark)
+            owned.prefix = ConfirmedPrefix(owned.prefix.watermark)
             return
         raise _choices(owned, error) from error
 
 
 def _choices(owned: BigtableOwnedPartition, error: PositionLostError) -> MisconfiguredError:
-    published = f"Of this partition everything up to {shown(owned.prefix.low_watermark)} was published."
+    published = f"Of this partition everything up to {shown(owned.prefix.watermark)} was published."
     return MisconfiguredError(error.code, f"{error.message}\n{published}")

@@ -20,9 +20,10 @@ from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import RefusedChange
-from services.bigtable_reader.core.stream.progress import Place
+from services.bigtable_reader.core.stream.records import Microseconds
 from services.bigtable_reader.ports import BigtableReaderMetrics, CurrentRows, ReadRefusedError
 from shared.contracts.change_batch import Change, Header
+from shared.reading.confirmed_prefix import Place
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
@@ -58,7 +59,7 @@ class _Waiting(msgspec.Struct, eq=False):
     row_key: bytes
     trigger: Trigger
     version: int
-    places: list[Place]
+    places: list[Place[Microseconds]]
 
 
 _Row = tuple[int, bytes]
@@ -97,7 +98,13 @@ class ReadBack:
         """Of a row's image, on average, the latest counting most."""
 
     def ask(
-        self, owned: BigtableOwnedPartition, row_key: bytes, trigger: Trigger, version: int, place: Place, stop: Stop
+        self,
+        owned: BigtableOwnedPartition,
+        row_key: bytes,
+        trigger: Trigger,
+        version: int,
+        place: Place[Microseconds],
+        stop: Stop,
     ) -> None:
         """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""
         row = (id(owned), row_key)

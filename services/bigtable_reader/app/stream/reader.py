@@ -267,9 +267,7 @@ class BigtableReader:
 
     def _show(self, survey: BigtablePartitionSurvey) -> None:
         """Show how far all have come."""
-        low = low_watermark(
-            survey, {owned.partition.stream_range.id: owned.prefix.low_watermark for owned in self.owned}
-        )
+        low = low_watermark(survey, {owned.partition.stream_range.id: owned.prefix.watermark for owned in self.owned})
         paused = survey.paused_since is not None
         self._pause.observe(None if survey.paused_since is None else shown(survey.paused_since))
         self._resync_watch.observe(survey.resync_request)

@@ -114,6 +114,11 @@ class Replay:
         self._stop = stop
         self._rules = rules or ReplayRules()
 
+    @property
+    def asks_mirrors(self) -> bool:
+        """Return whether it finds out what is superseded."""
+        return self._mirrors is not None
+
     def run(self, order: ReplayOrder, report: ReportProgress | None = None) -> Outcome:
         """Judge the dead letters of an order and, if it is to be executed, send those that may go.
 

@@ -136,20 +136,20 @@ def _order(request: Request, tools: WebTools) -> ReplayOrder:
 
 
 def _start(tools: WebTools, order: ReplayOrder) -> ReplayRun:
-    if not tools.replays.acquire(blocking=False):
+    if not tools.limits.replays.acquire(blocking=False):
         raise RefusedError(429, f"{REPLAYS_AT_ONCE} replays are under way here already: try again when one has ended")
     try:
         matched = tools.store.count(order.selection)
-        return tools.runs.start(
-            order, matched, lambda one, stop, tell: run_replay(tools, one, stop, tell), tools.replays.release
+        return tools.console.runs.start(
+            order, matched, lambda one, stop, tell: run_replay(tools, one, stop, tell), tools.limits.replays.release
         )
     except BaseException:
-        tools.replays.release()
+        tools.limits.replays.release()
         raise
 
 
 def _run(tools: WebTools, run: str) -> ReplayRun:
-    found = tools.runs.get(run)
+    found = tools.console.runs.get(run)
     if found is None:
         raise NothingFoundError(
             "this replay is not known here: it was of a process that has ended, or of another replica. What it has "

@@ -44,7 +44,7 @@ def add_letters(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
             none=[0] * _SPANS,
             every_state=every_state,
             most=GROUPS,
-            command=tools.launcher.command("dead-letters", "groups"),
+            command=tools.console.launcher.command("dead-letters", "groups"),
             guidance={reason.value: text for reason, text in GUIDANCE.items()},
         )
 

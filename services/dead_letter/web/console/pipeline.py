@@ -17,12 +17,12 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
 
     @router.get("/")
     def pipeline(request: Request) -> Response:
-        services, stats, error = tools.poller.services(), None, ""
+        services, stats, error = tools.console.poller.services(), None, ""
         try:
             stats = tools.store.stats()
         except TransientError as away:
             error = str(away)
-        items = needs_attention(services, stats, tools.launcher)
+        items = needs_attention(services, stats, tools.console.launcher)
         return pages.page(
             request,
             "pipeline.html",
@@ -32,7 +32,7 @@ def add_pipeline(router: APIRouter, pages: ConsolePages, tools: WebTools) -> Non
             most_tables=MOST_TABLES_SHOWN,
             items=items,
             headline=headline(items).capitalize(),
-            where=tools.launcher.where,
+            where=tools.console.launcher.where,
             stats=_shown(stats),
             store_error=error,
         )

@@ -1,6 +1,6 @@
 """The reader's metrics, for Prometheus."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -12,7 +12,6 @@ from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.metrics import ReaderMetrics
 from shared.reading.status import PAUSED, READING
-from shared.runtime.metrics import TableLabels
 
 
 class SpannerPrometheusMetrics(ReaderMetrics):
@@ -25,16 +24,6 @@ class SpannerPrometheusMetrics(ReaderMetrics):
         self._changes = counter("millrace_reader_changes", "Changes that this reader has read.")
         self._late = counter("millrace_reader_late_records", "Records that came after a heartbeat that excluded them.")
         self._resync_requests: Sequence[Mapping[str, object]] = ()
-        self._snapshot_rows = counter(
-            "millrace_reader_snapshot_rows", "Snapshot rows that Pub/Sub has confirmed.", ["table"]
-        )
-        self._snapshot_ranges = gauge(
-            "millrace_reader_snapshot_ranges_left",
-            "Key ranges that snapshots have left to read, by all readers together.",
-            ["table"],
-        )
-        self._tables = TableLabels()
-        self._ranges_shown: Collection[str] = ()
         self._paused_tables = gauge(
             "millrace_reader_paused_tables", "Tables that are paused and whose changes are dropped."
         )
@@ -71,19 +60,6 @@ class SpannerPrometheusMetrics(ReaderMetrics):
         """Count partitions that were split and merged."""
         self._split.inc(split)
         self._merged.inc(merged)
-
-    def snapshot_read(self, table: str, rows: int) -> None:
-        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
-        self._snapshot_rows.labels(self._tables.of(table)).inc(rows)
-
-    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
-        """Show how many ranges of which tables are left to be read."""
-        left: dict[str, int] = dict.fromkeys(self._ranges_shown, 0)
-        for table, number in ranges.items():
-            left[self._tables.of(table)] = left.get(self._tables.of(table), 0) + number
-        for table, number in left.items():
-            self._snapshot_ranges.labels(table).set(number)
-        self._ranges_shown = left.keys()
 
     def dropped(self, table: str, changes: int) -> None:
         """Count changes that were dropped, for their table is paused."""

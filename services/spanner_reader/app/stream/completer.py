@@ -46,6 +46,7 @@ from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.reading.byte_budget import ByteShare
+from shared.reading.confirmed_prefix import Place
 from shared.reading.publishing import ConfirmedPublishing, Countdown
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import retried
@@ -180,7 +181,7 @@ class Completer:
         self._share = completion.budget.share()
         self._block: asyncio.Timeout | None = None
         self._broken_off: TransientError | None = None
-        self._places: set[int] = set()
+        self._places: set[Place[Nanoseconds]] = set()
         """Of records whose changes wait, or are not confirmed yet."""
         self._since = owned.prefix.watermark
         """What records have named since then is in ``_named``: here the query begins."""
@@ -254,7 +255,7 @@ class Completer:
             self._changed()
             await self._publish_now(record, header, changes)
             return
-        place = self._owned.prefix.add(record.commit_timestamp)
+        place = self._owned.prefix.add(record.commit_timestamp, 1)
         self._places.add(place)
         confirm = Countdown(len(changes), partial(self._confirm, place, self._owned.confirming(place)))
         now = self._completion.clock.now()
@@ -271,7 +272,7 @@ class Completer:
         self.passed(_END_OF_TIME)
         await self._idle.wait()
 
-    def _confirm(self, place: int, confirm: Callable[[], None]) -> None:
+    def _confirm(self, place: Place[Nanoseconds], confirm: Callable[[], None]) -> None:
         self._places.discard(place)
         confirm()
 
@@ -298,7 +299,7 @@ class Completer:
     async def _publish_now(
         self, record: DataChangeRecord, header: Header, changes: Sequence[tuple[str, Change]]
     ) -> None:
-        place = self._owned.prefix.add(record.commit_timestamp)
+        place = self._owned.prefix.add(record.commit_timestamp, 1)
         self._places.add(place)  # broken off while it waits for room, it is never confirmed
         await self._completion.publishing.publish(header, changes, self._owned.confirming(place))
         self._places.discard(place)

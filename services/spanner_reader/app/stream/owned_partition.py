@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import ClassVar
 
 from services.spanner_reader.core.stream.partitions import SpannerPartition
-from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
 from services.spanner_reader.ports import SpannerProgress, StartTooOldError
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
@@ -31,7 +31,7 @@ class SpannerOwnedPartition(OwnedPartition):
     def __init__(self, partition: SpannerPartition) -> None:
         super().__init__()
         self.partition = partition
-        self.prefix = SpannerConfirmedPrefix(partition.watermark)
+        self.prefix = ConfirmedPrefix(partition.watermark)
         self.load = partition.load
         self.read_again_from: Nanoseconds | None = None
         """Where it was begun again because its position lies behind its end."""
@@ -63,12 +63,12 @@ class SpannerOwnedPartition(OwnedPartition):
         """Return what names it in the log."""
         return {"partition_token": self.partition.token}
 
-    def confirming(self, place: int) -> Callable[[], None]:
+    def confirming(self, place: Place[Nanoseconds]) -> Callable[[], None]:
         """Return what confirms a record's place, also where the partition has been begun again meanwhile."""
         prefix = self.prefix
 
         def confirm() -> None:
-            prefix.confirm(place)
+            prefix.confirm((place,))
             self.moved.set()
 
         return confirm

@@ -26,7 +26,6 @@ from services.spanner_reader.core.stream.records import (
     HeartbeatRecord,
     SpannerStreamQuery,
 )
-from services.spanner_reader.core.stream.watermark import SpannerConfirmedPrefix
 from services.spanner_reader.ports import (
     DatabaseChangeStream,
     SpannerReaderMetrics,
@@ -37,6 +36,7 @@ from services.spanner_reader.ports import (
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds
+from shared.reading.confirmed_prefix import ConfirmedPrefix
 from shared.reading.publishing import Countdown
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -99,9 +99,9 @@ class RecordPublisher:
             return
         self._metrics.read("data", together.records, together.changes)
         if not together.changes:
-            owned.prefix.add_confirmed(together.last)
+            owned.prefix.add(together.last, 0)
             return
-        confirm = owned.confirming(owned.prefix.add(together.last, together.records))
+        confirm = owned.confirming(owned.prefix.add(together.last, 1, records=together.records))
         confirm = Countdown(len(together.of_tables), confirm)
         for header, changes in together.of_tables.values():
             changes.sort(key=_ORDERING_KEY)  # the changes of a key stay in their order
@@ -118,7 +118,7 @@ class RecordPublisher:
         if dropped:
             self._metrics.read("data")
             await completer.left_out(record)
-            owned.prefix.add_confirmed(record.commit_timestamp)
+            owned.prefix.add(record.commit_timestamp, 0)
             return
         if not self._changes.knows(record.table):
             await retried(stop, partial(self._schema.learn, record.table))
@@ -128,13 +128,13 @@ class RecordPublisher:
             self._wait_for(noted, owned, record)
         self._metrics.read("data", 1, len(changes))
         if not changes:
-            owned.prefix.add_confirmed(record.commit_timestamp)
+            owned.prefix.add(record.commit_timestamp, 0)
             return
         await completer.publish(record, header, changes)
 
     def _wait_for(self, noted: "asyncio.Future[None]", owned: SpannerOwnedPartition, record: DataChangeRecord) -> None:
         """Keep the watermark before a record until what it says of the schema is stored."""
-        place = owned.prefix.add(record.commit_timestamp)
+        place = owned.prefix.add(record.commit_timestamp, 1)
         self._completion.publishing.when_done(noted, owned.confirming(place))
 
 
@@ -218,7 +218,7 @@ class SpannerPartitionReader:
                                 await self._records.publish(owned, changes, completer, stop)
                                 changes = []
                                 completer.passed(timestamp)
-                                owned.prefix.add_confirmed(timestamp)
+                                owned.prefix.add(timestamp, 0)
                                 self._metrics.read("heartbeat")
                                 last_heartbeat = timestamp
                             case ChildPartitionsRecord(start_timestamp=child_start, children=named):
@@ -266,7 +266,7 @@ class SpannerPartitionReader:
             # Not FINISHED: its children are not known. Past the end nothing is due, and a start without the end, or
             # with a later one, goes on from here.
             await owned.confirmed()
-            owned.prefix.add_confirmed(Nanoseconds(query.end + 1))
+            owned.prefix.add(Nanoseconds(query.end + 1), 0)
             await owned.end(lambda: self._store.advance([owned.progress], release=True), stop)
             self._log.info("partition_reached_the_end", partition_token=token)
         elif query.end is not None:
@@ -290,4 +290,4 @@ class SpannerPartitionReader:
             error=str(error),
         )
         await owned.confirmed()
-        owned.prefix, owned.read_again_from = SpannerConfirmedPrefix(begin), begin
+        owned.prefix, owned.read_again_from = ConfirmedPrefix(begin), begin
