@@ -81,7 +81,7 @@ clients: needs install ## Google's clients and the sample subscribers, live (tes
 	@tests/clients/build.sh
 	@$(PYTEST) tests/clients
 
-browser: install ## the console, as an operator uses it, in a headless Chromium
+browser: install ## the console, as an operator uses it, and pages of the site, in a headless Chromium
 	@tests/tools.sh "make browser" chromium
 	@$(PYTEST) tests/browser
 

@@ -18,6 +18,7 @@ exclude_patterns = [".*", "build", "deploy", "services", "shared", "requirements
 templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "Millrace"
+html_favicon = "../services/dead_letter/web/console/assets/icon.svg"  # the same as of the console
 html_additional_pages = {"index": "home.html"}
 html_copy_source = False
 html_show_sphinx = False

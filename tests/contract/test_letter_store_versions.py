@@ -94,7 +94,7 @@ class VersionsContract:
                 connection.execute(text(f"UPDATE {letters.name} SET reason = 'of_a_newer_version'"))
             one = store.get(identity(a_letter()))
             assert one is not None
-            reasons = [one.letter.reason, *(line.reason for line in store.find(Selection(), limit=1).letters)]
+            reasons = [one.letter.reason, *(line.reason for line in store.find(Selection(), limit=1).dead_letters)]
             reasons += [group.reason for group in store.groups(Selection(), limit=1)]
             assert [*reasons, *store.stats().by_reason] == [Reason.UNEXPLAINED] * 4
 

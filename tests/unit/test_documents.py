@@ -1,18 +1,21 @@
 """The documents: generated pages are up to date, links resolve, and what they tell the reader to type exists."""
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+import services.__main__ as launcher
 from tests.documents.commands import SERVICES
 from tests.documents.errors import fixed_texts
 from tests.documents.made import DOCS, DOCUMENTS
 
 ROOT: Final = DOCS.parent
-PAGES: Final = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("emulators/*/*.md"))]
+ELSEWHERE: Final = ("emulators/*/*.md", "samples/*/README.md", "samples/*/*/README.md", "tests/*/README.md")
+PAGES: Final = [page for there in ("docs/**/*.md", "*.md", *ELSEWHERE) for page in sorted(ROOT.glob(there))]
 _LINK: Final = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)]*)?\)")
 _CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _README_LINES: Final = 120
@@ -55,6 +58,14 @@ def test_what_a_page_has_the_reader_run_exists(page: Path) -> None:
     for service, command in re.findall(r"python -m services\.([a-z_]+)(?: ([a-z][a-z-]*))?", text):
         assert service in SERVICES, f"{page.name}: services.{service}"
         assert not command or command in _commands(service), f"{page.name}: services.{service} {command}"
+    for name, command in re.findall(r"\./millrace ([a-z-]+)(?: ([a-z]+))?", text):
+        if name in launcher.SERVICES:
+            service = launcher.SERVICES[name].module.removeprefix("services.")
+            assert not command or command in _commands(service), f"{page.name}: ./millrace {name} {command}"
+        else:
+            assert name in (*launcher.OF_ALL, *launcher.CONSUMER_COMMANDS, "completion"), (
+                f"{page.name}: ./millrace {name}"
+            )
 
 
 def test_every_page_of_a_folder_is_in_its_index() -> None:
@@ -104,6 +115,27 @@ def test_decisions_are_numbered_and_dated() -> None:
         title, _, date, *_ = file.read_text(encoding="utf-8").splitlines()
         assert title.startswith(f"# {file.name[:4]} ")
         assert re.fullmatch(r"\*\d{4}-\d{2}-\d{2}\*", date), file
+
+
+def test_the_architecture_has_the_imports_that_the_contracts_allow() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = page.split("| Module | May import |\n|---|---|\n")[1].split("\n\n")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:3]] for row in table.splitlines()]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    ours = tuple(f"{package}." for package in ("services", "shared", "emulators", "deploy"))
+
+    assert {module: set(may) for modules, may in rows for module in modules} == {
+        module.replace("{service}", "X"): {
+            name.replace("{service}", "X")
+            for name in one["may_import"]
+            if f"{name}.".startswith(ours) and name != module
+        }
+        for one in contracts
+        if one["type"] == "may_import"
+        for module in one["modules"]
+    }
 
 
 def test_the_readme_is_read_in_one_go() -> None:

@@ -288,7 +288,8 @@ def how_to_use(stack: Stack, directory: Path) -> str:
         ]
     )
     first = stack.pipelines[0]
-    near, reader, module = os.path.relpath(directory, ROOT), reader_name(first), first.module
+    near, reader = os.path.relpath(directory, ROOT), reader_name(first)
+    launched = first.module.removeprefix("services.").replace("_", "-")
     source = "" if stack.databases else f" --source {shlex.quote(source_rows(first)['SOURCE_ROWS'])}"
     table, api = "flights" if stack.databases else AIRPORT_TRAFFIC.name, stack.dead_letters_api
     assert api is not None
@@ -301,8 +302,8 @@ The state of the services, what could not be applied, and the end of it all:
   {_COMMAND} dead-letters groups
   make down
 {"".join(examples)}any command of a service, with the settings that it has here:
-  (. {near}/{reader}.env; .venv/bin/python -m {module} doctor)
-  (. {near}/{reader}.env; . {near}/cdc_consumer.env; .venv/bin/python -m services.cdc_consumer reconcile --all{source})
+  (. {near}/{reader}.env; ./millrace {launched} doctor)
+  (. {near}/{reader}.env; . {near}/cdc_consumer.env; ./millrace reconcile --all{source})
 dead letters over HTTP; changing dead letters and seeing values takes the token:
   curl {api.url}/groups
   curl -H "Authorization: Bearer $(cat {token_file})" "{api.url}/export?values=true"

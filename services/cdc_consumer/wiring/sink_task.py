@@ -110,7 +110,7 @@ def _release(options: SinkOptions, messages: pa.Table) -> None:
     leases = PubsubLeases(channel, options.subscription, LONGEST_DEADLINE, Stop(), budget=timedelta(0))
     ack_ids = messages["ack_id"].to_pylist()
     leave(messages, set(ack_ids), leases, RetryLimits(), Stop(), for_later=False)
-    send_report(options.driver, Report(counts=Counts(messages=len(ack_ids), given_back=leases.given_back)))
+    send_report(options.driver, Report(counts=Counts(messages=len(ack_ids), released=leases.released)))
 
 
 def _with_data(options: SinkOptions, messages: pa.Table, damaged: int, leases: PubsubLeases) -> pa.Table:

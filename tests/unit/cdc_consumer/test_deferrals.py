@@ -197,4 +197,4 @@ def test_a_task_that_cannot_begin_releases_its_messages_and_reports_it(pubsub: F
     assert [(name, list(request.ack_ids), request.ack_deadline_seconds) for name, request in pubsub.calls] == [
         ("ModifyAckDeadline", ["a0", "a1"], 0)
     ]
-    assert reports.get_nowait().counts == Counts(messages=2, given_back=2)
+    assert reports.get_nowait().counts == Counts(messages=2, released=2)

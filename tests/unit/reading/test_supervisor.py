@@ -34,6 +34,7 @@ class World:
         """After so many ``surveys`` there is no other; ``effects``: by the names of what is done."""
         self.ended: list[str] = []
         """The partition tasks that are over and the leases that were released, in their order."""
+        self.renewed_at: list[float] = []
         self.paused = False
         self._reading = reading
         self._surveys = surveys
@@ -76,7 +77,8 @@ class World:
             self.ended.append(f"the task of {owned.key}")
 
     async def end_in_error(self, error: MisconfiguredError) -> None:
-        """Do nothing more."""
+        """Do what the test says."""
+        await self._do("inspect")
 
     async def drain(self, until: float) -> None:
         """Do what the test says."""
@@ -92,6 +94,8 @@ class World:
         await self._do("release" if release else "renew")
         if release:
             self.ended += [f"the lease of {key}" for key in progress]
+        else:
+            self.renewed_at.append(asyncio.get_running_loop().time())
         return ()
 
     async def close(self) -> None:
@@ -134,6 +138,20 @@ async def test_a_failed_drain_does_not_replace_the_error_that_ended_the_reader()
     with pytest.raises(MisconfiguredError, match="first"):
         await world.run(Stop())
     assert world.ended == ["the task of p", "the lease of p"]
+
+
+async def test_leases_are_renewed_while_the_source_is_inspected_for_the_cause_of_an_error() -> None:
+    loop, reading = (
+        asyncio.get_running_loop(),
+        {
+            "p": partial(_fails, 5, MisconfiguredError("made-up", "refused")),
+            "q": partial(asyncio.sleep, 3_600),
+        },
+    )
+    world = World(reading, effects={"inspect": partial(asyncio.sleep, 20)})
+    with pytest.raises(MisconfiguredError, match="refused"):
+        await world.run(Stop())
+    assert loop.time() - max(world.renewed_at) < OPTIONS.heartbeat.total_seconds()
 
 
 async def _ends_late() -> None:
