@@ -49,10 +49,11 @@ class FakeEmptySpanner:
         self, method: str, request: Any, _metadata: Sequence[tuple[str, str]]
     ) -> AsyncGenerator[Sequence[bytes], None]:
         """Note a request, and answer that there is nothing."""
-        kind = {"ExecuteStreamingSql": ExecuteSqlRequest, "StreamingRead": ReadRequest}[method]
-        self.streamed.append(kind.wrap(request))
-        return
-        yield
+        kinds: dict[str, Any] = {"ExecuteStreamingSql": ExecuteSqlRequest, "StreamingRead": ReadRequest}
+        self.streamed.append(kinds[method].wrap(request))
+        responses: Sequence[Sequence[bytes]] = []
+        for some in responses:
+            yield some
 
 
 def database_of(spanner: FakeEmptySpanner, priority: Priority | None = None) -> SpannerDatabaseClient:
