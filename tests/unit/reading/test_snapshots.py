@@ -71,7 +71,7 @@ async def test_readers_share_the_ranges_and_a_stop_releases_them_with_their_prog
         assert world.owners() == {"a": 2, "b": 2}
         world.topic.confirm("0")
     for reader in readers:
-        await reader.let_go()
+        await reader.release()
     assert world.owners() == {}
     assert world.ranges["0"].rows == 1
 
