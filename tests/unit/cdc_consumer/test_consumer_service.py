@@ -110,7 +110,7 @@ def test_the_sinks_options_have_defaults_for_everything_but_names() -> None:
 
 def test_rows_of_another_source_are_refused_by_the_columns_they_lack() -> None:
     source = BigQueryCdcDataSource(encode_options(OPTIONS))
-    with pytest.raises(MisconfiguredError, match="columns are missing: ack_id, message_id, ordering_key"):
+    with pytest.raises(MisconfiguredError, match="columns are missing: task, checksum, messages"):
         source.streamWriter(StructType().add("data", "binary"), overwrite=False)
 
 

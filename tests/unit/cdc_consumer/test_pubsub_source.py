@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from services.cdc_consumer.adapters.spark.data_source_api import ReadMaxRows
 from services.cdc_consumer.adapters.spark.options import SourceOptions, decode_options, encode_options
 from services.cdc_consumer.adapters.stream import pubsub_reader
+from services.cdc_consumer.adapters.stream.message_data import unpack
 from services.cdc_consumer.adapters.stream.pubsub_reader import pull_limits
 from services.cdc_consumer.adapters.stream.pubsub_source import PubsubStreamReader
 from services.cdc_consumer.core.stream.counts import Counts, Report
@@ -115,7 +116,9 @@ DRAINING = SourceOptions(subscription=NAME, tasks=3, linger=timedelta(0), idle_w
 
 
 def rows(reader: PubsubStreamReader, partition: InputPartition) -> list[str]:
-    return [row["ack_id"] for batch in reader.read(partition) for row in batch.to_pylist()]
+    messages, damaged = unpack(reader.read(partition))
+    assert not damaged
+    return [str(one) for one in messages["ack_id"].to_pylist()]
 
 
 def planned(reader: PubsubStreamReader, pubsub: Pubsub, *ack_ids: str) -> Sequence[InputPartition]:
@@ -137,10 +140,20 @@ def test_one_message_is_read_by_one_task_and_travels_in_the_plan(reader: PubsubS
 
 
 def test_a_backlog_is_read_by_all_tasks_each_message_once(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
-    partitions = planned(reader, pubsub, "a", "b")
+    planned(reader, pubsub, "first")
+    pubsub.pulls = [["a", "b"]]
+    assert reader.latestOffset(FIRST, LIMIT) == SECOND
+    partitions = reader.partitions(FIRST, SECOND)
     pubsub.pulls = [["c"], ["d"], ["e"]]
 
     assert [rows(reader, partition) for partition in partitions] == [["a", "b", "c"], ["d"], ["e"]]
+
+
+def test_the_first_micro_batch_is_small(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
+    (partition,) = planned(reader, pubsub, "a", "b")
+
+    assert isinstance(partition, pubsub_reader.MessagesPartition)
+    assert partition.limits.bytes == 16 << 20
 
 
 def test_the_next_micro_batch_has_messages_of_its_own(reader: PubsubStreamReader, pubsub: Pubsub) -> None:
@@ -172,10 +185,10 @@ def test_asked_again_for_the_same_offset_it_leases_nothing_more(reader: PubsubSt
 def test_after_a_restart_the_interrupted_micro_batch_takes_what_is_there(
     reader: PubsubStreamReader, pubsub: Pubsub
 ) -> None:
-    partitions = reader.partitions(BEGIN, FIRST)
+    (partition,) = reader.partitions(BEGIN, FIRST)
     pubsub.pulls = [["a"], ["b"]]
 
-    assert [rows(reader, partition) for partition in partitions] == [["a"], ["b"], []]
+    assert rows(reader, partition) == ["a", "b"]
 
 
 def test_stopped_before_the_plan_what_is_held_is_released_and_after_it_it_is_the_tasks_own(
