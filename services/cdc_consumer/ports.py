@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum, auto
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -260,8 +261,26 @@ class DestinationTables(Protocol):
         """Inspect the table with this identity at its next `ensure`: another program has changed or dropped it."""
 
 
+class Heard(Enum):
+    """What BigQuery has said of an append in a time."""
+
+    ALL = auto()
+    """Every row has its answer."""
+    SOME = auto()
+    """Answers have come, or nothing has been sent that BigQuery could answer; more are to come."""
+    NOTHING = auto()
+    """Rows have been sent, and no answer at all has come."""
+
+
 class PendingAppend(Protocol):
     """Rows on their way into a table."""
+
+    def hear(self, within: timedelta) -> Heard:
+        """Take in what answers come within a time, and return at once where every row has its own.
+
+        After ALL, `refused` does not wait. What has no answer stays under way: another call goes on waiting for it.
+        Raises what `refused` raises.
+        """
 
     def refused(self) -> Sequence[RowError]:
         """Wait until every row is either durable in BigQuery or refused for itself; return those refused.
@@ -269,6 +288,9 @@ class PendingAppend(Protocol):
         TransientError or TableTroubleError: some rows have no answer yet. Calling again sends those once more, and
         only those; what was accepted or refused stays so.
         """
+
+    def leave(self) -> None:
+        """Wait no more for answers: rows without one are written, now or later, or not. Not to be called again."""
 
 
 class CdcWriter(Protocol):

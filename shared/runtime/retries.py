@@ -65,7 +65,7 @@ class AttemptProgress:
 def retrying(
     stop: Stop,
     budget: timedelta | None = None,
-    longest_wait: timedelta = LONGEST_WAIT,
+    longest_wait: timedelta | Callable[[], timedelta] = LONGEST_WAIT,
     *,
     progress: AttemptProgress | None = None,
 ) -> Retrying:
@@ -73,13 +73,19 @@ def retrying(
 
     The budget counts from the first attempt's start. With ``progress``, for what takes longer than that even without an
     error, from the first failure after any: so what has come further than ever before is always tried again.
+    ``longest_wait`` may be a function that is asked before each wait.
     The log calls it after the function that asks for it.
     What the last attempt raised is raised again. Use as ``retrying(...)(call)``, or as ``for attempt in
     retrying(...): with attempt: ...``.
     """
+
+    def wait(state: RetryCallState) -> float:
+        longest = longest_wait() if callable(longest_wait) else longest_wait
+        return wait_random_exponential(multiplier=0.1, max=longest.total_seconds())(state)
+
     return Retrying(
         retry=retry_if_exception_type(TransientError),
-        wait=wait_random_exponential(multiplier=0.1, max=longest_wait.total_seconds()),
+        wait=wait,
         stop=_ends(stop, budget, progress),
         sleep=sleep_using_event(stop.event),
         before_sleep=partial(_log, _caller()),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, TableDefinition, table_definition
 from services.cdc_consumer.core.stream.columns import decode_messages
-from services.cdc_consumer.ports import CdcWriter, DestinationTables, TableTroubleError
+from services.cdc_consumer.ports import CdcWriter, DestinationTables, Heard, TableTroubleError
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import TransientError
@@ -24,7 +25,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
-from tests.fakes.cdc_writer import FakeCdcWriter
+from tests.fakes.cdc_writer import NEVER, FakeCdcWriter
 from tests.fakes.tables import FakeTables
 from tests.integration.stand_in import PROJECT, StandIn
 
@@ -44,6 +45,10 @@ class Place:
     come_back: Callable[[], None]
     appended: Callable[[str], Sequence[Mapping[str, Any]]]
     """The rows of a history."""
+    fall_silent: Callable[[str], None]
+    """Give no answer to appends to this table."""
+    answer_late: Callable[[], None]
+    """Answer, from now on and all that was not answered."""
 
     def write(self, *changes: Change, header: Header | None = None) -> None:
         definition, rows = encoded(*changes, header=header)
@@ -145,6 +150,54 @@ class CdcWriterContract:
         assert appending.refused() == []
         assert {key: row["name"] for key, row in place.rows("planes").items()} == {1: "name 2", 2: "name 1"}
 
+    def test_of_several_appends_those_that_are_answered_are_heard_and_the_others_stay_under_way(
+        self, place: Place
+    ) -> None:
+        airports = table_definition(a_header("airports"))
+        for definition in (PLANES, airports):
+            place.tables.ensure(definition)
+        place.fall_silent("planes")
+        definition, rows = encoded(a_change(1), a_change(2))
+        unanswered, answered = place.writer.append(definition, rows), place.writer.append(airports, rows)
+        assert unanswered.hear(timedelta(seconds=0.2)) is not Heard.ALL
+        assert unanswered.hear(timedelta(seconds=0.2)) is Heard.NOTHING
+        assert unanswered.hear(timedelta(0)) is Heard.NOTHING
+        assert answered.hear(timedelta(seconds=30)) is Heard.ALL
+        assert answered.refused() == []
+        assert set(place.rows("airports")) == {1, 2}
+        place.answer_late()
+
+        assert unanswered.hear(timedelta(seconds=30)) is Heard.ALL
+        assert unanswered.refused() == []
+        assert set(place.rows("planes")) == {1, 2}
+
+    def test_an_append_that_is_left_holds_up_no_later_one(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.write(a_change(1))
+        place.fall_silent("planes")
+        left = place.writer.append(*encoded(a_change(1, 2)))
+        assert left.hear(timedelta(seconds=0.5)) is not Heard.ALL
+        left.leave()
+        place.answer_late()
+        place.write(a_change(1, 3))
+
+        assert {key: row["name"] for key, row in place.rows("planes").items()} == {1: "name 3"}
+
+    def test_a_late_answer_is_not_taken_for_that_of_a_later_append(self, place: Place) -> None:
+        place.tables.ensure(PLANES)
+        place.write(a_change(1))
+        place.fall_silent("planes")
+        definition, rows = encoded(a_change(1, 2))
+        assert place.writer.append(definition, rows).hear(timedelta(seconds=0.5)) is Heard.NOTHING
+        place_of_it = rows.schema.get_field_index(CHANGE_SEQUENCE_NUMBER)
+        refused = place.writer.append(
+            definition, rows.set_column(place_of_it, CHANGE_SEQUENCE_NUMBER, pa.array(["junk"]))
+        )
+        place.answer_late()
+
+        assert [error.index for error in refused.refused()] == [0]
+        assert {key: row["name"] for key, row in place.rows("planes").items()} == {1: "name 2"}
+
     def test_a_history_keeps_every_change_and_every_repeat_of_it(self, place: Place) -> None:
         messages = messages_table(a_message(a_change(1, 2), a_change(1, 1), a_change(1, 3, op="DELETE")))
         plan = Plan(read_tables_file('[defaults]\nmode = "history"'))
@@ -190,6 +243,10 @@ class TestFakeCdcWriter(CdcWriterContract):
 
             return go
 
+        def answer_late() -> None:
+            writer.answers_after.clear()
+            writer.answer_late()
+
         return Place(
             writer,
             tables,
@@ -197,6 +254,8 @@ class TestFakeCdcWriter(CdcWriterContract):
             away(1_000),
             away(0),
             writer.appended.__getitem__,
+            lambda table: writer.answers_after.update({table: NEVER}),
+            answer_late,
         )
 
 
@@ -223,6 +282,10 @@ class TestAppendStreams(CdcWriterContract):
                     dict(row.items())
                     for row in stand_in.client.query_and_wait(f"SELECT * FROM `{stand_in.dataset}.{table}`")
                 ],
+                lambda table: stand_in.control(
+                    "POST", "faults", action="stall", table=f"{PROJECT}.{stand_in.dataset}.{table}"
+                ),
+                lambda: stand_in.control("DELETE", "faults"),
             )
             stand_in.control("DELETE", "faults")
             writer.close()

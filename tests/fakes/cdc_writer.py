@@ -1,20 +1,43 @@
 """The CdcWriter port in memory: applies upserts and deletes by change sequence number, as BigQuery does."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from services.cdc_consumer.core.schema.tables import CHANGE_SEQUENCE_NUMBER, CHANGE_TYPE, TableDefinition
 from services.cdc_consumer.core.stream.columns import CHANGE, MESSAGE
-from services.cdc_consumer.ports import RowError, TableTroubleError
+from services.cdc_consumer.ports import Heard, RowError, TableTroubleError
 from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
+from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.effects import Effects
 from tests.fakes.tables import FakeTables
 
 Key = tuple[object, ...]
+
+NEVER: Final = timedelta.max
+_SILENT_FOR: Final = timedelta(seconds=120)
+"""After how long without an answer an append fails: two connections, each of which is given up after a minute."""
+
+
+class Time(Protocol):
+    """What time it is, in nanoseconds, and a way to let it pass."""
+
+    time: Nanoseconds
+
+    def pass_time(self, time: timedelta) -> None:
+        """Let so much time pass."""
+
+
+class _OwnTime:
+    time = Nanoseconds(0)
+
+    def pass_time(self, time: timedelta) -> None:
+        self.time = Nanoseconds(self.time + time // timedelta(microseconds=1) * 1_000)
 
 
 class FakeCdcWriter:
@@ -36,6 +59,14 @@ class FakeCdcWriter:
         self.stuck: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
         """Appends that hold such a row are a TransientError."""
         self.refuses: Callable[[str, Mapping[str, Any]], bool] = lambda _table, _row: False
+        self.answers_after: dict[str, timedelta] = {}
+        """How long it takes until an append to a table is answered, and its rows are applied; perhaps `NEVER`."""
+        self.answers_in_parts: set[str] = set()
+        """Tables of which some rows are answered all that time."""
+        self.clock: Time = _OwnTime()
+        """What goes on while an answer is waited for."""
+        self.late: list[FakeAppending] = []
+        """Appends that were not answered at once."""
         self.largest_row = 9_000_000
         self.rows_sent = 0
         self.appended: dict[str, list[Mapping[str, Any]]] = {}
@@ -46,6 +77,13 @@ class FakeCdcWriter:
         return FakeAppending(
             self, definition, rows.drop_columns([n for n in (MESSAGE, CHANGE) if n in rows.schema.names])
         )
+
+    def answer_late(self) -> None:
+        """Answer all that was not answered at once, whether that is still waited for or not."""
+        for appending in self.late:
+            with suppress(TransientError):
+                appending.answer()
+        self.late.clear()
 
     def rows(self, table: str) -> Mapping[Key, Mapping[str, Any]]:
         """Return what a query sees: the rows of a mirror by their key."""
@@ -69,17 +107,55 @@ class FakeCdcWriter:
             rows[key] = (sequence, None if deleted else values)
 
 
+def _time(nanoseconds: int) -> timedelta:
+    return timedelta(microseconds=nanoseconds // 1_000)
+
+
 class FakeAppending:
     def __init__(self, writer: FakeCdcWriter, definition: TableDefinition, rows: pa.Table) -> None:
         self._writer = writer
         self._definition = definition
         self._rows = rows.to_pylist()
         self._errors: Sequence[RowError] | None = None
+        self._send()
+        if self._answered_after:
+            writer.late.append(self)
+
+    def _send(self) -> None:
+        self._sent_at = self._gave_up_at = self._writer.clock.time
+        self._answered_after = self._writer.answers_after.get(self._definition.identity, timedelta(0))
+
+    def hear(self, within: timedelta) -> Heard:
+        table, clock = self._definition.identity, self._writer.clock
+        left = max(timedelta(0), self._answered_after - _time(clock.time - self._sent_at))
+        if self._errors is None and left > within:
+            clock.pass_time(within)
+            if table in self._writer.answers_in_parts:
+                return Heard.SOME
+            if _time(clock.time - self._gave_up_at) >= _SILENT_FOR:
+                self._gave_up_at = clock.time
+                raise TransientError(f"table {table}: the connection ended before BigQuery had answered")
+            return Heard.NOTHING
+        if self._errors is None:
+            clock.pass_time(left)
+            try:
+                self.answer()
+            except TransientError:
+                self._send()  # once more, at the next call
+                raise
+        return Heard.ALL
 
     def refused(self) -> Sequence[RowError]:
+        while self._errors is None:
+            self.hear(_SILENT_FOR)
+        return self._errors
+
+    def leave(self) -> None:
+        """Do nothing: what was sent may still be applied, by `FakeCdcWriter.answer_late`."""
+
+    def answer(self) -> None:
         if self._errors is None:
             self._errors = self._append()
-        return self._errors
 
     def _append(self) -> Sequence[RowError]:
         writer, table = self._writer, self._definition.identity

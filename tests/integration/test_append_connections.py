@@ -9,14 +9,14 @@ import grpc
 import pytest
 
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits
-from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
+from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams, StreamAppend
 from services.cdc_consumer.core.schema.tables import table_definition
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.ports import Heard, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 from tests.builders import a_header
-from tests.integration.append_server import AppendServer, accepted, refused
+from tests.integration.append_server import AppendServer, Silence, accepted, refused
 from tests.integration.append_streams import PLANES, SMALL, WIDER, WIDER_HEADER, SetClock, identities, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
@@ -106,6 +106,48 @@ def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_writ
 
     assert server.most_open <= (taken_at_once or 3)
     assert len(identities(server.rows)) == 2 * 9 * 30
+
+
+def silent_on(server: AppendServer, table: str) -> None:
+    """Let the server give no answer to a table's rows, on connections of which its path is the first that it hears."""
+    server.script = lambda request: Silence() if f"/tables/{table}/" in request.write_stream else accepted()
+
+
+def one_row(streams: AppendStreams, table: str) -> StreamAppend:
+    header = a_header(table)
+    return streams.append(table_definition(header), rows_of(1, header=header))
+
+
+def test_an_append_that_is_left_frees_the_place_of_its_connection(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    silent_on(server, "table0")
+    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(connections=1))
+    unanswered, other = one_row(streams, "table0"), one_row(streams, "table1")
+    assert other.hear(timedelta(seconds=0.2)) is Heard.SOME, "there is no place to send it from"
+    assert unanswered.hear(timedelta(seconds=0.2)) is Heard.NOTHING
+    unanswered.leave()
+
+    assert other.refused() == []
+    streams.close()
+
+
+def test_a_table_without_a_connection_waits_for_whichever_is_idle_first(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    silent_on(server, "table0")
+    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(connections=2))
+    unanswered = one_row(streams, "table0")
+    assert unanswered.hear(timedelta(seconds=0.2)) is not Heard.ALL
+    server.released.clear()
+    answered_soon = one_row(streams, "table1")
+    timer = threading.Timer(0.2, server.released.set)
+    timer.start()
+
+    assert one_row(streams, "table2").refused() == []
+    assert answered_soon.refused() == []
+    timer.join()
+    streams.close()
 
 
 def test_a_limit_of_bigquerys_is_tried_again_after_a_while(

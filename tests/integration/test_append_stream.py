@@ -11,7 +11,7 @@ import pytest
 from services.cdc_consumer.adapters.bigquery.append_connection import AppendLimits, open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.bigquery.row_encoder import message_class, row_descriptor
-from services.cdc_consumer.ports import TableTroubleError
+from services.cdc_consumer.ports import Heard, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from shared.runtime.retries import retrying
@@ -156,6 +156,23 @@ def test_a_server_that_falls_silent_is_left_for_another_connection(
     assert streams.append(PLANES, rows_of(1)).refused() == []
 
     assert streams.append(PLANES, rows_of(2)).refused() == []
+    assert [ids_of(request) for request in server.requests] == [[1], [2], [2]]
+    streams.close()
+
+
+def test_a_silent_server_is_left_by_an_append_that_is_heard_a_moment_at_a_time(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    answers = iter([accepted(), Silence()])
+    server.script = lambda _request: next(answers, accepted())
+    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(answer_within=timedelta(seconds=0.3)))
+    assert streams.append(PLANES, rows_of(1)).refused() == []
+
+    appending, heard = streams.append(PLANES, rows_of(2)), set()
+    while (latest := appending.hear(timedelta(seconds=0.02))) is not Heard.ALL:
+        heard.add(latest)
+    assert Heard.NOTHING in heard
+    assert appending.refused() == []
     assert [ids_of(request) for request in server.requests] == [[1], [2], [2]]
     streams.close()
 

@@ -32,6 +32,7 @@ SHORT = RetryLimits(
     longest_deferral=timedelta(seconds=2),
     between_calls=timedelta(milliseconds=200),
     between_probes=timedelta(milliseconds=500),
+    between_waits=timedelta(seconds=1),
 )
 
 

@@ -1,5 +1,6 @@
 """Everything around a micro-batch, in memory: what its tests act on and look at."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,6 +55,24 @@ class SetClock:
         self.time = Nanoseconds(self.time + int(time.total_seconds() * 1e9))
 
 
+class _PassingEvent(threading.Event):
+    def __init__(self, clock: SetClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.pass_time(timedelta(seconds=timeout or 0))
+        return self.is_set()
+
+
+class PassingStop(Stop):
+    """A stop of which each wait is over at once, and as much later by a clock."""
+
+    def __init__(self, clock: SetClock) -> None:
+        super().__init__()
+        self.event = _PassingEvent(clock)
+
+
 @dataclass
 class World:
     """Everything around a micro-batch. What BigQuery and the dead-letter topic hold outlives a crash."""
@@ -70,6 +89,7 @@ class World:
         self.leases = FakeLeases(self.effects, must_keep=True)
         self.crash_counts = FakeCrashCounts()
         self.clock = SetClock()
+        self.writer.clock = self.clock
         self.memory = Memory(self.limits, plan=self.plan)
         self.waits = 0
         self.waited: set[tuple[str, str]] = set()

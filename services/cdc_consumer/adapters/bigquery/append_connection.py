@@ -103,13 +103,22 @@ def opening(stream: str, descriptor: DescriptorProto) -> bytes:
 class AppendConnection:
     """An open call that takes requests of one table and one descriptor."""
 
-    def __init__(self, channel: grpc.Channel, stream: str, first: bytes, window: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        stream: str,
+        first: bytes,
+        window: int,
+        timeout: timedelta,
+        changed: threading.Condition,
+    ) -> None:
         self._opening = first
         self._opened = False  # whether the next request goes without the opening
         self._proven = False  # whether BigQuery has accepted anything on this connection
         self._window = window
         self._timeout = timeout
-        self._changed = threading.Condition()
+        self._changed = changed  # of all connections of a pool
+        self._heard_at = 0.0  # or when that was sent that has waited for an answer since
         self._in_flight: deque[AppendRequest] = deque()
         self._bytes = 0
         self._ended = False
@@ -143,31 +152,30 @@ class AppendConnection:
         """Return whether a request could be sent without waiting."""
         return not self._in_flight or self._bytes + len(request.data) <= self._window
 
-    def send(self, request: AppendRequest, stop: Stop) -> None:
-        """Send a request, once there is room for it. On a connection that has ended its answer is `Lost` at once."""
+    def send(self, request: AppendRequest, stop: Stop, until: float) -> bool:
+        """Send a request, once there is room for it; return whether there was by then (`time.monotonic`).
+
+        On a connection that has ended its answer is `Lost` at once.
+        """
         with self._changed:
-            if not self.has_room(request) and not self._ended:
-                self._wait_for(lambda: self.has_room(request) or self._ended, stop)
+            if not self.wait_for(lambda: self.has_room(request) or self._ended, stop, until):
+                return False
             request.connection = self
             request.answer = None
             if self._ended:
                 request.answer, self._refusal = self._refusal or Lost(), None
-                return
+                return True
             request.sent_at = time.monotonic()
+            self._heard_at = self._heard_at if self._in_flight else request.sent_at
             self._in_flight.append(request)
             self._bytes += len(request.data)
             self._outgoing.put(request.data if self._opened else self._opening + request.data)
             self._opened = True
+            return True
 
-    def wait(self, request: AppendRequest, stop: Stop) -> None:
-        """Wait until a request sent here has its answer. TransientError if asked to stop and none comes."""
-        with self._changed:
-            self._wait_for(lambda: request.answer is not None, stop)
-
-    def wait_until_idle(self, stop: Stop) -> None:
-        """Wait until all that was sent here has its answer; as `wait`."""
-        with self._changed:
-            self._wait_for(lambda: not self._in_flight, stop)
+    def cancel(self) -> None:
+        """Wait for no more answers: what has none yet is `Lost`, soon."""
+        self._call.cancel()
 
     def close(self) -> None:
         """End the call and its thread; what has no answer yet is `Lost`."""
@@ -177,17 +185,28 @@ class AppendConnection:
             self._call.cancel()
             self._reader.join()
 
-    def _wait_for(self, done: Callable[[], bool], stop: Stop) -> None:
-        with stop.calling(self._wake):
+    def wait_for(self, done: Callable[[], bool], stop: Stop, until: float) -> bool:
+        """Wait for what an answer brings about, until then (`time.monotonic`); return whether it is so.
+
+        TransientError if asked to stop meanwhile.
+        """
+        with self._changed, stop.calling(self._wake):
             while not done():
-                before = len(self._in_flight)
-                if self._changed.wait_for(lambda: done() or stop.requested, self._timeout.total_seconds()):
+                now = time.monotonic()
+                if now >= until:
+                    return False
+                if stop.requested:  # a little longer, no more
+                    if not self._changed.wait_for(done, _GRACE.total_seconds()):
+                        raise TransientError("asked to stop before BigQuery had answered")
                     break
-                if len(self._in_flight) == before:  # nothing at all has come: the connection is dead, and does not know
+                silent_at = self._heard_at + self._timeout.total_seconds()
+                if now >= silent_at:  # nothing at all has come: the connection is dead, and does not know
                     structlog.get_logger().warning("append_connection_silent", patience=str(self._timeout))
                     self._call.cancel()
-            if not self._changed.wait_for(done, _GRACE.total_seconds()):  # asked to stop: a little longer, no more
-                raise TransientError("asked to stop before BigQuery had answered")
+                    self._heard_at = now
+                    continue
+                self._changed.wait_for(lambda: done() or stop.requested, min(until, silent_at) - now)
+        return True
 
     def _wake(self) -> None:
         with self._changed:
@@ -211,7 +230,8 @@ class AppendConnection:
             request = self._in_flight.popleft()
             self._bytes -= len(request.data)
             request.answer, request.is_guess = response, False
-            took = time.monotonic() - request.sent_at
+            self._heard_at = time.monotonic()
+            took = self._heard_at - request.sent_at
             self.appends = self.appends.plus(Appends.of_one(len(request.data), took))
             self._proven = self._proven or not response.HasField("error")
             self._opened = self._opened and self._proven  # it may be the opening that was refused: not known by now
@@ -257,6 +277,7 @@ class ConnectionPool:
         self._stop = stop
         self._clock = clock
         self._open: list[AppendConnection] = []  # the one that was used longest ago first
+        self._changed = threading.Condition()
         self._limit = limits.connections
         self._lowered_at: Nanoseconds | None = None
         self._past = Appends()  # over connections that are closed
@@ -275,17 +296,19 @@ class ConnectionPool:
             total = total.plus(one.appends)
         return total
 
-    def open(self, table: str, path: str, first: bytes, *, wait: bool) -> AppendConnection | None:
+    def open(self, table: str, path: str, first: bytes, until: float) -> AppendConnection | None:
         """Open a connection, in an idle one's place where there are too many.
 
-        Where none is idle: None, or wait until one is. TransientError if asked to stop meanwhile.
+        None where none is idle by then (`time.monotonic`). TransientError if asked to stop meanwhile.
         """
-        if not self._make_room(wait):
+        if not self._make_room(until):
             return None
         self.opened += 1
         structlog.get_logger().info("append_connection_opened", table=table, opened=self.opened)
         limits = self._limits
-        connection = AppendConnection(self._channel, path, first, limits.window_bytes, limits.answer_within)
+        connection = AppendConnection(
+            self._channel, path, first, limits.window_bytes, limits.answer_within, self._changed
+        )
         self._open.append(connection)
         return connection
 
@@ -315,16 +338,12 @@ class ConnectionPool:
         structlog.get_logger().warning("append_connections_limited", connections=self._limit)
         return True
 
-    def _make_room(self, wait: bool) -> bool:
+    def _make_room(self, until: float) -> bool:
         self._forget_ended()
         while len(self._open) >= self._limit_now():
-            idle = next((one for one in self._open if one.idle), None)
-            if idle is not None:
-                self.close(idle)
-            elif wait:
-                self._open[0].wait_until_idle(self._stop)
-            else:
+            if not self._open[0].wait_for(lambda: any(one.idle for one in self._open), self._stop, until):
                 return False
+            self.close(next(one for one in self._open if one.idle))
         return True
 
     def _limit_now(self) -> int:

@@ -8,6 +8,8 @@ number of each makes that harmless, which is why anything without an answer is s
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from math import inf
+from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -31,7 +33,7 @@ from services.cdc_consumer.adapters.bigquery.row_encoder import RowEncoder
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.stream.columns import conform
 from services.cdc_consumer.core.stream.counts import Appends
-from services.cdc_consumer.ports import RowError, TableTroubleError
+from services.cdc_consumer.ports import Heard, RowError, TableTroubleError
 from shared.contracts.errors import TransientError
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
@@ -42,6 +44,9 @@ _ROW_OVERHEAD: Final = 6  # tag and length of a row inside the request
 _CONTROL: Final = -1  # the index of a row that is sent again only to see whether the table still takes it
 _FRUITLESS: Final = 32
 """Refusals without a row to blame, and nothing accepted between them, after which it is not the rows but the table."""
+
+_AT_ONCE: Final = -inf
+"""Until when to wait (`time.monotonic`): not at all."""
 
 _GUESSES: Final = 3
 """So many connections have to end with a row as the oldest of several requests, before that row is blamed."""
@@ -154,17 +159,16 @@ class _Stream:
         """Return how many bytes a row may have: what fits beside the opening into the largest request."""
         return self.limits.largest_request_bytes - len(self.first) - 64
 
-    def send(self, request: AppendRequest, stop: Stop, *, wait: bool) -> bool:
-        """Send a request; return whether it was. Without ``wait`` it is not, where no connection has room for it now.
+    def send(self, request: AppendRequest, stop: Stop, until: float) -> bool:
+        """Send a request; return whether it was: not where no connection has room for it by then (`time.monotonic`).
 
         What it was sent on may have ended already: its answer says so.
         """
         connection = self._with_room(request)
-        if connection is None and wait:
-            connection = self._connections[0] if self._connections else self._open(wait=True)
         if connection is None:
+            connection = self._connections[0] if self._connections else self._open(until)
+        if connection is None or not connection.send(request, stop, until):
             return False
-        connection.send(request, stop)
         self._pool.used(connection)
         self._full_sends = 0 if connection.has_room(request) else self._full_sends + 1
         return True
@@ -183,11 +187,11 @@ class _Stream:
         if found is None and (
             not self._connections or (stay_full and len(self._connections) < self.limits.connections_of_table)
         ):
-            return self._open(wait=False)
+            return self._open(_AT_ONCE)
         return found
 
-    def _open(self, *, wait: bool) -> AppendConnection | None:
-        opened = self._pool.open(self.encoder.definition.identity, self.path, self.first, wait=wait)
+    def _open(self, until: float) -> AppendConnection | None:
+        opened = self._pool.open(self.encoder.definition.identity, self.path, self.first, until)
         if opened is not None:
             self._connections.append(opened)
             self._full_sends = 0
@@ -205,6 +209,10 @@ class _Stream:
         self._connections.clear()
 
 
+class _NotYetError(Exception):
+    """The time to wait for answers is over."""
+
+
 class StreamAppend:
     """Rows on their way into a table: cut into requests, sent again until each has an answer of its own."""
 
@@ -216,6 +224,9 @@ class StreamAppend:
         self._unblamed: list[AppendRequest] = []  # refused alone, no row error: bad rows if others pass, else the table
         self._control: bytes | None = None  # a row that was accepted
         self._fruitless = 0
+        self._answers = 0  # that have come
+        self._lost_before = False  # a connection that ends is replaced once; the second time in a row is for the caller
+        self._until = inf  # when to stop waiting, for now
         self._doubted: deque[AppendRequest] = deque()  # refused alone, but maybe for one that was behind them
         self._waiting: deque[AppendRequest] = deque(self._cut(encoded))
         self._sent: deque[AppendRequest] = deque()
@@ -223,12 +234,25 @@ class StreamAppend:
 
     def send_what_fits(self) -> None:
         """Send as much as the connections take without waiting."""
-        while self._waiting and self._send(wait=False):
+        while self._waiting and self._send(_AT_ONCE):
             if isinstance(self._sent[-1].answer, Lost | Status):  # the connection is gone already: `refused` sees to it
                 return
 
+    def hear(self, within: timedelta) -> Heard:
+        """Take in the answers that come within a time; as `PendingAppend.hear`."""
+        began, before = monotonic(), self._answers
+        self._until = began + within.total_seconds()
+        try:
+            self.refused()
+        except _NotYetError:
+            waited = bool(self._sent) and self._sent[0].sent_at <= began
+            return Heard.NOTHING if waited and self._answers == before else Heard.SOME
+        finally:
+            self._until = inf
+        return Heard.ALL
+
     def refused(self) -> Sequence[RowError]:
-        """Wait until every row is accepted or refused; as `StreamAppend.refused` of the ports."""
+        """Wait until every row is accepted or refused; as `PendingAppend.refused`."""
         self._stream.appendings.add(self)
         self._hear_all()
         while self._unblamed and self._fruitless:  # nothing was accepted since: is it the rows, or the table by now?
@@ -244,41 +268,57 @@ class StreamAppend:
         self._stream.appendings.discard(self)
         return sorted(self._refused, key=lambda error: error.index)
 
+    def leave(self) -> None:
+        """Wait no more; as `PendingAppend.leave`. The connection's place is free for another."""
+        for request in self._sent:
+            if request.answer is None and request.connection is not None:
+                request.connection.cancel()
+        self._stream.appendings.discard(self)
+
     def _hear_all(self) -> None:
         """Send what is left and take every answer in."""
-        lost_before = False  # a connection that ends is replaced once; the second time in a row is for the caller
         for request in self._answered():
             match request.answer:
                 case Lost() | Status() as end:
                     error = self._connection_ended(request, end)
                     if error is not None and self._one_too_many(request, end):
                         continue
-                    if error is not None and (lost_before or not _fixed_by_another_connection(error)):
+                    if error is not None and (self._lost_before or not _fixed_by_another_connection(error)):
+                        self._lost_before = False
                         raise error
-                    lost_before = True
+                    self._lost_before = True
                 case response if response.HasField("error") or response.row_errors:
+                    self._answers += 1
                     self._refuse(request, response)
                 case _:
-                    lost_before, self._fruitless = False, 0
+                    self._answers += 1
+                    self._lost_before, self._fruitless = False, 0
                     self._stream.accepted = True
                     self._control = request.rows[0]
 
     def _answered(self) -> Iterator[AppendRequest]:
-        """Yield requests as their answers come, sending the others as room is made, until none is left."""
+        """Yield requests as their answers come, sending the others as room is made, until none is left.
+
+        _NotYetError: the time is over; what has no answer is as it was.
+        """
         while self._waiting or self._sent or self._doubted:
             if not self._waiting and not self._sent:
                 self._waiting.append(self._doubted.popleft())  # with none behind it
             if not self._sent or self._sent[0].answer is None:  # else first hear what there is to say
                 self.send_what_fits()
-            if not self._sent:
-                self._send(wait=True)
-            request = self._sent[0]
-            if request.answer is None and request.connection is not None:
-                request.connection.wait(request, self._stop)
+            if not self._sent and not self._send(self._until):
+                raise _NotYetError
+            if not self._has_answer(self._sent[0]):
+                raise _NotYetError
             yield self._sent.popleft()
 
-    def _send(self, *, wait: bool) -> bool:
-        sent = self._stream.send(self._waiting[0], self._stop, wait=wait)
+    def _has_answer(self, request: AppendRequest) -> bool:
+        if request.answer is not None or request.connection is None:
+            return True
+        return request.connection.wait_for(lambda: request.answer is not None, self._stop, self._until)
+
+    def _send(self, until: float) -> bool:
+        sent = self._stream.send(self._waiting[0], self._stop, until)
         if sent:
             self._sent.append(self._waiting.popleft())
         return sent

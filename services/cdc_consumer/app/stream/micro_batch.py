@@ -174,7 +174,7 @@ class _Task:
         if not new:
             return
         began = self._clock.now()
-        attempts = retrying(self._stop, self._limits.table, self._limits.between_calls)
+        attempts = retrying(self._stop, self._limits.table, min(self._limits.between_calls, self._limits.table / 5))
         try:
             for attempt in attempts:
                 with attempt:

@@ -1,7 +1,8 @@
 """Which tables are in trouble, and how long to retry what: remembered for the process, not for a micro-batch.
 
 A table that cannot be written delays the others once, for the retry time. After that its messages are deferred as
-they come, and an attempt at intervals finds out whether it has recovered.
+they come, and an attempt at intervals finds out whether it has recovered. Where BigQuery gives no answer, each attempt
+takes the retry time, so the intervals are longer.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +19,7 @@ from shared.contracts.errors import PoisonRecordError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
-_NEVER: Final = Nanoseconds(-(1 << 62))
+NEVER: Final = Nanoseconds(-(1 << 62))
 _CANARIES: Final = 1_000  # tables of which a row is kept
 _CANARY_BYTES: Final = 16 << 20  # of all those rows
 _CANARY_FOR: Final = timedelta(hours=1)
@@ -44,6 +45,8 @@ class RetryLimits:
     between_calls: timedelta = timedelta(seconds=10)
     between_probes: timedelta = timedelta(seconds=10)
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one inspected again."""
+    between_waits: timedelta = timedelta(minutes=1)
+    """The same for a table that gives no answer: each time, everything else waits for it as long as `table`."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is dead-lettered: after about an hour."""
     fatal_crashes: int = 3
@@ -127,9 +130,17 @@ class TablesInTrouble:
         trouble.probe_at = later(now, self.limits.between_probes)
         return True
 
-    def began(self, definition: TableDefinition, since: Nanoseconds, now: Nanoseconds, why: TableTroubleError) -> None:
-        """Remember that the retry time of a column list has run out."""
-        probe_at = later(now, self.limits.between_probes)
+    def began(
+        self,
+        definition: TableDefinition,
+        since: Nanoseconds,
+        now: Nanoseconds,
+        why: TableTroubleError,
+        *,
+        waits: bool = False,
+    ) -> None:
+        """Remember that the retry time of a column list has run out; ``waits``: because BigQuery gave no answer."""
+        probe_at = later(now, self.limits.between_waits if waits else self.limits.between_probes)
         if definition not in self._troubles:
             self._troubles[definition] = _Trouble(since, probe_at, now, not why.suspected, why.shown)
             structlog.get_logger().warning("table_in_trouble", table=definition.identity, why=why.shown)
@@ -151,7 +162,7 @@ class TablesInTrouble:
 
     def accepted_since(self, table: str, since: Nanoseconds) -> bool:
         """Return whether BigQuery has taken rows of this table since then."""
-        return self._accepted.get(table, _NEVER) >= since
+        return self._accepted.get(table, NEVER) >= since
 
     def others_accepted_since(self, table: str, since: Nanoseconds) -> bool:
         """Return whether BigQuery has taken rows of any other table since then."""
@@ -184,7 +195,7 @@ class TablesInTrouble:
 
     def conflict(self, definition: TableDefinition, now: Nanoseconds) -> PoisonRecordError | None:
         """Return the conflict of a column list with its table, unless it is time to inspect the table again."""
-        found, at = self._conflicts.get(definition, (None, _NEVER))
+        found, at = self._conflicts.get(definition, (None, NEVER))
         return found if now < later(at, self.limits.between_probes) else None
 
     def forget_conflict(self, definition: TableDefinition) -> None:

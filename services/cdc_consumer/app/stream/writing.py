@@ -7,6 +7,10 @@ meanwhile; if nothing at all is accepted, it is the service's, and then everythi
 sent since, a row that was accepted before is sent once more, to see: repeats are harmless. Where there is none, single
 rows of what fails are sent after a while: one bad row fails all that are sent with it.
 
+A table that gives no answer holds up others no longer than the retry time of a table. Then what is done is settled, and
+a row that was accepted is sent once more. If BigQuery accepts it, the table is in trouble. If BigQuery does not answer
+that either, it may be the service, or everything is slow: all wait.
+
 A table that BigQuery refuses is in trouble by itself as long as this identity may write to another table of the
 dataset. Else the dataset is refused, and is waited for like a service: its messages keep their leases and spend no
 delivery attempts.
@@ -15,6 +19,7 @@ delivery attempts.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -23,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
-from services.cdc_consumer.app.stream.trouble import CanaryRow, RetryLimits, TablesInTrouble, later
+from services.cdc_consumer.app.stream.trouble import NEVER, CanaryRow, RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.core.schema.tables import TableDefinition, together
 from services.cdc_consumer.core.stream.columns import MESSAGE, TableChanges, in_table, with_superseded
 from services.cdc_consumer.core.stream.poison import Poison
@@ -32,6 +37,7 @@ from services.cdc_consumer.ports import (
     CdcWriter,
     DatasetRefusedError,
     DestinationTables,
+    Heard,
     PendingAppend,
     RowError,
     TableTroubleError,
@@ -53,10 +59,23 @@ _EARLIER: Final = 2
 _ALONE: Final = 3
 """How many rows of what fails are sent alone, at most, before the next retry."""
 
+_TURN: Final = timedelta(seconds=0.1)
+"""For how long all lists that have no answer yet are waited for in turn, before the first has its turn again."""
+
+_PROOFS: Final = 3
+"""How many rows of other tables are sent again, at most, where some give no answer."""
+
 _RECHECKS: Final = 3
 """How often a row has to fail, each time between two others that are accepted, before it is to blame."""
 
 Rows = npt.NDArray[np.int64]
+
+
+class _NoAnswerError(TransientError):
+    """BigQuery has given no answer to an append for as long as a table is retried."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"table {table}: BigQuery gives no answer to an append")
 
 
 class ListWrites:
@@ -80,6 +99,8 @@ class ListWrites:
         self.trouble: TableTroubleError | None = None
         self.ensured = False
         self.under_way: tuple[Rows, PendingAppend] | None = None
+        self.heard_at = Nanoseconds(0)
+        """When BigQuery last said anything of what is under way, or when that was sent."""
         self.tried_alone = 0
         """How many of the rows that fail together have been sent alone, to see whether BigQuery takes any."""
         self.failing: TransientError | None = None
@@ -139,6 +160,8 @@ class ListWrites:
     def in_trouble(self, trouble: TableTroubleError) -> None:
         """Give up for now; what is under way is left to itself, for it may as well be repeated later."""
         self.trouble = trouble
+        if self.under_way is not None:
+            self.under_way[1].leave()
         self.failing = self.under_way = None
         self.ensured = False
 
@@ -158,6 +181,9 @@ class Writing:
     clock: Clock
     waiting: Waiting
     _canaries: dict[str, tuple[TableDefinition, pa.Table]] = field(default_factory=dict, init=False)
+    _proofs: tuple[Nanoseconds, Mapping[str, PendingAppend]] | None = field(default=None, init=False)
+    """Rows of other tables that were sent once more while some gave no answer, and when: an answer proves that it is
+    those."""
 
     @property
     def limits(self) -> RetryLimits:
@@ -178,28 +204,38 @@ class Writing:
     def write(self, lists: Sequence[ListWrites], again: Iterable[ListWrites] = ()) -> Iterator[None]:
         """Write until every row of a list that is in no trouble is accepted, refused, or superseded by an accepted one.
 
-        Yields when the caller is to settle what is done: before anything waits while others are accepted, and at the
-        end. ``again``: lists in trouble that are tried once more. TransientError: the service was unavailable until the
-        process was asked to stop.
+        Yields when the caller is to settle what is done: before anything waits while others are accepted, once some
+        have not been answered for the retry time of a table, and at the end. ``again``: lists in trouble that are tried
+        once more. TransientError: the service was unavailable until the process was asked to stop.
         """
         for one in again:
             one.try_again()
         going_on = True
         while going_on:
-            for attempt in retrying(self.stop, longest_wait=self.limits.between_calls):
+            for attempt in retrying(self.stop, longest_wait=partial(self._longest_wait, lists)):
                 with attempt:
                     going_on = self._go_round(lists)
                 outcome = attempt.retry_state.outcome
                 fails = outcome is not None and isinstance(outcome.exception(), TransientError)
                 if fails and self._canaries:  # else the service is unavailable, and nothing is settled
                     yield
+            if going_on:
+                yield
         yield
+
+    def _longest_wait(self, lists: Iterable[ListWrites]) -> timedelta:
+        """Return how long to wait for the next round: no longer than until a table has failed for its retry time."""
+        now = self.clock.now()
+        ends = [later(_beginning(one), self.limits.table) for one in lists if one.failing is not None]
+        left = min((timedelta(microseconds=(end - now) // 1000 + 1) for end in ends if end > now), default=None)
+        return self.limits.between_calls if left is None else min(left, self.limits.between_calls)
 
     def _go_round(self, lists: Sequence[ListWrites]) -> bool:
         """Write all that can be written, and try what fails once; return whether there is more to do at once.
 
         All appends are on their way before the first answer is awaited. A refused row, or a list that gets into
-        trouble, lets the next newest of its keys be chosen. TransientError: some of it has to wait.
+        trouble, lets the next newest of its keys be chosen. Some may have no answer yet when it returns that there is
+        more to do. TransientError: some of it has to wait.
         """
         tried: set[int] = set()
         turn: Sequence[ListWrites] = lists
@@ -213,8 +249,8 @@ class Writing:
                         self._attempt(one, self._ensure, tried)
             self._start(lists)
             turn = [one for one in lists if one.under_way is not None and id(one) not in tried]
-            for one in turn:
-                self._attempt(one, self._take_answers, tried)
+            if self._take_answers(turn, tried):
+                return True
         failing = [one for one in lists if one.failing is not None]
         if not failing:
             return False
@@ -235,8 +271,6 @@ class Writing:
                 self._fails(one, error, tried)
         except TransientError as error:
             self._fails(one, error, tried)
-        else:
-            one.failing = one.failing_since = None
 
     def _fails(self, one: ListWrites, error: TransientError, tried: set[int]) -> None:
         one.failing = error
@@ -283,6 +317,7 @@ class Writing:
         if one.changes.outdated is not None:
             self.tables.set_pending_resync(one.definition, one.changes.outdated)
         one.conflict, one.ensured = found, True
+        one.failing = one.failing_since = None
         if not one.count:
             self.known.recovered(one.definition)
 
@@ -299,12 +334,86 @@ class Writing:
             for one, rows in left_to_write(group):
                 if one.ensured and one.under_way is None:
                     one.under_way = rows, self.writer.append(one.target, one.rows.take(rows))
+                    one.heard_at = self.clock.now()
 
-    def _take_answers(self, one: ListWrites) -> None:
+    def _take_answers(self, turn: Sequence[ListWrites], tried: set[int]) -> bool:
+        """Take answers as they come, until no list waits for any; return whether to settle what is done before that.
+
+        A list without any answer for the retry time of a table, while rows of others are accepted, is in trouble.
+        """
+        left, began = turn, self.clock.now()
+        for one in turn:
+            if one.failing is not None and not isinstance(one.failing, _NoAnswerError):
+                one.heard_at = began  # it is sent once more
+        while left:
+            for one in left:
+                self._attempt(one, partial(self._hear, _TURN / len(left)), tried)
+            left = [one for one in left if one.under_way is not None and id(one) not in tried]
+            silent = [one for one in left if self._gives_no_answer(one)]
+            unanswered = [one for one in turn if one.under_way is not None]
+            waits_long = left and self.clock.now() >= later(began, self.limits.table)
+            if (silent or waits_long) and len(unanswered) < len(turn):
+                return True
+            if silent:
+                self._judge_silence(silent, unanswered)
+                left = [one for one in left if one.under_way is not None]
+            else:
+                self._proofs = None
+        return False
+
+    def _hear(self, within: timedelta, one: ListWrites) -> None:
         assert one.under_way is not None
         rows, appending = one.under_way
-        one.take_in(rows, appending.refused())
-        self._settled(one)
+        heard = appending.hear(within)
+        if heard is Heard.ALL:
+            one.take_in(rows, appending.refused())
+            self._settled(one)
+        elif heard is Heard.SOME:
+            one.heard_at = self.clock.now()
+
+    def _gives_no_answer(self, one: ListWrites) -> bool:
+        now = self.clock.now()
+        if now < later(one.heard_at, self.limits.table):
+            return False
+        if not isinstance(one.failing, _NoAnswerError):
+            one.failing = _NoAnswerError(one.table)
+            one.failing_since = now if one.failing_since is None else one.failing_since
+            self.waiting(one.table, str(one.failing))
+        return True
+
+    def _judge_silence(self, silent: Iterable[ListWrites], unanswered: Sequence[ListWrites]) -> None:
+        """Find out whether it is the tables that give no answer, or the service; as `_attribute_failures`."""
+        now = self.clock.now()
+        alone = len({one.definition.mirror_of for one in unanswered}) == 1
+        proven_since = self._proven_since({one.table for one in unanswered})
+        for one in silent:
+            if self.known.certain(one.definition) or one.heard_at <= proven_since:
+                self._in_trouble(one, TableTroubleError(str(one.failing)))
+            elif alone and now >= later(_beginning(one), self.limits.alone):
+                self._in_trouble(one, TableTroubleError(f"{one.failing} (or BigQuery is unavailable)", suspected=True))
+
+    def _proven_since(self, unanswered: Collection[str]) -> Nanoseconds:
+        """Return when a row of another table was sent once more that is accepted by now; long ago if there is none.
+
+        Nothing is waited for: where all tables are slow, so is that one. Others are sent after the retry time.
+        """
+        now = self.clock.now()
+        if self._proofs is None or now >= later(self._proofs[0], self.limits.table):
+            ours = [canary for table, canary in reversed(self._canaries.items()) if table not in unanswered]
+            rows = ours or [(one.target, one.row) for one in self.known.canaries(unanswered, now)]
+            self._proofs = now, {to.identity: self.writer.append(to, row) for to, row in rows[:_PROOFS]}
+        sent, proofs = self._proofs
+        for table, appending in list(proofs.items()):
+            try:
+                proven = appending.hear(timedelta(0)) is Heard.ALL and not appending.refused()
+            except TransientError:
+                self._proofs = sent, {name: each for name, each in self._proofs[1].items() if name != table}
+            else:
+                if proven:
+                    self.known.accepted(table, self.clock.now())
+                    self._proofs = None
+                    return sent
+        return NEVER
 
     def _attribute_failures(self, failing: Sequence[ListWrites]) -> None:
         tables = {one.table for one in failing}
@@ -390,12 +499,21 @@ class Writing:
 
     def _taken_again(self, definition: TableDefinition, row: pa.Table) -> bool:
         try:
-            accepted = not self.writer.append(definition, row).refused()
+            accepted = not self._refused(definition, row)
         except TransientError:
             return False
         if accepted:
             self.known.accepted(definition.identity, self.clock.now())
         return accepted
+
+    def _refused(self, definition: TableDefinition, rows: pa.Table) -> Sequence[RowError]:
+        """Append rows and return those refused; _NoAnswerError where no answer comes for the retry time of a table."""
+        appending = self.writer.append(definition, rows)
+        while (heard := appending.hear(self.limits.table)) is not Heard.ALL:
+            if heard is Heard.NOTHING:
+                appending.leave()
+                raise _NoAnswerError(definition.identity)
+        return appending.refused()
 
     def _bisect(self, one: ListWrites) -> None:
         """Halve what fails while others are accepted, down to the rows that fail alone; if all do, it is the table."""
@@ -405,9 +523,11 @@ class Writing:
         while parts and fruitless < _FRUITLESS:
             rows = parts.pop()
             try:
-                errors = self.writer.append(one.target, one.rows.take(rows)).refused()
+                errors = self._refused(one.target, one.rows.take(rows))
             except TableTroubleError as trouble:
                 return self._in_trouble(one, trouble)
+            except _NoAnswerError as error:
+                return self._leave_unanswered(one, error)
             except TransientError as error:
                 self.waiting()
                 fruitless += 1
@@ -421,10 +541,13 @@ class Writing:
                 one.take_in(rows, errors)
         if parts or not (any_accepted or self._one_of_its_table_accepted(one)):
             return self._in_trouble(one, TableTroubleError(str(one.failing)))
-        to_blame = [self._fails_always(one, row) for row, _error in stuck]
-        if None in to_blame:
-            return self._in_trouble(one, TableTroubleError(str(one.failing)))
-        blamed = {row: str(error) for (row, error), is_blamed in zip(stuck, to_blame, strict=True) if is_blamed}
+        blamed = {}
+        for row, failure in stuck:
+            fails_always = self._fails_always(one, row)
+            if fails_always is None:
+                return self._in_trouble(one, TableTroubleError(str(one.failing)))
+            if fails_always:
+                blamed[row] = str(failure)
         for row, why in blamed.items():
             if one.deliveries[one.changes.rows[MESSAGE][row].as_py()] >= self.limits.stuck_deliveries:
                 one.refused[row] = RowError(row, Reason.RETRIES_EXHAUSTED, why)
@@ -436,6 +559,10 @@ class Writing:
             structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(shown), why=why)
         return None
 
+    def _leave_unanswered(self, one: ListWrites, error: _NoAnswerError) -> None:
+        one.failing = error
+        self._in_trouble(one, TableTroubleError(str(error)))
+
     def _fails_always(self, one: ListWrites, row: int) -> bool | None:
         """Return whether a row fails each time while another of its table is taken each time; None if that one is not.
 
@@ -445,8 +572,8 @@ class Writing:
             if not self._another_accepted(one):
                 return None
             try:
-                errors = self.writer.append(one.target, one.rows.slice(row, 1)).refused()
-            except TableTroubleError:
+                errors = self._refused(one.target, one.rows.slice(row, 1))
+            except (TableTroubleError, _NoAnswerError):
                 return None
             except TransientError:
                 self.waiting()
@@ -461,7 +588,7 @@ class Writing:
         if not len(accepted):
             return self._one_of_its_table_accepted(one)
         try:
-            return not self.writer.append(one.target, one.rows.slice(int(accepted[0]), 1)).refused()
+            return not self._refused(one.target, one.rows.slice(int(accepted[0]), 1))
         except TransientError:
             return False
 
@@ -482,7 +609,8 @@ class Writing:
     def _in_trouble(self, one: ListWrites, trouble: TableTroubleError) -> None:
         now = self.clock.now()
         if one.failing is not None or self.known.known(one.definition):  # its retry time is spent already
-            self.known.began(one.definition, now if one.failing_since is None else one.failing_since, now, trouble)
+            since = now if one.failing_since is None else one.failing_since
+            self.known.began(one.definition, since, now, trouble, waits=isinstance(one.failing, _NoAnswerError))
         self.tables.forget(one.table)
         one.in_trouble(trouble)
 

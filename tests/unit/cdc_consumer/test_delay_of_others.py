@@ -1,0 +1,196 @@
+"""How long a table in trouble delays others, by the limits that the service has, in virtual time.
+
+Without trouble, no time goes by in this world: a row's delay is the time from the start of the backlog to its ack.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from services.cdc_consumer.app.stream.trouble import RetryLimits
+from services.cdc_consumer.core.stream.counts import Counts
+from tests.builders import a_change, a_header, a_message
+from tests.fakes.cdc_writer import NEVER
+from tests.unit.cdc_consumer.world import AIRPORTS, PassingStop, World
+
+OTHERS = ("airports", "pilots", "seats")
+LIMITS = RetryLimits()
+MARGIN = timedelta(seconds=1)
+"""The longest wait between two attempts with a table that is refused; each turn of waiting for answers is shorter."""
+
+
+def fails(world: World) -> None:
+    world.writer.failing.add("planes")
+
+
+def gives_no_answer(world: World) -> None:
+    world.writer.answers_after["planes"] = NEVER
+
+
+def may_not_be_made(world: World) -> None:
+    world.tables.forbidden.add("planes")
+
+
+def may_not_be_written(world: World) -> None:
+    world.tables.unwritable.add("planes")
+
+
+def is_not_found(world: World) -> None:
+    world.writer.missing.add("planes")
+
+
+KINDS = (fails, gives_no_answer, may_not_be_made, may_not_be_written, is_not_found)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(limits=LIMITS)
+    world.stop = PassingStop(world.clock)
+    monkeypatch.setattr("tenacity.time", SimpleNamespace(monotonic=lambda: world.clock.time / 1e9))
+    return world
+
+
+@pytest.fixture
+def delays(world: World) -> list[timedelta]:
+    """Return after how long each message was acked."""
+    began, ack, found = world.clock.time, world.leases.ack, []
+
+    def note(ack_ids: Sequence[str]) -> None:
+        ack(ack_ids)
+        found.extend([passed(world, began)] * len(ack_ids))
+
+    world.leases.ack = note  # type: ignore[method-assign]
+    return found
+
+
+def passed(world: World, since: int) -> timedelta:
+    return timedelta(microseconds=(world.clock.time - since) // 1_000)
+
+
+def apply_to(world: World, number: int, *tables: str) -> Counts:
+    return world.apply(*[a_message(a_change(1, number), header=a_header(table)) for table in tables])
+
+
+@pytest.mark.parametrize("tables", [("planes", *OTHERS), (*OTHERS, "planes")], ids=["first", "last"])
+@pytest.mark.parametrize("begins", KINDS)
+def test_a_table_in_trouble_delays_a_backlog_of_others_by_its_retry_time_once(
+    world: World, delays: list[timedelta], begins: Callable[[World], None], tables: Sequence[str]
+) -> None:
+    begins(world)
+    for number in range(1, 11):
+        counts = apply_to(world, number, *tables)
+        assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (len(OTHERS), 1, ("planes",))
+
+    assert len(delays) == 10 * len(OTHERS)
+    assert max(delays) <= LIMITS.table + MARGIN
+    assert all(world.names(table) == {1: "name 10"} for table in OTHERS)
+
+
+@pytest.mark.parametrize("begins", KINDS)
+def test_a_table_that_stays_in_trouble_delays_no_micro_batch_for_longer(
+    world: World, begins: Callable[[World], None]
+) -> None:
+    begins(world)
+    lasted, start = [], world.clock.time
+    for number in range(1, 61):
+        began = world.clock.time
+        apply_to(world, number, "planes", *OTHERS)
+        lasted.append(passed(world, began))
+        world.clock.pass_time(timedelta(seconds=9))
+
+    assert max(lasted) <= LIMITS.table + MARGIN
+    assert sum(lasted, timedelta(0)) <= passed(world, start) / 10
+
+
+@pytest.mark.parametrize("begins", [fails, gives_no_answer])
+def test_a_table_alone_in_its_micro_batch_is_waited_for_five_minutes(
+    world: World, begins: Callable[[World], None]
+) -> None:
+    begins(world)
+    began = world.clock.time
+    counts = apply_to(world, 1, "planes")
+
+    assert counts.deferred == 1
+    assert world.leases.deferred_for == {"a0": LIMITS.longest_deferral}
+    assert LIMITS.alone <= passed(world, began) <= LIMITS.alone + LIMITS.table + LIMITS.between_calls
+
+
+@pytest.mark.parametrize("before", [(), OTHERS], ids=["new process", "rows of earlier tasks"])
+def test_where_all_tables_are_slow_none_is_in_trouble(
+    world: World, delays: list[timedelta], before: Sequence[str]
+) -> None:
+    apply_to(world, 1, *before)
+    delays.clear()
+    world.writer.answers_after = dict.fromkeys(("planes", *OTHERS), timedelta(seconds=8))
+    counts = apply_to(world, 2, "planes", *OTHERS[:2])
+
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (3, 0, ())
+    assert max(delays) <= timedelta(seconds=8) + MARGIN
+
+
+def test_a_table_that_takes_long_and_answers_all_the_time_is_in_no_trouble_and_others_are_acked_before(
+    world: World, delays: list[timedelta]
+) -> None:
+    world.writer.answers_after["planes"] = timedelta(seconds=90)
+    world.writer.answers_in_parts.add("planes")
+    counts = apply_to(world, 1, "planes", *OTHERS)
+
+    assert (counts.acked, counts.tables_in_trouble) == (4, ())
+    assert sorted(delays)[2] <= LIMITS.table + MARGIN
+    assert delays[3] <= timedelta(seconds=90) + MARGIN
+
+
+def test_rows_that_were_accepted_before_the_service_fell_silent_prove_nothing(
+    world: World, delays: list[timedelta]
+) -> None:
+    world.writer.answers_after["planes"] = timedelta(seconds=40)
+
+    def fall_silent() -> None:
+        world.writer.answers_after = dict.fromkeys(OTHERS, NEVER)
+
+    world.meanwhile = fall_silent
+    counts = apply_to(world, 1, "planes", *OTHERS)
+
+    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (4, 0, ())
+    assert sorted(delays)[2] <= LIMITS.table + MARGIN
+
+
+def test_a_late_answer_counts_for_nobody_and_the_next_attempt_writes_the_rows(world: World) -> None:
+    world.writer.answers_after["planes"] = timedelta(seconds=8)
+    assert apply_to(world, 1, "planes", "airports").tables_in_trouble == ("planes",)
+    world.writer.answers_after.clear()
+    world.clock.pass_time(LIMITS.between_waits)
+    counts = apply_to(world, 2, "planes")
+    assert (counts.acked, counts.tables_well) == (1, ("planes",))
+    world.writer.answer_late()  # of the older row
+
+    assert world.names() == {1: "name 2"}
+
+
+def test_what_fails_and_is_then_answered_slowly_is_in_no_trouble(world: World) -> None:
+    failing_until = world.clock.time + 4_000_000_000
+
+    def fails_at_first(table: str) -> bool:
+        fails = table == "planes" and world.clock.time < failing_until
+        if fails:
+            world.clock.pass_time(timedelta(seconds=4))  # a while goes by until it is sent again
+            world.writer.answers_after["planes"] = LIMITS.table * 0.9
+        return fails
+
+    world.writer.interrupted = fails_at_first
+    counts = apply_to(world, 1, "planes", *OTHERS)
+
+    assert (counts.acked, counts.tables_in_trouble) == (4, ())
+
+
+def test_what_fails_and_then_gives_no_answer_while_it_is_halved_is_waited_for_once(world: World) -> None:
+    world.writer.failing.add("planes")
+    world.meanwhile = lambda: gives_no_answer(world) if world.clock.time - began >= 5e9 else None
+    began = world.clock.time
+    rows = [a_change(number) for number in range(100)]
+    counts = world.apply(a_message(*rows), a_message(a_change(1), header=AIRPORTS))
+
+    assert counts.tables_in_trouble == ("planes",)
+    assert passed(world, began) <= 2 * LIMITS.table + MARGIN
