@@ -78,7 +78,7 @@ def test_a_message_with_as_many_attributes_as_pubsub_takes_is_kept() -> None:
 
 
 @pytest.mark.parametrize("others", [1, 100])
-def test_what_an_original_says_in_attributes_like_ours_is_not_said_of_it(others: int) -> None:
+def test_what_an_original_reports_in_attributes_like_ours_is_not_said_of_it(others: int) -> None:
     old = {"dead_letter_identity": "old", "dead_letter_reason": "old", "dead_letter_table": "old"}
     dead_letter = a_dead_letter(attributes=old | {f"name{number}": "value" for number in range(others)})
     message = dead_letter_message(dead_letter)
