@@ -1,12 +1,15 @@
 """The topic and the dead-letter topic of a reader, as its settings name them, and what is done with both."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+import grpc
+
 from shared.pubsub.backlogs import MonitoredBacklogs, inspect_backlogs, monitored_backlogs
-from shared.pubsub.channels import open_async_channel, open_async_channels
+from shared.pubsub.channels import open_async_channels
 from shared.pubsub.dead_letters import AsyncDeadLetterPublisher
 from shared.pubsub.inspection import inspect_topics
 from shared.pubsub.names import published_to, subscription_path, topic_path
@@ -53,24 +56,12 @@ class ReaderTopic:
         self, outstanding_bytes: int, metrics: PublishingMetrics, health: Health, stop: Stop
     ) -> AsyncIterator[tuple[BatchPublisher, AsyncDeadLetterPublisher]]:
         """Open the connections of a service; the caller closes the publisher."""
-        settings = self._settings
         TOPICS.labels(self._topic, self._dead_letter_topic).set(1)
-        async with open_async_channels(settings.pubsub_emulator_host, settings.publish_requests) as channels:
+        options = replace(self._options(), outstanding_bytes=outstanding_bytes, last_chance=_LAST_CHANCE)
+        hooks = PublisherHooks(confirmed=metrics.confirmed, took=metrics.took)
+        async with self._channels() as channels:
             dead_letters = AsyncDeadLetterPublisher(channels[0], self._dead_letter_topic, stop, kept=metrics.kept)
-            publisher = BatchPublisher(
-                channels,
-                self._topic,
-                dead_letters,
-                stop,
-                PublisherOptions(
-                    failed_in=self._service,
-                    limits=self._limits(),
-                    outstanding_bytes=outstanding_bytes,
-                    ordered=settings.ordering == "key",
-                    last_chance=_LAST_CHANCE,
-                ),
-                PublisherHooks(confirmed=metrics.confirmed, took=metrics.took),
-            )
+            publisher = BatchPublisher(channels, self._topic, dead_letters, stop, options, hooks)
             health.not_ready_while(publisher.why_not_ready)
             yield publisher, dead_letters
 
@@ -81,10 +72,9 @@ class ReaderTopic:
         MisconfiguredError where either topic would lose what is published, or keep it for too short a time.
         """
         await self.subscriptions().check()
-        async with open_async_channel(self._settings.pubsub_emulator_host) as channel:
-            dead_letters = AsyncDeadLetterPublisher(channel, self._dead_letter_topic, stop)
-            options = PublisherOptions(failed_in=self._service, limits=self._limits())
-            async with BatchPublisher(channel, self._topic, dead_letters, stop, options) as publisher:
+        async with self._channels() as channels:
+            dead_letters = AsyncDeadLetterPublisher(channels[0], self._dead_letter_topic, stop)
+            async with BatchPublisher(channels, self._topic, dead_letters, stop, self._options()) as publisher:
                 yield publisher
 
     def watching_backlogs(self, metrics: BacklogMetrics) -> AbstractAsyncContextManager[None]:
@@ -97,12 +87,18 @@ class ReaderTopic:
         yield from inspect_topics(settings.pubsub_emulator_host, topics, settings.keep_messages_for, LOGIN)
         yield inspect_backlogs(self._backlogs())
 
-    def _limits(self) -> PackerLimits:
-        return PackerLimits(
-            changes_per_message=self._settings.batch_changes,
-            bytes_per_message=self._settings.batch_bytes,
-            requests=self._settings.publish_requests,
+    def _channels(self) -> AbstractAsyncContextManager[Sequence[grpc.aio.Channel]]:
+        return open_async_channels(self._settings.pubsub_emulator_host, self._settings.publish_requests)
+
+    def _options(self) -> PublisherOptions:
+        """Return what the settings say of any publisher."""
+        settings = self._settings
+        limits = PackerLimits(
+            changes_per_message=settings.batch_changes,
+            bytes_per_message=settings.batch_bytes,
+            requests=settings.publish_requests,
         )
+        return PublisherOptions(failed_in=self._service, limits=limits, ordered=settings.ordering == "key")
 
     def _backlogs(self) -> MonitoredBacklogs | None:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""What the commands `pause`, `resume` and `topic` of both readers answer: in words, or as JSON."""
+"""What the commands `pause`, `resume`, `topic` and `snapshot --cancel` of both readers answer: in words, or as JSON."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -8,7 +8,7 @@ from shared.contracts.errors import MisconfiguredError
 from shared.runtime.answers import print_answer
 
 Changed = Mapping[str | None, bool]
-"""By table, whether a command has changed whether it is paused; None is the stream."""
+"""By table, whether a command has changed anything of it; None is the stream."""
 
 
 def answer_pause(changed: Changed, out: TextIO, *, as_json: bool, retention: timedelta | None = None) -> int:
@@ -30,6 +30,16 @@ def answer_topic(before: str | None, now: str, out: TextIO, *, as_json: bool) ->
         raise MisconfiguredError("no-topic-remembered", "no topic is stored yet: start the reader with the right TOPIC")
     lines = [f"the readers publish to {now} from now on, and no longer to {before}"]
     print_answer({"topic": now, "before": before}, lines, as_json, out)
+    return 0
+
+
+def answer_cancellation(changed: Changed, out: TextIO, *, as_json: bool) -> int:
+    """Print of which tables what was left to read is given up; return 0."""
+    lines = [
+        f"{table}: given up; what was read stays" if has_changed else f"{table}: nothing was left to read"
+        for table, has_changed in changed.items()
+    ]
+    print_answer({"cancelled": _document(changed)}, lines, as_json, out)
     return 0
 
 

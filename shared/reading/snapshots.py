@@ -258,8 +258,8 @@ class Snapshots(Generic[RangeT, SurveyT]):
                 if self._failure is not None:
                     raise self._failure
                 try:
+                    await self._release_paused()  # first: a pause holds although saves fail
                     await self._save()
-                    await self._release_paused()
                     await self._claim_in_time()
                 except TransientError as error:
                     self._log.warning("snapshots_not_saved", error=str(error))
@@ -336,7 +336,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
 
         A lease that cannot be released is not renewed either: it expires.
         """
-        paused = self._source.paused([one for one in self._owned.values() if not one.over])
+        paused = self._source.paused([one for one in self._owned.values() if not one.over and not one.complete])
         for one in paused:
             one.over = True
         await _cancel(_tasks(paused))

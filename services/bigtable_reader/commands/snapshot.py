@@ -17,7 +17,9 @@ from services.bigtable_reader.ports import TableScan, TableSnapshotStore, Versio
 from shared.contracts.bigtable_options import BigtableOptions
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.tables_file import Mode
+from shared.reading.answers import answer_cancellation
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
+from shared.runtime.answers import print_answer
 
 Poll = Callable[[], Awaitable[tuple[Snapshot | None, BigtablePartitionSurvey]]]
 """Returns the latest snapshot, and the key ranges of the stream."""
@@ -56,9 +58,7 @@ async def snapshot(
         print_snapshots(found, [table], parsed.json, summary_lines, out)
         return int(any(one["state"] == "READING" or (parsed.watch and not is_complete(one)) for one in found))
     if parsed.cancel:
-        given_up = await store.cancel()
-        out.write(f"{table}: given up; what was read stays\n" if given_up else f"{table}: nothing was left to read\n")
-        return 0
+        return answer_cancellation({table: await store.cancel()}, out, as_json=parsed.json)
     whole = parsed.after is None and parsed.until is None
     among = ALL_KEYS if whole else between(parsed.after, parsed.until, options)
     ranges = watched_ranges((prefix.encode() for prefix in options.key_prefixes), among)
@@ -69,8 +69,11 @@ async def snapshot(
     if parsed.dry_run:
         size = max((sample.bytes_before for sample in await scan.samples()), default=0)
         about = f"; the table has about {size} bytes" if size else ""
-        keys = "all rows" if whole and not options.key_prefixes else "rows " + ", ".join(map(str, ranges))
-        out.write(f"{table}: {keys} would be read as they are when the readers come to them{about}\n")
+        keys = None if whole and not options.key_prefixes else list(map(str, ranges))
+        which = "all rows" if keys is None else "rows " + ", ".join(keys)
+        line = f"{table}: {which} would be read as they are when the readers come to them{about}"
+        document = {"table": table, "keys": keys, "table_bytes": size or None}
+        print_answer({"would_read": [document]}, [line], parsed.json, out)
         return 0
     await store.request(ranges, clock.now(), again=True, whole=whole)
     found = await watch(shown, out) if parsed.watch else (await shown())[0]

@@ -16,7 +16,9 @@ from services.spanner_reader.core.stream.changes import googlesql_type
 from services.spanner_reader.ports import DatabaseCatalog, DatabaseSnapshotStore, ShapeStore, WatchedTable
 from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
+from shared.reading.answers import answer_cancellation
 from shared.reading.snapshot_watch import Hindrance, is_complete, print_snapshots, watch
+from shared.runtime.answers import print_answer
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
 
@@ -57,16 +59,11 @@ async def snapshot(
         return await _status(store, shapes, told, out)
     if told.cancel:
         given_up = await retried(Stop(), lambda: store.cancel(tables), COMMAND_RETRY_BUDGET)
-        out.writelines(f"{table}: given up; what was read stays\n" for table in given_up)
-        out.writelines(f"{table}: nothing was left to read\n" for table in tables if table not in given_up)
-        return 0
+        return answer_cancellation({table: table in given_up for table in tables}, out, as_json=told.json)
     keys = _keys(told.after, told.until, [table for table in inspection.watched if table.name in tables])
     read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
     if told.dry_run:
-        which = "all rows" if keys is None else f"rows {between(*keys)}"
-        out.writelines(
-            f"{table}: {which} would be read as they are at {format_timestamp(read_at)}\n" for table in tables
-        )
+        _preview(tables, keys, format_timestamp(read_at), told.json, out)
         return 0
     if keys is None:
         await retried(Stop(), lambda: store.request(tables, read_at, again=True), COMMAND_RETRY_BUDGET)
@@ -77,6 +74,21 @@ async def snapshot(
     shown = summaries(await store.survey(), await shapes.resync_requests(), tables)
     print_snapshots(shown, tables, told.json, summary_lines, out)
     return 0
+
+
+def _preview(
+    tables: Sequence[str],
+    keys: tuple[KeyText | None, KeyText | None] | None,
+    read_at: str,
+    as_json: bool,
+    out: TextIO,
+) -> None:
+    """Print what a snapshot would read."""
+    which = "all rows" if keys is None else f"rows {between(*keys)}"
+    named = None if keys is None else dict(zip(("after", "until"), keys, strict=True))
+    document = [{"table": table, "keys": named, "read_timestamp": read_at} for table in tables]
+    lines = [f"{table}: {which} would be read as they are at {read_at}" for table in tables]
+    print_answer({"would_read": document}, lines, as_json, out)
 
 
 async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:

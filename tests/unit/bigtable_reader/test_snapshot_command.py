@@ -55,6 +55,19 @@ async def test_watched_it_ends_with_one_where_the_snapshot_is_given_up() -> None
     await world.end()
 
 
+async def test_as_json_a_dry_run_names_the_keys_and_a_cancellation_reports_whether_something_was_left_to_read() -> None:
+    world = await a_world()
+    for arguments, keys in (((), None), (("--after", "04"), ["[04\\x00, end)"])):
+        code, said = await Command(world)(*arguments, "--dry-run", "--json")
+        shown = {"table": "weather", "keys": keys, "table_bytes": 100_000_000}
+        assert (code, json.loads(said)) == (0, {"would_read": [shown]})
+    await world.request()
+    for was_left in (True, False):
+        code, said = await Command(world)("--cancel", "--json")
+        assert (code, json.loads(said)) == (0, {"cancelled": [{"table": "weather", "changed": was_left}]})
+    await world.end()
+
+
 async def test_a_change_log_alone_has_none() -> None:
     world = await a_world()
     with pytest.raises(MisconfiguredError, match="mode both"):

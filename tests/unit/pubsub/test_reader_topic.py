@@ -1,6 +1,8 @@
 """What a reader's settings of publishing make of its publisher: ordering keys, and requests at once."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, Self
 
 import grpc
@@ -8,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from shared.contracts.change_batch import BUCKET
+from shared.pubsub.publisher import BatchPublisher
 from shared.pubsub.reader_topic import ReaderTopic
 from shared.reading.settings import ReaderSettings
 from shared.runtime.health import Health
@@ -15,6 +18,9 @@ from shared.runtime.metrics import PublishingMetrics
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
 from tests.fakes.pubsub_channel import FakeAsyncChannel
+from tests.fakes.subscriptions import FakeSubscriptions
+
+PublisherOf = Callable[[ReaderTopic], AbstractAsyncContextManager[BatchPublisher]]
 
 
 class FakeConnection(FakeAsyncChannel):
@@ -52,10 +58,30 @@ def a_topic(ordering: Literal["key", "none"] = "key", publish_requests: int = 20
     return ReaderTopic(settings, "a test")
 
 
-async def published(topic: ReaderTopic, connections: list[FakeConnection], keys: int) -> list[Any]:
-    """Publish a change of each of so many ordering keys; return the requests under way before any is answered."""
+@asynccontextmanager
+async def of_a_service(topic: ReaderTopic) -> AsyncIterator[BatchPublisher]:
     metrics = PublishingMetrics(CollectorRegistry())
     async with topic.publisher(1 << 20, metrics, Health(), Stop()) as (publisher, _dead_letters), publisher:
+        yield publisher
+
+
+def of_a_command(topic: ReaderTopic) -> AbstractAsyncContextManager[BatchPublisher]:
+    return topic.checked_publisher(Stop())
+
+
+@pytest.fixture(params=[of_a_service, of_a_command])
+def publisher_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PublisherOf:
+    """Return what opens the publisher of a service, or of a command; the topic keeps what is published."""
+    monkeypatch.setattr(ReaderTopic, "subscriptions", lambda _topic: FakeSubscriptions())
+    opens: PublisherOf = request.param
+    return opens
+
+
+async def published(
+    opened: AbstractAsyncContextManager[BatchPublisher], connections: list[FakeConnection], keys: int
+) -> list[Any]:
+    """Publish a change of each of so many ordering keys; return the requests under way before any is answered."""
+    async with opened as publisher:
         for connection in connections:
             connection.open.clear()
         changes = [(f"planes/{number}", a_change(number)) for number in range(keys)]
@@ -68,17 +94,19 @@ async def published(topic: ReaderTopic, connections: list[FakeConnection], keys:
     return under_way
 
 
-async def test_with_ordering_by_key_each_key_is_a_request_of_its_own(connections: list[FakeConnection]) -> None:
-    requests = await published(a_topic(ordering="key"), connections, keys=3)
+async def test_with_ordering_by_key_each_key_is_a_request_of_its_own(
+    publisher_of: PublisherOf, connections: list[FakeConnection]
+) -> None:
+    requests = await published(publisher_of(a_topic(ordering="key")), connections, keys=3)
 
     messages = [[(one.ordering_key, BUCKET in one.attributes) for one in request.messages] for request in requests]
     assert sorted(messages) == [[("planes/0", False)], [("planes/1", False)], [("planes/2", False)]]
 
 
 async def test_with_ordering_none_a_request_takes_all_keys_which_are_attributes(
-    connections: list[FakeConnection],
+    publisher_of: PublisherOf, connections: list[FakeConnection]
 ) -> None:
-    (request,) = await published(a_topic(ordering="none"), connections, keys=3)
+    (request,) = await published(publisher_of(a_topic(ordering="none")), connections, keys=3)
 
     messages = [(one.ordering_key, one.attributes[BUCKET]) for one in request.messages]
     assert messages == [("", "planes/0"), ("", "planes/1"), ("", "planes/2")]
@@ -86,8 +114,8 @@ async def test_with_ordering_none_a_request_takes_all_keys_which_are_attributes(
 
 @pytest.mark.parametrize(("most", "opened"), [(1, 1), (100, 1), (101, 2), (250, 3)])
 async def test_so_many_requests_are_under_way_at_once_as_publish_requests_says_on_as_many_connections_as_they_need(
-    connections: list[FakeConnection], most: int, opened: int
+    publisher_of: PublisherOf, connections: list[FakeConnection], most: int, opened: int
 ) -> None:
-    requests = await published(a_topic(publish_requests=most), connections, keys=most + 5)
+    requests = await published(publisher_of(a_topic(publish_requests=most)), connections, keys=most + 5)
 
     assert (len(requests), len(connections)) == (most, opened)

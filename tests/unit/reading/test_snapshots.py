@@ -121,6 +121,33 @@ async def test_a_paused_range_is_released_and_continued_once_it_is_resumed_at_th
     assert world.ranges["0"].done
 
 
+@pytest.mark.parametrize("release_error", [None, TransientError("UNAVAILABLE")])
+async def test_while_nothing_can_be_saved_a_paused_range_is_read_no_further(release_error: Exception | None) -> None:
+    world = ToySnapshots(rows=100, rows_per_second=1)
+    async with reading(world.reader()):
+        await asyncio.sleep(2)
+        world.save_error, world.release_error = TransientError("UNAVAILABLE"), release_error
+        world.paused.add("0")
+        await asyncio.sleep(2)
+        read = len(world.topic.published)
+        await asyncio.sleep(10)
+        assert len(world.topic.published) == read
+
+
+async def test_a_range_that_was_read_before_its_pause_is_saved_as_done() -> None:
+    world = ToySnapshots()
+    world.save_error = TransientError("UNAVAILABLE")
+    with capture_logs() as logs:
+        async with reading(world.reader()):
+            await asyncio.sleep(2)
+            world.paused.add("0")
+            await asyncio.sleep(2)
+            world.save_error = None
+            await asyncio.sleep(2)
+    assert world.ranges["0"].done
+    assert "snapshot_range_read" in [line["event"] for line in logs]
+
+
 async def test_while_the_topic_may_lose_messages_nothing_is_saved_and_no_end_announced() -> None:
     world = ToySnapshots()
     world.is_durable = False

@@ -99,7 +99,7 @@ async def test_rows_in_key_order_and_under_keys_are_read_with_low_priority_and_f
         assert request.directed_read_options == DIRECTED
 
 
-async def test_rows_by_data_boost_are_read_with_low_priority_by_computers_other_than_the_instances() -> None:
+async def test_rows_by_data_boost_are_read_with_low_priority_and_from_the_replicas_of_the_settings() -> None:
     spanner = FakeEmptySpanner()
     await all_of(
         SpannerRows(database_of(spanner, "high"), data_boost=True).read(SINGERS, START, after=None, until=None)
@@ -109,11 +109,13 @@ async def test_rows_by_data_boost_are_read_with_low_priority_by_computers_other_
     for request in spanner.streamed:
         assert request.data_boost_enabled
         assert request.request_options.priority.name == "PRIORITY_LOW"
+        assert request.directed_read_options == DIRECTED
 
 
-async def test_where_parts_of_a_table_begin_is_read_with_low_priority() -> None:
+async def test_where_parts_of_a_table_begin_is_read_with_low_priority_from_the_replicas_of_the_settings() -> None:
     spanner = FakeEmptySpanner()
     assert await SpannerRows(database_of(spanner, "high"), data_boost=False).cuts(SINGERS, START) == []
 
     assert [request.partition_token for request in spanner.streamed] == [b"one", b"two"]
     assert {request.request_options.priority.name for request in spanner.streamed} == {"PRIORITY_LOW"}
+    assert all(request.directed_read_options == DIRECTED for request in spanner.streamed)

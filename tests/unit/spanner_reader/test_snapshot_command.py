@@ -50,6 +50,23 @@ async def test_some_keys_of_a_table_are_read_and_nothing_is_announced_as_complet
     assert words in (await command(world, "--status"))[1]
 
 
+async def test_as_json_a_dry_run_names_the_keys_of_each_table_and_when_they_would_be_read() -> None:
+    world = World.filled(range(20))
+    code, said = await command(world, "Planes", "--until", "[2]", "--dry-run", "--json")
+    (one,) = json.loads(said)["would_read"]
+    assert (code, one.keys()) == (0, {"table", "keys", "read_timestamp"})
+    assert (one["table"], one["keys"]) == ("Planes", {"after": None, "until": '["2"]'})
+    (one,) = json.loads((await command(world, "--all", "--dry-run", "--json"))[1])["would_read"]
+    assert (one["table"], one["keys"]) == ("Planes", None)
+
+
+async def test_as_json_a_cancellation_reports_of_which_tables_something_was_left_to_read() -> None:
+    world = await World.requested(range(20))
+    for was_left in (True, False):
+        code, said = await command(world, "Planes", "--cancel", "--json")
+        assert (code, json.loads(said)) == (0, {"cancelled": [{"table": "Planes", "changed": was_left}]})
+
+
 async def test_a_snapshot_of_an_empty_table_is_shown_as_one_that_had_nothing_to_read() -> None:
     world = World()
     asked = (await command(world, "Planes"))[1]

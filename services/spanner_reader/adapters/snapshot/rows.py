@@ -1,7 +1,8 @@
 """The rows of a table as they were at a time, by the Read call: in key order, from any key on, in both dialects.
 
 No SQL: a range of keys in SQL would have to say again how each type, NULL and descending part of a key sorts. Sources:
-Spanner, RPC reference, `ReadRequest` and `KeyRange`; "Reads outside of transactions", exact staleness; "Data Boost".
+Spanner, RPC reference, `ReadRequest` and `KeyRange`; "Reads outside of transactions", exact staleness; "Data Boost";
+"Directed reads": of any read-only transaction. `PartitionRead` has no field for replicas, the reading of a part has.
 """
 
 import asyncio
@@ -154,7 +155,8 @@ class SpannerRows:
                     partition_options=PartitionOptions(max_partitions=_MOST_PARTS),
                 )
                 found = await database.client.partition_read(asked, **how)
-            yield {**reading, "request_options": _LOW}, [one.partition_token for one in found.partitions]
+            how_read = {"request_options": _LOW, "directed_read_options": database.options.directed_reads}
+            yield {**reading, **how_read}, [one.partition_token for one in found.partitions]
         finally:
             with suppress(GoogleAPICallError):  # it ends by itself after an hour
                 await database.client.delete_session(name=session, **how)

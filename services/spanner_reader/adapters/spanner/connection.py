@@ -47,7 +47,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from services.spanner_reader.adapters.spanner.chunks import RowValues
 from services.spanner_reader.adapters.spanner.dialects import DIALECT, Dialect
 from services.spanner_reader.adapters.spanner.errors import spanner_errors
-from shared.contracts.errors import TransientError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.byte_budget import ByteBudget
 from shared.streams.connections import KEEPALIVE, ONE_THREAD, OPTIONS, StreamConnections
@@ -335,9 +335,17 @@ class SpannerDatabaseClient:
             self._session = None
 
     async def learn_dialect(self) -> None:
-        """Take the dialect that the database says it has."""
+        """Take the dialect that the database says it has. MisconfiguredError where it is none that is known."""
         for (dialect,) in await self.query(Statement(DIALECT)):
-            self.dialect = Dialect(dialect)
+            try:
+                self.dialect = Dialect(dialect)
+            except ValueError as error:
+                known = " and ".join(one.value for one in Dialect)
+                raise MisconfiguredError(
+                    "dialect-unknown",
+                    f"database {self.name} has the dialect {dialect}, and this version knows {known}: upgrade the "
+                    "reader, or name a database of one of these in SPANNER_DATABASE and PARTITION_DATABASE",
+                ) from error
 
     async def query(self, statement: Statement, *, large: bool = False) -> list[Row]:
         """Return the rows of a strong read; ``large``: the size is the customer's, and no limit is set to its time."""
