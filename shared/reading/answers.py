@@ -54,7 +54,7 @@ def _paused(changed: Changed, retention: timedelta | None) -> Iterator[str]:
         if table is None:
             yield f"the stream {what}: nothing is read until `resume`{kept}"
         else:
-            yield f"{table} {what}: its changes are dropped until `resume {table}`, and it pending resync"
+            yield f"{table} {what}: its changes are dropped until `resume {table}`, and it is pending resync"
 
 
 def _resumed(changed: Changed, still_paused: list[str]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _resumed(changed: Changed, still_paused: list[str]) -> Iterator[str]:
         if table is None:
             yield "the stream goes on where it was" if was_paused else "the stream was not paused"
         elif was_paused:
-            yield f"{table} goes on; it pending resync: `snapshot {table}` brings its rows"
+            yield f"{table} goes on; it is pending resync: `snapshot {table}` brings its rows"
         else:
             yield f"{table} was not paused"
     if still_paused:

@@ -13,7 +13,7 @@ def test_a_pause_reports_what_is_new_and_for_how_long_the_stream_keeps_what_is_n
     assert answer_pause({None: True, "Orders": False}, out, as_json=False, retention=timedelta(days=1)) == 0
     assert out.getvalue().splitlines() == [
         "the stream is paused now: nothing is read until `resume` (the stream keeps it for 1 day, 0:00:00)",
-        "Orders was paused already: its changes are dropped until `resume Orders`, and it pending resync",
+        "Orders was paused already: its changes are dropped until `resume Orders`, and it is pending resync",
     ]
 
 

@@ -1,6 +1,6 @@
-"""How urgently Spanner is asked for what loads the source, the change stream and the rows, and which replicas of it."""
+"""How urgently Spanner is asked for what loads the source, change stream and rows, which replicas of it, and as whom."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -32,8 +32,11 @@ class FakeEmptySpanner:
     def __init__(self) -> None:
         self.streamed: list[Any] = []
         """The requests of calls that stream."""
+        self.roles = set[str]()
+        """As which sessions were made."""
 
-    async def create_session(self, **_call: Any) -> Session:
+    async def create_session(self, request: Mapping[str, Any], **_call: Any) -> Session:
+        self.roles.add(request["session"].creator_role)
         return Session(name="sessions/s", multiplexed=True)
 
     async def delete_session(self, **_call: Any) -> None:
@@ -58,7 +61,7 @@ class FakeEmptySpanner:
 
 def database_of(spanner: FakeEmptySpanner, priority: Priority | None = None) -> SpannerDatabaseClient:
     channels = cast("SpannerChannels", SimpleNamespace(client=spanner, admin=None, portions=spanner.portions))
-    options = CallOptions(priority=priority, directed_reads=DIRECTED)
+    options = CallOptions(priority=priority, directed_reads=DIRECTED, role="mirror")
     return SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
 
 
@@ -105,6 +108,7 @@ async def test_rows_by_data_boost_are_read_with_low_priority_and_from_the_replic
         SpannerRows(database_of(spanner, "high"), data_boost=True).read(SINGERS, START, after=None, until=None)
     )
 
+    assert spanner.roles == {"mirror"}
     assert [request.partition_token for request in spanner.streamed] == [b"one", b"two"]
     for request in spanner.streamed:
         assert request.data_boost_enabled

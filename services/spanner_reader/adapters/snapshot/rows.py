@@ -20,6 +20,7 @@ from google.cloud.spanner_v1 import (
     PartitionReadRequest,
     ReadRequest,
     RequestOptions,
+    Session,
     TransactionSelector,
 )
 from google.cloud.spanner_v1.types import KeyRange, KeySet
@@ -142,7 +143,8 @@ class SpannerRows:
         database = self._database
         how: Mapping[str, Any] = {"retry": None, "timeout": TIMEOUT, "metadata": database.metadata}
         with self._errors(table):
-            session = str((await database.client.create_session(database=database.name, **how)).name)
+            request = {"database": database.name, "session": Session(creator_role=database.options.role or "")}
+            session = str((await database.client.create_session(request=request, **how)).name)
         try:
             with self._errors(table):
                 begin = BeginTransactionRequest(session=session, options=read_only_at(at).single_use)
