@@ -1,4 +1,4 @@
-"""How urgently Spanner is asked for what loads the source, change stream and rows, which replicas of it, and as whom."""
+"""How urgently Spanner is asked for the stream and rows that load the source, which replicas of it, and as whom."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
