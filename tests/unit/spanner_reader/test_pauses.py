@@ -90,6 +90,7 @@ HANDED_OVER = steps_of(
     "pause 0 wait 4 write 1 wait 3 start 5 kill 0 write 1 wait 8 resume 0 write 1 begin-snapshot 0 write 1 "
     "end-snapshot 0"
 )
+READ_LATER = steps_of("pause 0 pause-all 0 wait 4 write 0 resume 0 pause 2")
 WHILE_ALL_IS_PAUSED = steps_of("pause-all 0 wait 5 write 1 pause 0 write 2 resume-all 0 wait 5")
 
 
@@ -98,6 +99,7 @@ WHILE_ALL_IS_PAUSED = steps_of("pause-all 0 wait 5 write 1 pause 0 write 2 resum
 @example(STALE, 0)
 @example(HANDED_OVER, 1)
 @example(WHILE_ALL_IS_PAUSED, 2)
+@example(READ_LATER, 0)
 def test_what_is_dropped_is_under_a_resync_request_until_a_later_snapshot_and_nothing_else_is_lost(
     steps: list[Step], seed: int
 ) -> None:
@@ -117,7 +119,9 @@ def test_what_is_dropped_is_under_a_resync_request_until_a_later_snapshot_and_no
         covering = [*pauses, *([last] if last is not None and last.lasts else [])]
         dropped = committed - published
         assert {one for one in dropped if not any(pause.covers(one) for pause in covering)} == set()
-        surely = [replace(one, paused_at=Nanoseconds(one.paused_at + KNOWN_AFTER)) for one in covering]
+        # While all is paused nothing is read: a change may be read, and published, after the pause of its table.
+        read_at_once = all(what != "pause-all" for what, _number in steps)
+        surely = [replace(one, paused_at=Nanoseconds(one.paused_at + KNOWN_AFTER)) for one in covering if read_at_once]
         assert {one for one in published if any(pause.covers(one) for pause in surely)} == set()
         assert sum(world.world.metrics.dropped_changes.values()) >= len(dropped)
         assert world.world.metrics.dropped_changes[ALBUMS] == 0
