@@ -118,8 +118,8 @@ class RowCount:
     rows: int
 
 
-RECREATED: Final = "table_recreated"
-"""Why a table is pending resync that was dropped and made again while it was mirrored."""
+RECREATED: Final = "table_made_anew"
+"""Why a table is pending resync that was dropped and made again while it was mirrored; stored in its label."""
 ROWS_TOO_OLD: Final = "snapshot_rows_too_old"
 """Why a mirror needs one that lacks rows of a snapshot: they came too late to be applied."""
 RESYNC: Final = (

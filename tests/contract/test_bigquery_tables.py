@@ -147,9 +147,9 @@ class TestBigQueryTables:
 
         told = [(line["log_level"], line["table"]) for line in logs if line["event"] == "table_recreated"]
         assert told == [("error", "planes")]
-        assert place.pending_resync("planes") == "table_recreated"
+        assert place.pending_resync("planes") == "table_made_anew"
         place.others.ensure(COLOUR)
-        assert place.pending_resync("planes") == "table_recreated"
+        assert place.pending_resync("planes") == "table_made_anew"
         with pytest.raises(TableTroubleError, match="holds another source table"):
             place.others.ensure(OF_ANOTHER_SOURCE)
 

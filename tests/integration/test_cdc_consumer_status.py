@@ -44,7 +44,7 @@ def test_status_shows_the_state_of_every_table_and_a_restart_remembers_recreated
     wait_for(first, {"planes": "pending resync", "pilots": "running", "keyless": "refused"})
     document = asked(first)
     assert document is not None
-    assert document["tables"]["planes"]["troubles"][0]["why"] == "table_recreated"
+    assert document["tables"]["planes"]["troubles"][0]["why"] == "table_made_anew"
     assert document["changes"]["dead_letters"] == {"no_primary_key": 1}
     assert document["changes"]["written"] >= 3
     assert document["processes"]["seen"] >= 1

@@ -202,7 +202,7 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     ours: dict[str, Any] = {"labels": {"millrace_mirror_of": "x"}}
     world.make("keyless", key=(), **ours)
     world.make("stranger", key=())
-    world.make("anew", labels={**ours["labels"], "millrace_needs_resync": "table_recreated"})
+    world.make("anew", labels={**ours["labels"], "millrace_needs_resync": "table_made_anew"})
     world.make("conflict", bigquery.SchemaField("_millrace_sequence", "INT64"), **ours)
     world.make("strict", bigquery.SchemaField("name", "STRING", mode="REQUIRED"), **ours)
     world.make("fine", bigquery.SchemaField("_millrace_sequence", "STRING"), max_staleness="0-0 0 0:15:0", **ours)

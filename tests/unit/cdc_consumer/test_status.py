@@ -33,14 +33,14 @@ def world() -> World:
 
 def test_datasets_that_only_a_schema_names_are_inspected_once_a_table_of_theirs_was_reported(world: World) -> None:
     world.take(Counts(messages=2, tables={"planes": TableNote(), "mirror_air.crew": TableNote()}))
-    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_recreated")]
+    world.mirrors = [Mirror("mirror_air.crew", MICROS, "table_made_anew")]
 
     assert world.states() == {"planes": "running", "mirror_air.crew": "pending resync"}
     assert world.asked_of == {"mirror_air"}
 
 
 def test_every_table_has_its_state_since_and_why(world: World) -> None:
-    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_recreated")]
+    world.mirrors = [Mirror("quiet", MICROS), Mirror("anew", MICROS - 5_000_000, "table_made_anew")]
     world.take(
         Counts(
             messages=3,
@@ -163,7 +163,7 @@ def test_what_was_deferred_holds_up_a_deletion_until_it_has_come_again_though_it
 
 
 def test_a_table_may_have_several_troubles_and_what_holds_it_up_comes_first(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     for _ in range(2):
         world.take(Counts(tables={"planes": TableNote(deferred="NOT_FOUND", unfit="schema_conflict: x")}))
         world.clock.pass_time(timedelta(minutes=1))
@@ -312,7 +312,7 @@ def test_lag_is_reported_by_stage_of_each_table_and_of_what_was_applied_last(wor
 
 
 def test_labels_are_inspected_now_and_then_and_what_was_known_is_kept_when_they_cannot_be(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     world.document()
     world.document()
     assert world.looks == 1
@@ -357,7 +357,7 @@ def test_the_exit_code_reports_whether_everything_runs(world: World, ready: bool
 
 
 def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
-    world.mirrors = [Mirror("planes", MICROS, "table_recreated")]
+    world.mirrors = [Mirror("planes", MICROS, "table_made_anew")]
     world.take(Counts(dead_letters={"bad_name": 4}, tables={"planes": WAITS, "airports": TableNote(latest=LATEST)}))
     printed = list(lines(world.document()))
 
@@ -366,7 +366,7 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     airports, planes, more = printed[2:5]
     assert airports.split() == ["airports", "running", "-", "2026-11-21T12:00:02Z", "0.5s", "1.5s"]
     assert planes.split() == ["planes", "deferred", "2026-11-21T12:00:05Z", "-", "-", "-", "PERMISSION_DENIED"]
-    assert more.split() == ["pending", "resync", "2026-11-21T12:00:05Z", "table_recreated"]
+    assert more.split() == ["pending", "resync", "2026-11-21T12:00:05Z", "table_made_anew"]
     assert "dead letters since the start: bad_name 4" in printed
 
 

@@ -70,7 +70,7 @@ def consumer() -> Mapping[str, object]:
     """Return the document of a consumer with a table of each trouble."""
     world = World()
     world.look(Mirror("gone", MICROS))
-    world.look(Mirror("anew", MICROS, "table_recreated"), Mirror("airports", MICROS, complete_since=MICROS))
+    world.look(Mirror("anew", MICROS, "table_made_anew"), Mirror("airports", MICROS, complete_since=MICROS))
     notes = {"planes": WAITS, "crew": TableNote(unfit="another key"), "airports": TableNote(latest=LATEST)}
     heartbeats = {SPANNER: MICROS - 1_000_000, BIGTABLE: MICROS - 3600 * 1_000_000}
     world.take(Counts(messages=3, changes=5, tables=notes, heartbeats=heartbeats))

@@ -58,7 +58,6 @@ from services.cdc_consumer.core.types.types import COLUMN_TYPES, ColumnType
 from services.cdc_consumer.ports import (
     LEFT_OUT,
     MASKS_CHANGED,
-    RECREATED,
     RESYNC,
     ROWS_TOO_OLD,
     DatasetRefusedError,
@@ -398,7 +397,7 @@ class BigQueryTables:
         if self._made_at.setdefault(table, found.created) == found.created:
             return found
         structlog.get_logger().error(
-            RECREATED,
+            "table_recreated",
             table=table,
             fix="it was dropped and made again while mirrored, and holds only what has changed since: resync it",
         )

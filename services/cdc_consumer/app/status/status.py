@@ -301,7 +301,9 @@ class ConsumerStatus:
         """
         if self._made_at.setdefault(mirror.table, mirror.made_at) != mirror.made_at:
             if not mirror.pending_resync and mirror.complete_since <= mirror.made_at:
-                structlog.get_logger().error(RECREATED, table=mirror.table, fix="resync it: it holds new changes only")
+                structlog.get_logger().error(
+                    "table_recreated", table=mirror.table, fix="resync it: it holds new changes only"
+                )
                 recreated = replace(mirror, pending_resync=RECREATED, complete_since=0, deleted_before=0)
                 try:
                     self._label_recreated(mirror)
