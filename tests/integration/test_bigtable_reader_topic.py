@@ -91,6 +91,7 @@ def test_a_reader_that_comes_while_the_topic_changes_is_found(bigtable_emulator:
 
         with pytest.raises(MisconfiguredError, match="stop all of them first"):
             await replace_topic(rows, "theirs", require_no_reader)
+        assert await rows.topic() == "ours"
 
     run(bigtable_emulator, scenario)
 

@@ -34,7 +34,7 @@ async def replace_topic(
     """Remember another topic from now on than the one that is, and return that; None, and none, where none is.
 
     ``require_no_reader`` raises MisconfiguredError while anybody reads. It is called again afterwards: a reader that
-    came meanwhile may have found the former topic, one that comes later finds this one.
+    came meanwhile may have found the former topic, which then stays; one that comes later finds this one.
     """
     before = await rows.topic()
     if before is None:
@@ -42,7 +42,11 @@ async def replace_topic(
     await require_no_reader()
     if not await rows.write_topic(topic, before):
         raise TransientError(f"the topic of {rows.stream} was changed meanwhile")
-    await require_no_reader()
+    try:
+        await require_no_reader()
+    except MisconfiguredError:  # it may publish to the former one already
+        await rows.write_topic(before, topic)
+        raise
     return before
 
 
