@@ -1,8 +1,10 @@
 """Stopping is a value handed down: only `__main__` touches signals, loops ask, waits are waits on it."""
 
 import asyncio
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +24,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self._requested_at = math.inf
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -30,11 +33,16 @@ class Stop:
         """Return whether to stop."""
         return self.event.is_set()
 
+    def left_of(self, grace: timedelta) -> float:
+        """Return how many seconds are left of a time that begins when it is asked to stop; none are negative."""
+        return max(0.0, grace.total_seconds() - max(0.0, time.monotonic() - self._requested_at))
+
     def request(self) -> None:
         """Ask everything that holds this value to stop."""
         with self._lock:
             if self.event.is_set():
                 return
+            self._requested_at = time.monotonic()
             self.event.set()
             callbacks = list(self._callbacks)
         for callback in callbacks:

@@ -61,3 +61,11 @@ def test_without_a_request_the_handlers_are_put_back() -> None:
         assert signal.getsignal(signal.SIGTERM) is not before
     assert not stop.requested
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_grace_begins_when_the_process_is_asked_to_stop_whoever_asks_for_what_is_left() -> None:
+    stop, grace = Stop(), timedelta(hours=1)
+    assert stop.left_of(grace) == 3_600
+    stop.request()
+    assert 0 < stop.left_of(grace) < 3_600
+    assert stop.left_of(timedelta(0)) == 0

@@ -195,8 +195,8 @@ class AppendConnection:
                 now = time.monotonic()
                 if now >= until:
                     return False
-                if stop.requested:  # a little longer, no more
-                    if not self._changed.wait_for(done, _GRACE.total_seconds()):
+                if stop.requested:  # a little longer, no more, whatever the number of appends
+                    if not self._changed.wait_for(done, stop.left_of(_GRACE)):
                         raise TransientError("asked to stop before BigQuery had answered")
                     break
                 silent_at = self._heard_at + self._timeout.total_seconds()
