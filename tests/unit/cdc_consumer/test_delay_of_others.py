@@ -11,8 +11,9 @@ import pytest
 
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
+from services.cdc_consumer.ports import Heard
 from tests.builders import a_change, a_header, a_message
-from tests.fakes.cdc_writer import NEVER
+from tests.fakes.cdc_writer import NEVER, FakeAppending
 from tests.unit.cdc_consumer.world import AIRPORTS, PassingStop, World
 
 OTHERS = ("airports", "pilots", "seats")
@@ -155,6 +156,34 @@ def test_rows_that_were_accepted_before_the_service_fell_silent_prove_nothing(
 
     assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (4, 0, ())
     assert sorted(delays)[2] <= LIMITS.table + MARGIN
+
+
+def test_a_table_whose_answers_are_slow_is_in_trouble_once_and_then_waited_for(world: World) -> None:
+    apply_to(world, 1, *OTHERS)
+    world.writer.answers_after = dict.fromkeys(("planes", *OTHERS[:2]), timedelta(seconds=8))
+    found = []
+    for number in range(2, 6):
+        counts = apply_to(world, number, "planes", *OTHERS)
+        found.append((counts.acked, counts.deferred))
+        world.clock.pass_time(LIMITS.between_waits)
+
+    assert found == [(1, 3), (4, 0), (4, 0), (4, 0)]
+    assert world.names("planes") == {1: "name 5"}
+
+
+def test_a_silence_that_has_ended_does_not_count_for_a_later_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, hear = world.clock.time, FakeAppending.hear
+
+    def answer_in_parts(appending: FakeAppending, within: timedelta) -> Heard:
+        at = (world.clock.time - began) / 1e9
+        if at > 330:
+            return hear(appending, within)
+        world.clock.pass_time(max(within, timedelta(milliseconds=1)))
+        return Heard.NOTHING if any(each <= at < each + 5.5 for each in (0, 302)) else Heard.SOME
+
+    monkeypatch.setattr(FakeAppending, "hear", answer_in_parts)
+    counts = world.apply(a_message(*[a_change(number) for number in range(10)]))
+    assert (counts.acked, counts.deferred) == (1, 0)
 
 
 def test_a_late_answer_counts_for_nobody_and_the_next_attempt_writes_the_rows(world: World) -> None:

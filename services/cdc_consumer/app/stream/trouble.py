@@ -14,12 +14,13 @@ import pyarrow as pa
 import structlog
 
 from services.cdc_consumer.core.schema.tables import TableDefinition
-from services.cdc_consumer.ports import TableTroubleError
-from shared.contracts.errors import PoisonRecordError
+from services.cdc_consumer.ports import Heard, PendingAppend, TableTroubleError
+from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
 _FORGOTTEN_AFTER: Final = timedelta(minutes=30)  # three times the longest deferral: its messages come no more
 NEVER: Final = Nanoseconds(-(1 << 62))
+_LATE: Final = 3  # appends that are kept without an answer: each has a connection
 _CANARIES: Final = 1_000  # tables of which a row is kept
 _CANARY_BYTES: Final = 16 << 20  # of all those rows
 _CANARY_FOR: Final = timedelta(hours=1)
@@ -47,6 +48,8 @@ class RetryLimits:
     """How often, at most, a table that is known to be in trouble is tried, and a conflicting one inspected again."""
     between_waits: timedelta = timedelta(minutes=1)
     """The same for a table that gives no answer: each time, everything else waits for it as long as `table`."""
+    slow: timedelta = timedelta(minutes=1)
+    """How long an answer of a table is waited for that has answered late."""
     stuck_deliveries: int = 10
     """At which delivery a row that fails retryably, alone in its table, is dead-lettered: after about an hour."""
     fatal_crashes: int = 3
@@ -72,6 +75,8 @@ class _Trouble:
     certain: bool
     why: str
     """What was said last, in words fit for a log."""
+    late: PendingAppend | None = None
+    """What has had no answer when it was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class TablesInTrouble:
     def __init__(self, limits: RetryLimits) -> None:
         self.limits = limits
         self._troubles: dict[TableDefinition, _Trouble] = {}
+        self._slow: dict[TableDefinition, Nanoseconds] = {}
         self._accepted: dict[str, Nanoseconds] = {}
         self._conflicts: dict[TableDefinition, tuple[PoisonRecordError, Nanoseconds]] = {}
         self._canaries: dict[str, CanaryRow] = {}  # the latest last
@@ -149,12 +155,49 @@ class TablesInTrouble:
         trouble.probe_at, trouble.seen, trouble.why = probe_at, now, why.shown
         for other, each in list(self._troubles.items()):
             if now > later(each.seen, _FORGOTTEN_AFTER):
-                del self._troubles[other]
+                self._forget(other)
 
     def recovered(self, definition: TableDefinition) -> None:
         """Forget a column list's trouble."""
-        if self._troubles.pop(definition, None) is not None:
+        if self._forget(definition):
             structlog.get_logger().info("table_recovered", table=definition.identity)
+
+    def keep_late(self, definition: TableDefinition, appending: PendingAppend) -> None:
+        """Keep an append that has had no answer: one that comes later tells that the table is slow and not silent."""
+        if definition in self._troubles and sum(each.late is not None for each in self._troubles.values()) < _LATE:
+            self._troubles[definition].late = appending
+        else:
+            appending.leave()
+
+    def take_late_answer(self, definition: TableDefinition, now: Nanoseconds) -> None:
+        """Find out whether the append that was kept has been answered, whatever the answer is, and leave it."""
+        trouble = self._troubles.get(definition)
+        if trouble is None or trouble.late is None:
+            return
+        appending, trouble.late = trouble.late, None
+        try:
+            answered = appending.hear(timedelta(0)) is not Heard.NOTHING
+        except TableTroubleError:
+            answered = True
+        except TransientError:
+            answered = False
+        if answered:
+            self._slow[definition] = now
+            structlog.get_logger().warning("table_answers_late", table=definition.identity, patience=self.limits.slow)
+        appending.leave()
+
+    def patience(self, definition: TableDefinition, now: Nanoseconds) -> timedelta:
+        """Return how long an answer is waited for: longer if one has come late in the last half an hour."""
+        answered_at = self._slow.get(definition)
+        if answered_at is None or now > later(answered_at, _FORGOTTEN_AFTER):
+            return self.limits.table
+        return self.limits.slow
+
+    def _forget(self, definition: TableDefinition) -> bool:
+        trouble = self._troubles.pop(definition, None)
+        if trouble is not None and trouble.late is not None:
+            trouble.late.leave()
+        return trouble is not None
 
     def accepted(self, table: str, now: Nanoseconds) -> None:
         """Remember that BigQuery has taken rows of a table."""

@@ -9,7 +9,8 @@ rows of what fails are sent after a while: one bad row fails all that are sent w
 
 A table that gives no answer holds up others no longer than the retry time of a table. Then what is done is settled, and
 a row that was accepted is sent once more. If BigQuery accepts it, the table is in trouble. If BigQuery does not answer
-that either, it may be the service, or everything is slow: all wait.
+that either, it may be the service, or everything is slow: all wait. An answer that comes late is found when the table
+is tried again: it is slow, then, and is waited for from now on.
 
 A table that BigQuery refuses is in trouble by itself as long as this identity may write to another table of the
 dataset. Else the dataset is refused, and is waited for like a service: its messages keep their leases and spend no
@@ -209,6 +210,7 @@ class Writing:
         once more. TransientError: the service was unavailable until the process was asked to stop.
         """
         for one in again:
+            self.known.take_late_answer(one.definition, self.clock.now())
             one.try_again()
         going_on = True
         while going_on:
@@ -370,10 +372,12 @@ class Writing:
             self._settled(one)
         elif heard is Heard.SOME:
             one.heard_at = self.clock.now()
+            if isinstance(one.failing, _NoAnswerError):
+                one.failing = one.failing_since = None
 
     def _gives_no_answer(self, one: ListWrites) -> bool:
         now = self.clock.now()
-        if now < later(one.heard_at, self.limits.table):
+        if now < later(one.heard_at, self.known.patience(one.definition, now)):
             return False
         if not isinstance(one.failing, _NoAnswerError):
             one.failing = _NoAnswerError(one.table)
@@ -612,6 +616,9 @@ class Writing:
             since = now if one.failing_since is None else one.failing_since
             self.known.began(one.definition, since, now, trouble, waits=isinstance(one.failing, _NoAnswerError))
         self.tables.forget(one.table)
+        if isinstance(one.failing, _NoAnswerError) and one.under_way is not None:
+            self.known.keep_late(one.definition, one.under_way[1])
+            one.under_way = None
         one.in_trouble(trouble)
 
 
