@@ -7,6 +7,7 @@ import functools
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -106,18 +107,18 @@ def write_messages(options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> C
 
 def _release(options: SinkOptions, messages: pa.Table) -> None:
     """Release the leases of a task that could not be composed, and report it; else they run out by themselves."""
-    channel = open_channel(options.pubsub_emulator_host)
-    leases = PubsubLeases(channel, options.subscription, LONGEST_DEADLINE, Stop(), budget=timedelta(0))
     ack_ids = messages["ack_id"].to_pylist()
-    leave(messages, set(ack_ids), leases, RetryLimits(), Stop(), for_later=False)
-    send_report(options.driver, Report(counts=Counts(messages=len(ack_ids), released=leases.released)))
+    with suppress(MisconfiguredError, TransientError), open_channel(options.pubsub_emulator_host) as channel:
+        leases = PubsubLeases(channel, options.subscription, LONGEST_DEADLINE, Stop(), budget=timedelta(0))
+        leave(messages, set(ack_ids), leases, RetryLimits(), Stop(), for_later=False)
+        send_report(options.driver, Report(counts=Counts(messages=len(ack_ids), released=leases.released)))
 
 
 def _with_data(options: SinkOptions, messages: pa.Table, damaged: int, leases: PubsubLeases) -> pa.Table:
     directory = options.data_directory
     try:
         if damaged:  # the leases of what is in them run out
-            raise ValueError(f"{damaged} portions of messages are not those that were sent")
+            raise ValueError(f"{damaged} portions of messages are not those that were sent, or cannot be unpacked")
         return with_data(messages, Path(directory) if directory else None)
     except BaseException:
         leases.release(messages["ack_id"].to_pylist())

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -109,6 +110,13 @@ def test_a_portion_that_is_damaged_on_the_way_is_counted_and_the_others_come(
 
     assert count == 1
     assert messages["data"].to_pylist() == data[:damaged] + data[damaged + 1 :]
+
+
+def test_a_portion_that_cannot_be_unpacked_is_counted_too() -> None:
+    packed = b"no stream of Arrow"
+    row = {"task": 0, "checksum": crc32(packed), "messages": packed}
+    messages, count = unpack([pa.RecordBatch.from_pylist([row], PORTION_SCHEMA), to_portions(an_answer(b"a"), (0,))])
+    assert (count, messages["data"].to_pylist()) == (1, [b"a"])
 
 
 @given(st.lists(st.text(max_size=3)), st.integers(1, 5))

@@ -20,6 +20,7 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from services.cdc_consumer.core.stream.messages import DATA_AT, MESSAGE_SCHEMA
 
@@ -81,17 +82,20 @@ def pack(messages: pa.RecordBatch) -> bytes:
 
 
 def unpack(portions: Iterable[pa.RecordBatch]) -> tuple[pa.Table, int]:
-    """Return the messages in rows of `PORTION_SCHEMA`, and how many portions are not those that were sent.
+    """Return the messages in rows of `PORTION_SCHEMA`, and how many portions cannot be read: damaged, or too large.
 
     Spark finds damage only in a shuffle that it compresses itself.
     """
     tables, damaged = [], 0
     for batch in portions:
         for packed, checksum in zip(batch["messages"].to_pylist(), batch["checksum"].to_pylist(), strict=True):
-            if crc32(packed) == checksum:
-                tables.append(pa.ipc.open_stream(packed, options=_READ).read_all())
-            else:
-                damaged += 1
+            try:
+                if crc32(packed) == checksum:
+                    tables.append(pa.ipc.open_stream(packed, options=_READ).read_all())
+                    continue
+            except (pa.ArrowException, MemoryError) as error:
+                structlog.get_logger().error("portion_not_read", bytes=len(packed), error=repr(error))
+            damaged += 1
     return pa.concat_tables(tables) if tables else MESSAGE_SCHEMA.empty_table(), damaged
 
 
