@@ -102,12 +102,12 @@ def stats(command: StatsCommand, tools: CommandTools) -> None:
     if command.json:
         print_document(document)
         return
-    print_table(("STATE", "LETTERS"), [(state.value, found.by_state.get(state, 0)) for state in State])
+    print_table(("STATE", "DEAD LETTERS"), [(state.value, found.by_state.get(state, 0)) for state in State])
     if found.by_reason:
         say("")
-        print_table(("OPEN, BY REASON", "LETTERS"), [(one.value, n) for one, n in found.by_reason.items()])
+        print_table(("OPEN, BY REASON", "DEAD LETTERS"), [(one.value, n) for one, n in found.by_reason.items()])
         say("")
-        print_table(("OPEN, BY TABLE", "LETTERS"), [(one or "(unknown)", n) for one, n in found.by_table.items()])
+        print_table(("OPEN, BY TABLE", "DEAD LETTERS"), [(one or "(unknown)", n) for one, n in found.by_table.items()])
         say(f"\nthe oldest open one failed first at {document['oldest_open']}")
     say(f"{found.payload_bytes} bytes of payload are kept")
 

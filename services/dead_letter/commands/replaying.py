@@ -86,7 +86,7 @@ def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float
     names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
     examples = {one.verdict: one.why for one in reversed(report.dead_letters) if one.why}
     print_table(
-        ("VERDICT", "LETTERS", "WHY"),
+        ("VERDICT", "DEAD LETTERS", "WHY"),
         [
             (names[verdict], count, examples.get(verdict, ""))
             for verdict in Verdict

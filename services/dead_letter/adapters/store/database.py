@@ -144,12 +144,11 @@ def database_url(address: str) -> URL:
 
 def _engine(url: URL, timeout: timedelta) -> Engine:
     # hide_parameters: what is in a dead letter is no business of an error's text
+    is_server = url.get_backend_name() == "postgresql"
+    limits = {"pool_size": 3, "max_overflow": 7} if is_server else {}  # small servers take 25, and there are two pools
     try:
         engine = create_engine(
-            url,
-            hide_parameters=True,
-            pool_pre_ping=url.get_backend_name() == "postgresql",
-            pool_timeout=timeout.total_seconds(),
+            url, hide_parameters=True, pool_pre_ping=is_server, pool_timeout=timeout.total_seconds(), **limits
         )
     except (ArgumentError, NoSuchModuleError) as error:
         raise MisconfiguredError(

@@ -163,7 +163,7 @@ class SpannerReader:
         """Read until asked to stop, or until every partition has reached the end asked for.
 
         Returns only after every task is over. MisconfiguredError and unknown errors end it early; what has been
-        confirmed until then is saved, and the leases are given back.
+        confirmed until then is saved, and the leases are released.
         """
         self._stop = stop
         self._inspected = asyncio.Event()
