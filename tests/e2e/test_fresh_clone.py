@@ -156,7 +156,7 @@ def test_the_commands_that_make_up_prints_work_and_make_down_stops_everything(cl
     assert "cdc_consumer: running since" in status.stdout
     commands = re.findall(r"^ +(\(\. .+\))$", up.stdout, re.MULTILINE)
     assert [command.split()[-2:] for command in commands] == [
-        ["services.spanner_reader", "doctor)"],
+        ["spanner-reader", "doctor)"],
         ["reconcile", "--all)"],
     ]
     for command in commands:

@@ -47,8 +47,8 @@ WORKER_DAEMONS = {"pyspark.daemon", "services.cdc_consumer.wiring.worker_daemon"
 TABLES = ("crews", "pilots", "routes")
 MESSAGES = 150
 """Of each table: many times as many as there are tasks, in several micro-batches."""
-ROWS_OF = {"planes/0": range(3), "planes/1": range(3, 8)}
-"""Rows by ordering key. Spark gives these keys to two tasks, so one of them holds three messages, the other five."""
+ROWS_OF = {"planes/0": range(3), "planes/4": range(3, 8)}
+"""Rows by ordering key. These keys go to two tasks, so one of them holds three messages, the other five."""
 COME_AGAIN_WITHIN = ACK_DEADLINE + timedelta(seconds=10)
 """A killed executor extended its leases when it was killed, at the latest. The emulator may give what comes again to no
 pull that waits already, and such a pull lasts five seconds. As much again is for two busy cores.
