@@ -7,7 +7,7 @@ answers may wait (``hold``) until the test lets them go.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -67,6 +67,12 @@ class FakeChannel:
 
     def unary_unary(self, path: str, **_serializers: Any) -> Any:
         return _Stub(self, path.rpartition("/")[2])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Stay as it is: another block may open it."""
 
     def begin(self, name: str, request: Any) -> _Call:
         self.calls.append((name, request))
