@@ -147,14 +147,21 @@ def test_a_port_without_a_listener_is_transient(stop: Stop, clock: SetClock) -> 
         streams.close()
 
 
-def test_a_server_that_falls_silent_is_left_for_another_connection(
+def _streams_of_one_that_falls_silent(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> None:
+) -> AppendStreams:
+    """Return streams whose first row was accepted, and whose next request gets no answer."""
     answers = iter([accepted(), Silence()])
     server.script = lambda _request: next(answers, accepted())
     streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(answer_within=timedelta(seconds=0.3)))
     assert streams.append(PLANES, rows_of(1)).refused() == []
+    return streams
 
+
+def test_a_server_that_falls_silent_is_left_for_another_connection(
+    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+) -> None:
+    streams = _streams_of_one_that_falls_silent(server, channel, stop, clock)
     assert streams.append(PLANES, rows_of(2)).refused() == []
     assert [ids_of(request) for request in server.requests] == [[1], [2], [2]]
     streams.close()
@@ -163,11 +170,7 @@ def test_a_server_that_falls_silent_is_left_for_another_connection(
 def test_a_silent_server_is_left_by_an_append_that_is_heard_a_moment_at_a_time(
     server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
 ) -> None:
-    answers = iter([accepted(), Silence()])
-    server.script = lambda _request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(answer_within=timedelta(seconds=0.3)))
-    assert streams.append(PLANES, rows_of(1)).refused() == []
-
+    streams = _streams_of_one_that_falls_silent(server, channel, stop, clock)
     appending, heard = streams.append(PLANES, rows_of(2)), set()
     while (latest := appending.hear(timedelta(seconds=0.02))) is not Heard.ALL:
         heard.add(latest)

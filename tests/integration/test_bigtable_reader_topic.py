@@ -11,6 +11,7 @@ import pytest
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
 from services.bigtable_reader.adapters.stream.partition_rows import PartitionRows
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
+from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.topic_cell import keep_topic, replace_topic
 from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from shared.contracts.errors import MisconfiguredError
@@ -48,13 +49,20 @@ def test_the_first_topic_of_each_stream_stays_and_another_is_refused(bigtable_em
     run(bigtable_emulator, scenario)
 
 
+async def a_reader_and_a_command(
+    channels: BigtableChannels,
+) -> tuple[PartitionRows, BigtablePartitionStore, BigtablePartitionStore]:
+    """Return the rows of a stream that a reader reads, and the stores of that reader and of a command."""
+    await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
+    stream = a_stream()
+    reader, command = (a_store(channels, stream, owner, [0.0]) for owner in ("reader", "command"))
+    await begun(reader, "-m", "m-")
+    return PartitionRows(channels, PARTITION_TABLE, stream), reader, command
+
+
 def test_the_topic_changes_only_while_no_reader_runs(bigtable_emulator: str) -> None:
     async def scenario(channels: BigtableChannels) -> None:
-        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
-        stream = a_stream()
-        rows = PartitionRows(channels, PARTITION_TABLE, stream)
-        reader, command = (a_store(channels, stream, owner, [0.0]) for owner in ("reader", "command"))
-        await begun(reader, "-m", "m-")
+        rows, reader, command = await a_reader_and_a_command(channels)
         assert await replace_topic(rows, "theirs", command.require_no_reader) is None  # and none is remembered
         assert await rows.topic() is None
         await keep_topic(rows, "ours")
@@ -72,11 +80,7 @@ def test_the_topic_changes_only_while_no_reader_runs(bigtable_emulator: str) -> 
 
 def test_a_reader_that_comes_while_the_topic_changes_is_found(bigtable_emulator: str) -> None:
     async def scenario(channels: BigtableChannels) -> None:
-        await create_partition_table(channels, PartitionRows(channels, PARTITION_TABLE, "any"))
-        stream = a_stream()
-        rows = PartitionRows(channels, PARTITION_TABLE, stream)
-        reader, command = (a_store(channels, stream, owner, [0.0]) for owner in ("reader", "command"))
-        await begun(reader, "-m", "m-")
+        rows, reader, command = await a_reader_and_a_command(channels)
         await keep_topic(rows, "ours")
         await reader.leave()
         inspections = 0

@@ -1,4 +1,4 @@
-"""When missing rows are deleted by itself, and when somebody has to look first."""
+"""When missing rows are deleted by itself, and when a person has to decide."""
 
 import threading
 import time

@@ -24,7 +24,7 @@ def test_java_is_given_one_garbage_collector(environ: dict[str, str], collector:
 def test_every_task_runs_once_on_an_executor_that_stays_wherever_spark_runs(master: str) -> None:
     settings = spark_settings(master, "1g", 2)
 
-    # A task that Spark runs a second time pulls again. It gets other messages, and nobody extends the leases of the
+    # A task that Spark runs a second time pulls again. It gets other messages, and no process extends the leases of the
     # first attempt's: those come again an ack deadline late. So the query fails with its first task, and the restart
     # is the retry.
     assert settings["spark.task.maxFailures"] == "1"

@@ -33,7 +33,7 @@ async def replace_topic(
 ) -> str | None:
     """Remember another topic from now on than the one that is, and return that; None, and none, where none is.
 
-    ``require_no_reader`` raises MisconfiguredError while anybody reads. It is called again afterwards: a reader that
+    ``require_no_reader`` raises MisconfiguredError while a reader runs. It is called again afterwards: a reader that
     came meanwhile may have found the former topic, which then stays; one that comes later finds this one.
     """
     before = await rows.topic()

@@ -201,7 +201,7 @@ class AppendConnection:
                     break
                 silent_at = self._heard_at + self._timeout.total_seconds()
                 if now >= silent_at:  # nothing at all has come: the connection is dead, and does not know
-                    structlog.get_logger().warning("append_connection_silent", patience=str(self._timeout))
+                    structlog.get_logger().warning("append_connection_silent", timeout=str(self._timeout))
                     self._call.cancel()
                     self._heard_at = now
                     continue

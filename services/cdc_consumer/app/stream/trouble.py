@@ -183,10 +183,12 @@ class TablesInTrouble:
             answered = False
         if answered:
             self._slow[definition] = now
-            structlog.get_logger().warning("table_answers_late", table=definition.identity, patience=self.limits.slow)
+            structlog.get_logger().warning(
+                "table_answers_late", table=definition.identity, timeout=str(self.limits.slow)
+            )
         appending.leave()
 
-    def patience(self, definition: TableDefinition, now: Nanoseconds) -> timedelta:
+    def answer_timeout(self, definition: TableDefinition, now: Nanoseconds) -> timedelta:
         """Return how long an answer is waited for: longer if one has come late in the last half an hour."""
         answered_at = self._slow.get(definition)
         if answered_at is None or now > later(answered_at, _FORGOTTEN_AFTER):

@@ -377,7 +377,7 @@ class Writing:
 
     def _gives_no_answer(self, one: ListWrites) -> bool:
         now = self.clock.now()
-        if now < later(one.heard_at, self.known.patience(one.definition, now)):
+        if now < later(one.heard_at, self.known.answer_timeout(one.definition, now)):
             return False
         if not isinstance(one.failing, _NoAnswerError):
             one.failing = _NoAnswerError(one.table)

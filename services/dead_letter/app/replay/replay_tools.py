@@ -1,4 +1,4 @@
-"""What a replay acts through, whoever asks for one. Nothing is opened before a replay needs it."""
+"""What a replay of a command or of the API acts through. Nothing is opened before a replay needs it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
