@@ -178,3 +178,19 @@ def test_tables_whose_making_takes_long_are_waited_for_and_made_once(
 
     asyncio.run(scenario())
     scripted.server.stop()
+
+
+def test_readers_that_make_their_tables_at_once_all_go_on(database: Callable[..., SpannerDatabase]) -> None:
+    spanner = database()
+
+    async def create_table(name: str, channels: SpannerChannels) -> None:
+        client = SpannerDatabaseClient(spanner.path, channels)  # the emulator refuses schema changes at the same time
+        await retried(Stop(), lambda: client.change_schema(f"CREATE TABLE {name} (id INT64) PRIMARY KEY (id)"))
+
+    async def scenario() -> None:
+        channels = SpannerChannels(spanner.instance.address)
+        await asyncio.gather(*(create_table(f"t{number}", channels) for number in range(8)))
+        await channels.close()
+
+    asyncio.run(scenario())
+    assert len(spanner.query("SELECT table_name FROM information_schema.tables WHERE table_schema = ''")) == 8

@@ -26,8 +26,9 @@ _MISCONFIGURED: Final = (
     exceptions.NotFound,
     exceptions.PermissionDenied,
     exceptions.Unauthenticated,
-    exceptions.FailedPrecondition,
 )
+_ANOTHER_SCHEMA_CHANGE: Final = "concurrent schema change"
+"""Of the emulator, which takes one at a time and none beside an open transaction; Spanner lets them wait."""
 
 
 @contextmanager
@@ -41,6 +42,10 @@ def spanner_errors(what: str) -> Iterator[None]:
         raise MisconfiguredError(
             "spanner-refused", f"{what}: {error.message}{_named_by(str(error.message))}"
         ) from error
+    except exceptions.FailedPrecondition as error:
+        if _ANOTHER_SCHEMA_CHANGE in str(error.message):  # another replica makes the tables; the next try waits on
+            raise TransientError(f"{what}: {error}") from error
+        raise MisconfiguredError("spanner-request-invalid", f"{what}: {error}") from error
     except _TRANSIENT as error:
         raise TransientError(f"{what}: {error}") from error
     except _MISCONFIGURED as error:
