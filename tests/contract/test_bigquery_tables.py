@@ -4,6 +4,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from services.cdc_consumer.core.schema.tables import table_definition
 from services.cdc_consumer.ports import DatasetRefusedError, TableTroubleError
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, TransientError
+from shared.runtime.retries import retrying
+from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.contract.table_places import COLOUR, EVERY_TYPE, HISTORY, PLANES, RANGE, Place, history_of, on_bigquery
 from tests.integration.stand_in import PROJECT, StandIn
@@ -196,6 +199,22 @@ class TestBigQueryTables:
     def test_a_service_that_is_unavailable_is_transient(self) -> None:
         with pytest.raises(TransientError):
             BigQueryTables(open_client(PROJECT, "127.0.0.1:1"), PROJECT, "d").ensure(PLANES)
+
+    def test_a_table_or_view_that_is_not_told_of_holds_up_no_other_one(
+        self, stand_in: StandIn, rest: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("services.cdc_consumer.adapters.schema.tables.ANSWERS_WITHIN", timedelta(seconds=0.1))
+        place = on_bigquery(stand_in, rest)
+        for definition, silent in ((PLANES, "planes"), (HISTORY, "planes_history")):
+            table = f"{PROJECT}.{stand_in.dataset}.{silent}"
+            stand_in.control("POST", "faults", action="stall", on="rest", method="GET", table=table)
+            with pytest.raises(TransientError, match=f"{silent}: BigQuery gives no answer"):
+                place.tables.ensure(definition)
+        airports = table_definition(a_header("airports"))
+        retrying(Stop())(place.tables.ensure, airports)
+        stand_in.control("DELETE", "faults")
+        for definition in (PLANES, HISTORY):
+            assert retrying(Stop())(place.tables.ensure, definition) == definition
 
     def test_a_table_altered_by_another_meanwhile_is_read_again(
         self, place: Place, stand_in: StandIn, rest: str

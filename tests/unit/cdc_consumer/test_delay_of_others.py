@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.counts import Counts
 from services.cdc_consumer.ports import Heard
@@ -42,7 +43,19 @@ def is_not_found(world: World) -> None:
     world.writer.missing.add("planes")
 
 
-KINDS = (fails, gives_no_answer, may_not_be_made, may_not_be_written, is_not_found)
+def has_no_known_definition(world: World) -> None:
+    asked: list[str] = []
+
+    def is_waited_for_once(table: str) -> bool:
+        if table == "planes" and not asked:
+            asked.append(table)
+            world.clock.pass_time(ANSWERS_WITHIN)
+        return table == "planes"
+
+    world.tables.interrupted = is_waited_for_once
+
+
+KINDS = (fails, gives_no_answer, may_not_be_made, may_not_be_written, is_not_found, has_no_known_definition)
 
 
 @pytest.fixture
@@ -103,6 +116,10 @@ def test_a_table_that_stays_in_trouble_delays_no_micro_batch_for_longer(
 
     assert max(lasted) <= LIMITS.table + MARGIN
     assert sum(lasted, timedelta(0)) <= passed(world, start) / 10
+
+
+def test_a_definition_is_waited_for_as_long_as_a_table_is_retried() -> None:
+    assert LIMITS.table == ANSWERS_WITHIN
 
 
 @pytest.mark.parametrize("begins", [fails, gives_no_answer])

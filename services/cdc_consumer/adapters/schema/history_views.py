@@ -14,6 +14,7 @@ from google.cloud import bigquery
 
 from services.cdc_consumer.adapters.bigquery.errors import rest_errors
 from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, lasting, of_its_dataset, report_expiry
+from services.cdc_consumer.adapters.schema.unanswered import Unanswered
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
 from shared.contracts.mirrors import HISTORY_OF
@@ -35,17 +36,22 @@ class View:
 class HistoryViews:
     """Makes and changes views."""
 
-    def __init__(self, client: bigquery.Client) -> None:
+    def __init__(self, client: bigquery.Client, reads: Unanswered[bigquery.Table]) -> None:
         self._client = client
+        self._reads = reads
         self.expiring: set[str] = set()
         """The histories, by identity, whose views expire because BigQuery did not answer as it should."""
 
     def found(self, changelog: bigquery.TableReference, definition: TableDefinition) -> View:
         """Return what is there by the name of the view over a history."""
         path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
+
+        def read() -> bigquery.Table:
+            return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+
         with rest_errors(f"view {path}"):
             try:
-                return View(path, self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT))
+                return View(path, self._reads.ask(f"view {path}", read))
             except exceptions.NotFound:
                 return View(path, None)
             except exceptions.GoogleAPICallError as error:  # whatever it is, the rows are not to wait for it

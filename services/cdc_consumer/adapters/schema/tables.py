@@ -51,6 +51,7 @@ from services.cdc_consumer.adapters.schema.dataset_defaults import (
     warn_of_expiry,
 )
 from services.cdc_consumer.adapters.schema.history_views import HistoryViews
+from services.cdc_consumer.adapters.schema.unanswered import ANSWERS_WITHIN, Unanswered
 from services.cdc_consumer.adapters.schema.write_rights import WriteRights
 from services.cdc_consumer.core.schema.column_marks import MASKS
 from services.cdc_consumer.core.schema.tables import COLUMN_LIMIT, TableColumn, TableDefinition, beside, with_names
@@ -135,7 +136,8 @@ class BigQueryTables:
         self._dataset = dataset
         self._clock_margin = clock_margin
         self._progressed = progressed
-        self._views = HistoryViews(client)
+        self._reads: Unanswered[bigquery.Table] = Unanswered(ANSWERS_WITHIN)
+        self._views = HistoryViews(client, self._reads)
         self._rights = WriteRights(client, project, dataset, seconds)
         self._known: dict[str, TableDefinition] = {}
         self._made_at: dict[str, datetime | None] = {}
@@ -261,9 +263,13 @@ class BigQueryTables:
     def _read(self, definition: TableDefinition) -> bigquery.Table | None:
         """Return the table, None where there is none. After a refusal, ask for its dataset, too."""
         path = self._path(definition)
+
+        def read() -> bigquery.Table:
+            return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+
         try:
             with rest_errors(f"table {path}"), suppress(exceptions.NotFound):
-                return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+                return self._reads.ask(f"table {path}", read)
         except TableTroubleError:
             try:
                 self._dataset_of(definition)

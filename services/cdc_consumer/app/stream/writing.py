@@ -18,7 +18,7 @@ delivery attempts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -292,7 +292,7 @@ class Writing:
             return error
         return None
 
-    def _ensure_together(self, group: Sequence[ListWrites], _first: ListWrites) -> None:
+    def _ensure_together(self, group: Sequence[ListWrites], first: ListWrites) -> None:
         """Give a table the columns of all its lists by one change, if they go together; else each is a change.
 
         BigQuery takes five changes of a table in ten seconds, and a backlog may hold a column list for each of many
@@ -301,23 +301,24 @@ class Writing:
         now = self.clock.now()
         definitions = [one.definition for one in group if self.known.conflict(one.definition, now) is None]
         if definitions:
-            with suppress(PoisonRecordError):
+            with suppress(PoisonRecordError), _failing_since(first, now):
                 self.tables.ensure(together(definitions))
 
     def _ensure(self, one: ListWrites) -> None:
         now = self.clock.now()
         found = self.known.conflict(one.definition, now)
-        try:
-            if found is None:
-                self._inspect_table(one)
-                self.known.forget_conflict(one.definition)
-                if one.changes.end is not None:
-                    self.tables.complete(one.definition, *one.changes.end)
-        except PoisonRecordError as conflict:
-            self.known.conflicting(one.definition, conflict, now)
-            found = conflict
-        if one.changes.outdated is not None:
-            self.tables.set_pending_resync(one.definition, one.changes.outdated)
+        with _failing_since(one, now):
+            try:
+                if found is None:
+                    self._inspect_table(one)
+                    self.known.forget_conflict(one.definition)
+                    if one.changes.end is not None:
+                        self.tables.complete(one.definition, *one.changes.end)
+            except PoisonRecordError as conflict:
+                self.known.conflicting(one.definition, conflict, now)
+                found = conflict
+            if one.changes.outdated is not None:
+                self.tables.set_pending_resync(one.definition, one.changes.outdated)
         one.conflict, one.ensured = found, True
         one.failing = one.failing_since = None
         if not one.count:
@@ -620,6 +621,16 @@ class Writing:
             self.known.keep_late(one.definition, one.under_way[1])
             one.under_way = None
         one.in_trouble(trouble)
+
+
+@contextmanager
+def _failing_since(one: ListWrites, asked: Nanoseconds) -> Iterator[None]:
+    """Count what fails from when it was asked: a call without an answer has taken a table's retry time by itself."""
+    try:
+        yield
+    except TransientError:
+        one.failing_since = asked if one.failing_since is None else one.failing_since
+        raise
 
 
 def _beginning(one: ListWrites) -> Nanoseconds:
