@@ -6,6 +6,7 @@ All of it is made of the values after the type map, on both sides: however a val
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,6 @@ from services.cdc_consumer.core.types.values import exact_bytes_text, normal_num
 from shared.contracts.source_rows import Key, keys_of
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 
-_HASHED_AT_ONCE: Final = 1 << 20  # bytes
-_FACTOR: Final = 0x9E3779B97F4A7C15  # odd: multiplying by it loses nothing of 64 bits
 _NOT_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
@@ -53,34 +52,9 @@ def key_texts(rows: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Array:
 
 
 def buckets_of(texts: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
-    """Return which of so many buckets each text is in: a hash of its bytes.
-
-    It takes some thirty bytes of memory for each byte of text, so texts are hashed a mebibyte at a time.
-    """
-    texts = pa.concat_arrays([texts])
-    if len(texts) == 0:
-        return np.empty(0, np.int64)
-    _, offsets_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    found, start = np.empty(len(texts), np.int64), 0
-    while start < len(texts):
-        most = np.searchsorted(offsets, offsets[start] + _HASHED_AT_ONCE, side="right") - 1
-        stop = max(start + 1, min(int(most), len(texts)))
-        found[start:stop] = _buckets(offsets[start : stop + 1], data_buffer, buckets)
-        start = stop
-    return found
-
-
-def _buckets(offsets: npt.NDArray[np.int64], data_buffer: pa.Buffer, buckets: int) -> npt.NDArray[np.int64]:
-    """Return the buckets of the texts that lie between these places of a buffer."""
-    characters = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]].astype(np.uint64)
-    lengths = np.diff(offsets)
-    weights = np.cumprod(np.full(int(lengths.max()) + 1, _FACTOR, np.uint64))
-    places = np.arange(len(characters)) - np.repeat(offsets[:-1] - offsets[0], lengths)
-    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum((characters + 1) * weights[places], dtype=np.uint64)))
-    hashes = sums[offsets[1:] - offsets[0]] - sums[offsets[:-1] - offsets[0]]
-    found: npt.NDArray[np.int64] = ((hashes >> np.uint64(33)) % np.uint64(buckets)).astype(np.int64)
-    return found
+    """Return which of so many buckets each text is in: a hash of its bytes."""
+    hashes = np.fromiter((crc32(text.as_buffer()) for text in texts), np.int64, len(texts))
+    return hashes % buckets
 
 
 def wire_keys(rows: pa.Table, kinds: Mapping[str, ColumnType]) -> Sequence[Key | None]:
