@@ -69,12 +69,8 @@ class SourceProcess:
 
     def describe(self, table: str) -> tuple[bytes, Done]:
         """Return a change batch without changes, and the time it is of."""
-        batches: list[bytes] = []
-        for answer in self._batches(Describe(table)):
-            if isinstance(answer, Done):
-                return b"".join(batches), answer
-            batches.append(answer)
-        raise AssertionError("an answer ends with Done")
+        batches, done = self._whole(Describe(table))
+        return b"".join(batches), done
 
     def read(
         self, table: str, at: str | None = None, *, after: Key | None = None, until: Key | None = None
@@ -87,19 +83,17 @@ class SourceProcess:
 
     def read_keys(self, table: str, keys: Sequence[Key]) -> tuple[Sequence[bytes], Done]:
         """Return the change batches of the rows that there are under some keys now."""
-        batches: list[bytes] = []
-        for answer in self._batches(ReadKeys(table, tuple(keys))):
-            if isinstance(answer, Done):
-                return batches, answer
-            batches.append(answer)
-        raise AssertionError("an answer ends with Done")
+        return self._whole(ReadKeys(table, tuple(keys)))
 
     def publish(self, table: str, keys: Sequence[Key], above: str = "") -> Done:
         """Let the topic say what is true of some keys, by a sequence above another; return once it has it."""
-        for answer in self._batches(Publish(table, tuple(keys), above)):
-            if isinstance(answer, Done):
-                return answer
-        raise AssertionError("an answer ends with Done")
+        return self._whole(Publish(table, tuple(keys), above))[1]
+
+    def _whole(self, request: Request) -> tuple[Sequence[bytes], Done]:
+        """Return the change batches that a request is answered, and what ends them."""
+        *batches, done = self._batches(request)
+        assert isinstance(done, Done), "an answer ends with Done"
+        return [batch for batch in batches if isinstance(batch, bytes)], done
 
     def _batches(self, request: Request) -> Iterator[bytes | Done]:
         for answer in self._asked(request):
