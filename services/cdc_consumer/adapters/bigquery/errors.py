@@ -4,19 +4,22 @@ Sources: google.cloud.bigquery.storage.v1 `StorageError`; BigQuery, "Introductio
 handling (which codes are worth a retry); the codes that Google's Java client retries on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import grpc
 from google.api_core import exceptions
+from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1.types import StorageError
 from google.rpc.status_pb2 import Status
 
 from services.cdc_consumer.ports import TableTroubleError
-from shared.bigquery.client import bigquery_errors
+from shared.bigquery.client import beyond_limits, bigquery_errors
 from shared.contracts.errors import MisconfiguredError, TransientError
 
+ONE_CALL: Final[Mapping[str, Any]] = {"retry": None, "timeout": 30.0}
+"""How the client makes a call about a table: retries are not nested, for the micro-batch has the one policy."""
 _Code = StorageError.StorageErrorCode
 _TABLE_TROUBLE: Final = frozenset(
     {
@@ -108,6 +111,20 @@ def rest_errors(what: str) -> AbstractContextManager[None]:
     A handler of Forbidden in the block lets it pass where it is `beyond_limits`: no right is missing then.
     """
     return bigquery_errors(what, _table_trouble)
+
+
+def update_fields(client: bigquery.Client, table: bigquery.Table, fields: Sequence[str]) -> bigquery.Table | str:
+    """Change fields of a table, and return it; BigQuery's words where a right is missing.
+
+    The client's errors: Conflict or PreconditionFailed where another has changed the table since it was read, Forbidden
+    where so many have that BigQuery takes no more of it for now.
+    """
+    try:
+        return client.update_table(table, fields, **ONE_CALL)
+    except exceptions.Forbidden as error:
+        if beyond_limits(error):
+            raise
+        return str(error.message)
 
 
 def _table_trouble(text: str, error: exceptions.GoogleAPICallError) -> Exception:

@@ -7,20 +7,17 @@ as it is found: what another program changes of the table meanwhile stays.
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors, update_fields
 from services.cdc_consumer.core.schema.column_marks import MASKS
 from services.cdc_consumer.ports import LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD, TableTroubleError
-from shared.bigquery.client import beyond_limits
 from shared.contracts.mirrors import MIRROR_OF
 
-_TIMEOUT: Final = 30.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 
 
@@ -39,7 +36,7 @@ def change_labels(
     for _attempt in range(_ATTEMPTS):
         with rest_errors(f"table {path}"):
             try:
-                found = client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+                found = client.get_table(path, **ONE_CALL)
             except exceptions.NotFound as error:
                 raise NoTableError(f"there is no table {path}") from error
             labels = change(found)
@@ -53,17 +50,14 @@ def change_labels(
 def labelled(client: bigquery.Client, found: bigquery.Table, labels: Mapping[str, str | None]) -> bigquery.Table | None:
     """Give a table labels, and return it with them; None, which is said in the log, where they may not be written.
 
-    The client's errors: Conflict or PreconditionFailed where another has changed the table since it was read, Forbidden
-    where so many have that BigQuery takes no more of it for now.
+    The client's errors, as `update_fields`.
     """
     found.labels = labels
-    try:
-        return client.update_table(found, ["labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
-    except exceptions.Forbidden as error:
-        if beyond_limits(error):
-            raise
-        structlog.get_logger().warning("table_not_labelled", table=str(found.reference), error=str(error.message))
+    changed = update_fields(client, found, ["labels"])
+    if isinstance(changed, str):
+        structlog.get_logger().warning("table_not_labelled", table=str(found.reference), error=changed)
         return None
+    return changed
 
 
 NEEDS_RESYNC: Final = "millrace_needs_resync"

@@ -25,7 +25,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_labels import (
 )
 from services.cdc_consumer.adapters.bigquery.mirror_queries import MirrorQueries, live
 from services.cdc_consumer.adapters.bigquery.staleness import staleness_of
-from services.cdc_consumer.adapters.schema.tables import check_dataset, is_of_key, table_column
+from services.cdc_consumer.adapters.schema.tables import check_dataset, is_of_key, primary_key_of, table_column
 from services.cdc_consumer.core.delete_missing_rows.deletion import first_sequence, history_beside
 from services.cdc_consumer.core.schema.tables import (
     COMMIT_TIMESTAMP_COLUMN,
@@ -173,9 +173,7 @@ def _older(before: int) -> str:
 
 def _mirror(found: bigquery.Table, dataset: str) -> MirrorTable:
     """Return what is to be known of a table; MisconfiguredError if it is no mirror with rows to delete."""
-    path, names = str(found.reference), {field.name for field in found.schema}
-    constraints = found.table_constraints
-    key = tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
+    path, names, key = str(found.reference), {field.name for field in found.schema}, primary_key_of(found)
     if MIRROR_OF not in found.labels or SEQUENCE_COLUMN not in names or not key:
         raise MisconfiguredError(
             "not-a-mirror", f"table {path} is no mirror: it has no label {MIRROR_OF}, no key or no sequences"

@@ -6,7 +6,7 @@ dropped again. Nothing else is changed. What does not answer, or refuses, is a f
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import TEMPORARY
 from services.cdc_consumer.adapters.bigquery.staleness import read_watermarks
 from services.cdc_consumer.adapters.doctor.mirror_readers import inspect_readers
 from services.cdc_consumer.adapters.schema.dataset_defaults import default_collation
+from services.cdc_consumer.adapters.schema.tables import primary_key_of
 from services.cdc_consumer.core.schema.tables import COMMIT_TIMESTAMP_COLUMN
 from services.cdc_consumer.ports import GRANT, LEFT_OUT, MASKS_CHANGED, RECREATED, ROWS_TOO_OLD
 from shared.bigquery.client import beyond_limits
@@ -243,7 +244,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
     alter = f"ALTER TABLE `{table.project}.{table.dataset_id}.{name}`"
     ours = MIRROR_OF in table.labels
     columns = {field.name: field for field in table.schema}
-    if not _has_no_key(table) and not _key(table):
+    if not _has_no_key(table) and not primary_key_of(table):
         yield Finding(
             Level.ERROR if ours else Level.WARNING,
             f"table {name}: primary key",
@@ -258,7 +259,7 @@ def _table(table: bigquery.Table) -> Iterator[Finding]:
                 f"{column} is {columns[column].field_type}, Millrace writes {kind}: every change becomes a dead letter",
                 f"{alter} DROP COLUMN `{column}`",
             )
-    key = set(_key(table))
+    key = set(primary_key_of(table))
     for field in table.schema if ours else ():
         if field.mode == "REQUIRED" and field.name not in key:
             yield Finding.error(
@@ -295,17 +296,12 @@ def _described(table: bigquery.Table, applied: datetime | None) -> str:
     if _has_no_key(table):
         return "a history" if _HISTORY_COLUMN in {field.name for field in table.schema} else "a change log"
     mirror = "a mirror" if MIRROR_OF in table.labels else "not a mirror yet"
-    return f"{mirror}, primary key ({', '.join(_key(table))}), {fresh}"
+    return f"{mirror}, primary key ({', '.join(primary_key_of(table))}), {fresh}"
 
 
 def _has_no_key(table: bigquery.Table) -> bool:
     """Tell whether a table is appended to: a history, one of Google's template among them, or a change log."""
     return HISTORY_OF in table.labels or _HISTORY_COLUMN in {field.name for field in table.schema}
-
-
-def _key(table: bigquery.Table) -> Iterable[str]:
-    constraints = table.table_constraints
-    return constraints.primary_key.columns if constraints is not None and constraints.primary_key is not None else ()
 
 
 def _unanswered(check: str, error: Exception, what: str = "") -> Finding:

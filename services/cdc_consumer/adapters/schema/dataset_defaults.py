@@ -7,16 +7,13 @@ for case-sensitive, comes before that of its dataset. With `und:ci` the keys `a`
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from google.api_core import exceptions
 from google.cloud import bigquery
 
-from shared.bigquery.client import beyond_limits
+from services.cdc_consumer.adapters.bigquery.errors import update_fields
 
-_TIMEOUT: Final = 30.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested
 _DAY: Final = 86_400_000
 _NEAR: Final = timedelta(minutes=1)
 """How far apart the two times may be that BigQuery gives a table when it is made."""
@@ -59,13 +56,11 @@ def lasting(client: bigquery.Client, made: bigquery.Table, keep: timedelta | Non
     if (partitioning := made.time_partitioning) is not None and keep is None:
         partitioning.expiration_ms = None
         made.time_partitioning = partitioning
-    try:
-        return client.update_table(made, fields, retry=_NO_RETRY, timeout=_TIMEOUT)
-    except exceptions.Forbidden as error:  # a project without billing: there everything expires
-        if beyond_limits(error):
-            raise
-        report_expiry(made, error=str(error.message))
+    changed = update_fields(client, made, fields)
+    if isinstance(changed, str):  # a project without billing: there everything expires
+        report_expiry(made, error=changed)
         return made
+    return changed
 
 
 def of_its_dataset(found: bigquery.Table, dataset: bigquery.Dataset) -> bool:

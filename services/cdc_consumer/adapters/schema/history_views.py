@@ -6,21 +6,17 @@ expiry BigQuery did not take off is tried again with the next changes of its his
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
 
 import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors
 from services.cdc_consumer.adapters.schema.dataset_defaults import expiring, lasting, of_its_dataset, report_expiry
 from services.cdc_consumer.adapters.schema.unanswered import Unanswered
 from services.cdc_consumer.core.schema.tables import TableDefinition
 from services.cdc_consumer.core.schema.views import view_description, view_name, view_query
 from shared.contracts.mirrors import HISTORY_OF
-
-_TIMEOUT: Final = 30.0  # seconds for a call
-_NO_RETRY: Final[Any] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class HistoryViews:
         path = bigquery.DatasetReference(changelog.project, changelog.dataset_id).table(view_name(definition))
 
         def read() -> bigquery.Table:
-            return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+            return self._client.get_table(path, **ONE_CALL)
 
         with rest_errors(f"view {path}"):
             try:
@@ -71,7 +67,7 @@ class HistoryViews:
                 made.view_query = query
                 made.description = f"{view_description(definition)}: {definition.mirror_of}, kept by Millrace"
                 made.labels = {HISTORY_OF: history.labels[HISTORY_OF]}
-                made = self._client.create_table(made, retry=_NO_RETRY, timeout=_TIMEOUT)
+                made = self._client.create_table(made, **ONE_CALL)
                 log.info("history_view_created")
                 self._let_last(made, definition)
             elif view.found.table_type != "VIEW" or not _ours(view.found, history):
@@ -83,7 +79,7 @@ class HistoryViews:
                 found = view.found
                 if found.view_query != query:
                     found.view_query = query
-                    found = self._client.update_table(found, ["view_query"], retry=_NO_RETRY, timeout=_TIMEOUT)
+                    found = self._client.update_table(found, ["view_query"], **ONE_CALL)
                     log.info("history_view_changed")
                 self._let_last(found, definition)
         except (exceptions.Conflict, exceptions.PreconditionFailed):
@@ -97,7 +93,7 @@ class HistoryViews:
         if not expiring(view):
             return
         try:
-            dataset = self._client.get_dataset(f"{view.project}.{view.dataset_id}", retry=_NO_RETRY, timeout=_TIMEOUT)
+            dataset = self._client.get_dataset(f"{view.project}.{view.dataset_id}", **ONE_CALL)
             if of_its_dataset(view, dataset):
                 lasting(self._client, view)
             else:

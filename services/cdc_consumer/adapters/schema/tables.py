@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, permutations
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from google.api_core import exceptions
 from google.cloud import bigquery
 from google.cloud.bigquery.table import PrimaryKey, TableConstraints
 
-from services.cdc_consumer.adapters.bigquery.errors import rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors, update_fields
 from services.cdc_consumer.adapters.bigquery.mirror_labels import (
     CLOCK_MARGIN,
     DEAD_LETTERS,
@@ -70,8 +70,6 @@ from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF, SEQUENCE_COLUMN, label_of
 from shared.contracts.reasons import Reason
 
-_TIMEOUT: Final = 30.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested: the micro-batch has the one policy
 _ATTEMPTS: Final = 5  # others may alter the table at the same time, but not for ever
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "DECIMAL": "NUMERIC"}
 _EMPTY_COLUMNS: Final = (
@@ -88,7 +86,7 @@ _BY_BIGQUERY_NAME: Final[Mapping[str, ColumnType]] = {
 
 
 def check_dataset(
-    client: bigquery.Client, project: str, dataset: str, within: timedelta = timedelta(seconds=_TIMEOUT)
+    client: bigquery.Client, project: str, dataset: str, within: timedelta = timedelta(seconds=30)
 ) -> bigquery.Dataset:
     """Return the dataset; MisconfiguredError, with the command that makes it, unless it is there.
 
@@ -96,7 +94,7 @@ def check_dataset(
     """
     with rest_errors(f"dataset {project}.{dataset}"):
         try:
-            return client.get_dataset(f"{project}.{dataset}", retry=_NO_RETRY, timeout=within.total_seconds())
+            return client.get_dataset(f"{project}.{dataset}", **{**ONE_CALL, "timeout": within.total_seconds()})
         except exceptions.NotFound as error:
             raise MisconfiguredError(
                 "dataset-missing",
@@ -265,7 +263,7 @@ class BigQueryTables:
         path = self._path(definition)
 
         def read() -> bigquery.Table:
-            return self._client.get_table(path, retry=_NO_RETRY, timeout=_TIMEOUT)
+            return self._client.get_table(path, **ONE_CALL)
 
         try:
             with rest_errors(f"table {path}"), suppress(exceptions.NotFound):
@@ -302,7 +300,7 @@ class BigQueryTables:
         table.labels = _labels(definition) | mask_label({}, definition.marks.label(_upper(definition.columns)))
         if default_collation(dataset):
             table = case_sensitive(table)
-        created = self._client.create_table(table, retry=_NO_RETRY, timeout=_TIMEOUT)
+        created = self._client.create_table(table, **ONE_CALL)
         structlog.get_logger().info("table_created", table=definition.identity, columns=len(definition.columns))
         return lasting(self._client, created, definition.keep)
 
@@ -339,7 +337,7 @@ class BigQueryTables:
         found.schema = [*found.schema, *(_field(column) for column in new)]
         masks = definition.marks.label({field.name.upper() for field in found.schema})
         found.labels = {**found.labels, **_labels(definition), **mask_label(found.labels, masks)}
-        widened = self._client.update_table(found, ["schema", "labels"], retry=_NO_RETRY, timeout=_TIMEOUT)
+        widened = self._client.update_table(found, ["schema", "labels"], **ONE_CALL)
         more = {} if definition.append_only else {"note": _EMPTY_COLUMNS}
         names = [each.name for each in new]
         structlog.get_logger().info("columns_added", table=definition.identity, columns=names, **more)
@@ -368,16 +366,13 @@ class BigQueryTables:
         assert definition.max_staleness is not None
         before, found.max_staleness = found.max_staleness, interval_text(definition.max_staleness)
         log = structlog.get_logger().bind(table=definition.identity)
-        try:
-            found = self._client.update_table(found, ["max_staleness"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        except exceptions.Forbidden as error:
-            if beyond_limits(error):
-                raise
-            log.warning("max_staleness_not_set", error=str(error.message))
+        changed = update_fields(self._client, found, ["max_staleness"])
+        if isinstance(changed, str):
+            log.warning("max_staleness_not_set", error=changed)
             found.max_staleness = before
-        else:
-            log.info("max_staleness_set", before=before, now=found.max_staleness)
-        return found
+            return found
+        log.info("max_staleness_set", before=before, now=changed.max_staleness)
+        return changed
 
     def _set_keep(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Let a history keep its changes as long as the tables file says, where that is allowed."""
@@ -387,15 +382,12 @@ class BigQueryTables:
             return found
         before, partitioning.expiration_ms = partitioning.expiration_ms, milliseconds(definition.keep)
         found.time_partitioning = partitioning
-        try:
-            found = self._client.update_table(found, ["time_partitioning"], retry=_NO_RETRY, timeout=_TIMEOUT)
-        except exceptions.Forbidden as error:
-            if beyond_limits(error):
-                raise
-            log.warning("keep_not_set", error=str(error.message))
-        else:
-            log.info("keep_set", before_milliseconds=before, milliseconds=milliseconds(definition.keep))
-        return found
+        changed = update_fields(self._client, found, ["time_partitioning"])
+        if isinstance(changed, str):
+            log.warning("keep_not_set", error=changed)
+            return found
+        log.info("keep_set", before_milliseconds=before, milliseconds=milliseconds(definition.keep))
+        return changed
 
     def _compared_with_before(self, found: bigquery.Table, definition: TableDefinition) -> bigquery.Table:
         """Say loudly that a table is another one than it was: what had been written to the old one is not in it."""
@@ -495,6 +487,11 @@ def _key_of(table: bigquery.Table, wanted: TableDefinition) -> tuple[str, ...]:
     if wanted.append_only:
         ours = HISTORY_KEY not in table.labels or is_of_key(table, wanted.primary_key)
         return wanted.primary_key if ours else ("another",)
+    return primary_key_of(table)
+
+
+def primary_key_of(table: bigquery.Table) -> tuple[str, ...]:
+    """Return the columns of a table's primary key; none where it has no such key."""
     constraints = table.table_constraints
     return tuple(constraints.primary_key.columns) if constraints is not None and constraints.primary_key else ()
 

@@ -7,16 +7,14 @@ the caller has. `AppendRows` needs `bigquery.tables.updateData`, and each table 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from google.cloud import bigquery
 
-from services.cdc_consumer.adapters.bigquery.errors import rest_errors
+from services.cdc_consumer.adapters.bigquery.errors import ONE_CALL, rest_errors
 from services.cdc_consumer.ports import DatasetRefusedError, TableTroubleError
 from shared.contracts.mirrors import HISTORY_OF, MIRROR_OF
 
-_TIMEOUT: Final = 30.0  # seconds for a call
-_NO_RETRY: Final[Any] = None  # retries are not nested
 _NEEDED: Final = ("bigquery.tables.get", "bigquery.tables.updateData")
 _OTHERS: Final = 3
 """For how many tables, besides the refused one, BigQuery is asked at most."""
@@ -58,9 +56,7 @@ class WriteRights:
     def _may_write(self, table: str) -> bool:
         try:
             with rest_errors(f"table {self._dataset}.{table}"):
-                answer = self._client.test_iam_permissions(
-                    f"{self._dataset}.{table}", _NEEDED, retry=_NO_RETRY, timeout=_TIMEOUT
-                )
+                answer = self._client.test_iam_permissions(f"{self._dataset}.{table}", _NEEDED, **ONE_CALL)
         except TableTroubleError:  # not even that may be asked, or the table is gone
             return False
         return set(_NEEDED) <= set(answer.get("permissions") or ())
@@ -73,9 +69,7 @@ class WriteRights:
             return ()
 
     def _ours(self, refused: str) -> Iterator[str]:
-        tables = self._client.list_tables(
-            self._dataset, max_results=_LISTED, page_size=_LISTED, retry=_NO_RETRY, timeout=_TIMEOUT
-        )
+        tables = self._client.list_tables(self._dataset, max_results=_LISTED, page_size=_LISTED, **ONE_CALL)
         for table in tables:
             ours = not {MIRROR_OF, HISTORY_OF}.isdisjoint(table.labels)
             if ours and table.table_type == "TABLE" and table.table_id != refused:
