@@ -21,6 +21,7 @@ from shared.bigquery.client import open_client
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
+from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.dead_letters import FakeDeadLetters
 from tests.fakes.leases import FakeLeases
 from tests.integration.stand_in import PROJECT, StandIn
@@ -43,6 +44,7 @@ def _apply_at_once(
                 dead_letters=FakeDeadLetters(),
                 tables=BigQueryTables(open_client(PROJECT, addresses[0]), PROJECT, dataset),
                 writer=writer,
+                crash_counts=FakeCrashCounts(),
             )
             messages = [
                 a_message(

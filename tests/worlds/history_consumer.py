@@ -18,6 +18,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_tim
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import messages_table
+from tests.fakes.crash_counts import FakeCrashCounts
 from tests.fakes.dead_letters import FakeDeadLetters
 from tests.fakes.leases import FakeLeases
 from tests.integration.stand_in import PROJECT, StandIn
@@ -38,6 +39,7 @@ class FedConsumer:
             dead_letters=self.dead_letters,
             tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, stand_in.dataset),
             writer=AppendStreams(channel, PROJECT, stand_in.dataset, self._stop, self._clock),
+            crash_counts=FakeCrashCounts(),
         )
 
     def apply(self, *messages: Mapping[str, object]) -> None:

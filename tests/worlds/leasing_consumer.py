@@ -22,6 +22,7 @@ from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.leases import PubsubLeases
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
+from tests.fakes.crash_counts import FakeCrashCounts
 from tests.integration.pubsub_topics import a_topology, publish_each, pull
 from tests.integration.stand_in import PROJECT, StandIn
 
@@ -65,6 +66,7 @@ class LeasingConsumer:
             ),
             tables=BigQueryTables(open_client(PROJECT, rest), PROJECT, dataset),
             writer=self.writer,
+            crash_counts=FakeCrashCounts(),
         )
         self.memory = Memory(self.limits)
 

@@ -21,7 +21,7 @@ import structlog
 
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.decoding import decoded_groups
-from services.cdc_consumer.app.stream.suspects import NoCrashCounts, Watch, in_groups
+from services.cdc_consumer.app.stream.suspects import Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
 from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
@@ -57,8 +57,8 @@ class Ports:
     dead_letters: DeadLetters
     tables: DestinationTables
     writer: CdcWriter
+    crash_counts: CrashCounts
     waiting: Waiting = lambda table="", why="": None  # noqa: ARG005  where there is nothing to report to
-    crash_counts: CrashCounts = field(default_factory=NoCrashCounts)
 
 
 @dataclass(slots=True)

@@ -36,18 +36,6 @@ class MessageGroup:
     """They may crash the process: a crash is counted before they are handled, and erased afterwards."""
 
 
-class NoCrashCounts:
-    """The CrashCounts where there is no directory to keep them in."""
-
-    def read_counts(self, messages: Sequence[str]) -> Sequence[int] | None:
-        """Return None: crashes are not counted."""
-        del messages
-        return None
-
-    def set_counts(self, messages: Sequence[str], crashes: int) -> None:
-        """Keep nothing."""
-
-
 class Watch:
     """Counts the crashes over the messages of a task."""
 
