@@ -1,7 +1,7 @@
 """Deletes from a mirror what its source no longer has: by command, and automatically."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final, TextIO
 
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
@@ -29,7 +29,7 @@ from services.cdc_consumer.app.delete_missing_rows.deletion import (
 )
 from services.cdc_consumer.commands.command_line import DeleteMissingRowsCommand
 from services.cdc_consumer.core.schema.destinations import Plan, destinations
-from services.cdc_consumer.ports import CdcWriter, Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
+from services.cdc_consumer.ports import Mirror, MirrorStates, MirrorTable, RemoteSourceRows, RowCount
 from services.cdc_consumer.settings import Settings
 from shared.bigquery.client import open_client
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
@@ -97,38 +97,35 @@ def deleting(settings: Settings, known: MirrorStates, environ: Mapping[str, str]
     queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host))
     rows = BigQueryMirrorRows(queries, project, dataset, stop)
 
-    def delete(mirror: MirrorTable, writer: CdcWriter, source: SourceOfMirror | None) -> Deletion:
+    def delete_missing_rows_of(listed: Mirror) -> Deletion:
+        own_dataset, _dot, name = listed.table.rpartition(".")
+        mirror = rows.find(name, own_dataset)
         before, after, clock = mirror.complete_since, settings.delete_missing_rows_after, SystemClock()
+        source: SourceOfMirror | None = None
 
         def unasked(count: RowCount) -> None:
             check_dead_letters(mirror, count, before)
             check_part(mirror.definition.identity, count, before)
 
-        return delete_missing_rows(
-            mirror,
-            rows,
-            writer,
-            source,
-            disk_row_buffer,
-            stop,
-            clock,
-            before=before,
-            after=after,
-            execute=True,
-            unasked=unasked,
-        )
-
-    def delete_missing_rows_of(listed: Mirror) -> Deletion:
-        own_dataset, _dot, name = listed.table.rpartition(".")
-        mirror = rows.find(name, own_dataset)
-        with (
-            open_storage_channel(settings.bigquery_storage_emulator_host) as channel,
-            closing(AppendStreams(channel, project, dataset, stop, SystemClock())) as writer,
-        ):
-            if settings.source_rows is None:
-                return delete(mirror, writer, None)
-            with opened_source(settings.source_rows, environ, stop) as asked:
-                return delete(mirror, writer, source_of(asked, mirror))
+        with ExitStack() as stack:
+            channel = stack.enter_context(open_storage_channel(settings.bigquery_storage_emulator_host))
+            writer = stack.enter_context(closing(AppendStreams(channel, project, dataset, stop, clock)))
+            if settings.source_rows is not None:
+                asked = stack.enter_context(opened_source(settings.source_rows, environ, stop))
+                source = source_of(asked, mirror)
+            return delete_missing_rows(
+                mirror,
+                rows,
+                writer,
+                source,
+                disk_row_buffer,
+                stop,
+                clock,
+                before=before,
+                after=after,
+                execute=True,
+                unasked=unasked,
+            )
 
     automatic = AutomaticDeletion(
         known,
