@@ -1,8 +1,8 @@
 """What tests of the append stream stand on: the stream before a server of their own, and rows to append."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message, messages_table
 from tests.integration.append_server import AppendServer
+from tests.unit.cdc_consumer.world import SetClock
 
 PLANES = table_definition(a_header())
 WIDER_HEADER = a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING")))
@@ -26,15 +27,7 @@ WIDER = table_definition(WIDER_HEADER)
 SMALL = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections_of_table=1)
 
 
-class SetClock:
-    def __init__(self) -> None:
-        self.time = Nanoseconds(1)
-
-    def now(self) -> Nanoseconds:
-        return self.time
-
-    def advance(self, by: timedelta) -> None:
-        self.time = Nanoseconds(self.time + int(by.total_seconds() * 1e9))
+Opened = Callable[[AppendLimits], AppendStreams]
 
 
 @pytest.fixture
@@ -61,13 +54,18 @@ def channel(server: AppendServer) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture
-def streams(channel: grpc.Channel, stop: Stop, clock: SetClock) -> Iterator[AppendStreams]:
+def opened(channel: grpc.Channel, stop: Stop, clock: SetClock) -> Iterator[Opened]:
+    """Return what opens streams of some limits, to be closed after the test."""
     before = set(threading.enumerate())
-    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
-    yield streams
-    streams.close()
+    with ExitStack() as stack:
+        yield lambda limits: stack.enter_context(closing(AppendStreams(channel, "p", "d", stop, clock, limits)))
     left = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("append")]
     assert left == [], "a connection's thread outlives it"
+
+
+@pytest.fixture
+def streams(opened: Opened) -> AppendStreams:
+    return opened(SMALL)
 
 
 def rows_of(*identities: int, header: Header | None = None, **values: object) -> pa.Table:

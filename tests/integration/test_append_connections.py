@@ -17,12 +17,14 @@ from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 from tests.builders import a_header
 from tests.integration.append_server import AppendServer, Silence, accepted, refused
-from tests.integration.append_streams import PLANES, SMALL, WIDER, WIDER_HEADER, SetClock, identities, rows_of
+from tests.integration.append_streams import PLANES, WIDER, WIDER_HEADER, Opened, identities, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import opened as opened  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import server as server  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import stop as stop  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import streams as streams  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.world import SetClock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
 
@@ -64,35 +66,36 @@ def open_now() -> int:
     return sum(thread.name.startswith("append ") for thread in threading.enumerate())
 
 
+def one_row(streams: AppendStreams, table: str) -> StreamAppend:
+    header = a_header(table)
+    return streams.append(table_definition(header), rows_of(1, header=header))
+
+
+def write(streams: AppendStreams, *tables: str) -> None:
+    for table in tables:
+        assert one_row(streams, table).refused() == []
+
+
 def test_a_stream_long_idle_is_closed_and_opened_again_when_it_is_needed(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+    streams: AppendStreams, clock: SetClock
 ) -> None:
-    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
-
-    def write(table: str) -> None:
-        header = a_header(table)
-        assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
-
-    for number in range(5):
-        write(f"table{number}")
+    write(streams, *(f"table{number}" for number in range(5)))
     assert open_now() == 5
-    clock.advance(timedelta(minutes=6))
-    write("table4")
+    clock.pass_time(timedelta(minutes=6))
+    write(streams, "table4")
     assert open_now() == 1
-    write("table0")
+    write(streams, "table0")
     assert streams.connections_opened == 6
-    streams.close()
-    assert open_now() == 0
 
 
 @pytest.mark.parametrize("taken_at_once", [None, 2])
 def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_written_at_once(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock, taken_at_once: int | None
+    server: AppendServer, opened: Opened, stop: Stop, taken_at_once: int | None
 ) -> None:
     """The limit is ours, or BigQuery's when it takes fewer: then those that are idle make room for the others."""
     server.taken_at_once = taken_at_once
     limits = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, connections=3)
-    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    streams = opened(limits)
     for _round in range(2):
         headers = [a_header(f"table{number}") for number in range(9)]
         appendings = [
@@ -102,7 +105,6 @@ def test_no_more_connections_than_the_limit_are_open_though_more_tables_are_writ
             for attempt in retrying(stop, timedelta(seconds=20)):
                 with attempt:
                     assert appending.refused() == []
-    streams.close()
 
     assert server.most_open <= (taken_at_once or 3)
     assert len(identities(server.rows)) == 2 * 9 * 30
@@ -113,30 +115,20 @@ def silent_on(server: AppendServer, table: str) -> None:
     server.script = lambda request: Silence() if f"/tables/{table}/" in request.write_stream else accepted()
 
 
-def one_row(streams: AppendStreams, table: str) -> StreamAppend:
-    header = a_header(table)
-    return streams.append(table_definition(header), rows_of(1, header=header))
-
-
-def test_an_append_that_is_left_frees_the_place_of_its_connection(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> None:
+def test_an_append_that_is_left_frees_the_place_of_its_connection(server: AppendServer, opened: Opened) -> None:
     silent_on(server, "table0")
-    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(connections=1))
+    streams = opened(AppendLimits(connections=1))
     unanswered, other = one_row(streams, "table0"), one_row(streams, "table1")
     assert other.hear(timedelta(seconds=0.2)) is Heard.SOME, "there is no place to send it from"
     assert unanswered.hear(timedelta(seconds=0.2)) is Heard.NOTHING
     unanswered.leave()
 
     assert other.refused() == []
-    streams.close()
 
 
-def test_a_table_without_a_connection_waits_for_whichever_is_idle_first(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> None:
+def test_a_table_without_a_connection_waits_for_whichever_is_idle_first(server: AppendServer, opened: Opened) -> None:
     silent_on(server, "table0")
-    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(connections=2))
+    streams = opened(AppendLimits(connections=2))
     unanswered = one_row(streams, "table0")
     assert unanswered.hear(timedelta(seconds=0.2)) is not Heard.ALL
     server.released.clear()
@@ -147,39 +139,31 @@ def test_a_table_without_a_connection_waits_for_whichever_is_idle_first(
     assert one_row(streams, "table2").refused() == []
     assert answered_soon.refused() == []
     timer.join()
-    streams.close()
 
 
 def test_a_limit_of_bigquerys_is_tried_again_after_a_while(
     server: AppendServer, streams: AppendStreams, clock: SetClock
 ) -> None:
-    def write(table: str) -> None:
-        header = a_header(table)
-        assert streams.append(table_definition(header), rows_of(1, header=header)).refused() == []
-
     server.taken_at_once = 1
-    write("table0")
-    write("table1")
+    write(streams, "table0", "table1")
     assert open_now() == 1
     server.taken_at_once = None
-    write("table2")
+    write(streams, "table2")
     assert open_now() == 1
-    clock.advance(timedelta(minutes=6))
-    write("table3")
-    write("table4")
+    clock.pass_time(timedelta(minutes=6))
+    write(streams, "table3", "table4")
     assert open_now() == 2
 
 
 def test_a_table_whose_connection_stays_full_gets_another_and_no_row_is_sent_twice(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+    server: AppendServer, opened: Opened
 ) -> None:
     limits = AppendLimits(request_bytes=1_000, window_bytes=3_000, largest_request_bytes=20_000, full_sends=3)
-    streams = AppendStreams(channel, "p", "d", stop, clock, limits)
+    streams = opened(limits)
     assert streams.append(PLANES, rows_of(*range(3))).refused() == []
     assert streams.connections_opened == 1
     assert streams.append(PLANES, rows_of(*range(3, 400))).refused() == []
     assert streams.connections_opened == 2
-    streams.close()
 
     assert sorted(identities(server.rows)) == list(range(400))
     assert all(connection.requests for connection in server.connections)
@@ -204,17 +188,15 @@ def test_what_went_over_connections_is_counted_those_that_are_closed_included(
 
 
 def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_open(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+    server: AppendServer, streams: AppendStreams, clock: SetClock
 ) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
     server.script = lambda request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, SMALL)
     first = streams.append(PLANES, rows_of(1))
     with pytest.raises(TransientError):
         first.refused()
-    clock.advance(timedelta(minutes=10))
-    other = a_header("airports")
-    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+    clock.pass_time(timedelta(minutes=10))
+    write(streams, "airports")
 
     assert first.refused() == []
     streams.close()
@@ -222,20 +204,16 @@ def test_a_stream_that_has_rows_to_send_is_not_dropped_and_leaves_no_connection_
     assert streams.connections_opened == 2
 
 
-def test_an_abandoned_append_does_not_keep_its_stream(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> None:
+def test_an_abandoned_append_does_not_keep_its_stream(server: AppendServer, opened: Opened, clock: SetClock) -> None:
     answers = iter([refused(grpc.StatusCode.RESOURCE_EXHAUSTED)])
     server.script = lambda request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits())
+    streams = opened(AppendLimits())
     appending = streams.append(PLANES, rows_of(1))
     with pytest.raises(TransientError):
         appending.refused()
     del appending
     gc.collect()  # the error's traceback knows it too
-    clock.advance(timedelta(minutes=10))
-    other = a_header("airports")
-    assert streams.append(table_definition(other), rows_of(2, header=other)).refused() == []
+    clock.pass_time(timedelta(minutes=10))
+    write(streams, "airports")
 
     assert open_now() == 1
-    streams.close()

@@ -17,12 +17,14 @@ from shared.contracts.reasons import Reason
 from shared.runtime.retries import retrying
 from shared.runtime.stop import Stop
 from tests.integration.append_server import AppendServer, Close, Silence, accepted, bad_rows
-from tests.integration.append_streams import PLANES, SMALL, SetClock, identities, ids_of, rows_of
+from tests.integration.append_streams import PLANES, SMALL, Opened, identities, ids_of, rows_of
 from tests.integration.append_streams import channel as channel  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import clock as clock  # noqa: PLC0414  a fixture
+from tests.integration.append_streams import opened as opened  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import server as server  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import stop as stop  # noqa: PLC0414  a fixture
 from tests.integration.append_streams import streams as streams  # noqa: PLC0414  a fixture
+from tests.unit.cdc_consumer.world import SetClock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
 
@@ -147,37 +149,31 @@ def test_a_port_without_a_listener_is_transient(stop: Stop, clock: SetClock) -> 
         streams.close()
 
 
-def _streams_of_one_that_falls_silent(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> AppendStreams:
+def _streams_of_one_that_falls_silent(server: AppendServer, opened: Opened) -> AppendStreams:
     """Return streams whose first row was accepted, and whose next request gets no answer."""
     answers = iter([accepted(), Silence()])
     server.script = lambda _request: next(answers, accepted())
-    streams = AppendStreams(channel, "p", "d", stop, clock, AppendLimits(answer_within=timedelta(seconds=0.3)))
+    streams = opened(AppendLimits(answer_within=timedelta(seconds=0.3)))
     assert streams.append(PLANES, rows_of(1)).refused() == []
     return streams
 
 
-def test_a_server_that_falls_silent_is_left_for_another_connection(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
-) -> None:
-    streams = _streams_of_one_that_falls_silent(server, channel, stop, clock)
+def test_a_server_that_falls_silent_is_left_for_another_connection(server: AppendServer, opened: Opened) -> None:
+    streams = _streams_of_one_that_falls_silent(server, opened)
     assert streams.append(PLANES, rows_of(2)).refused() == []
     assert [ids_of(request) for request in server.requests] == [[1], [2], [2]]
-    streams.close()
 
 
 def test_a_silent_server_is_left_by_an_append_that_is_heard_a_moment_at_a_time(
-    server: AppendServer, channel: grpc.Channel, stop: Stop, clock: SetClock
+    server: AppendServer, opened: Opened
 ) -> None:
-    streams = _streams_of_one_that_falls_silent(server, channel, stop, clock)
+    streams = _streams_of_one_that_falls_silent(server, opened)
     appending, heard = streams.append(PLANES, rows_of(2)), set()
     while (latest := appending.hear(timedelta(seconds=0.02))) is not Heard.ALL:
         heard.add(latest)
     assert Heard.NOTHING in heard
     assert appending.refused() == []
     assert [ids_of(request) for request in server.requests] == [[1], [2], [2]]
-    streams.close()
 
 
 def test_a_stop_during_a_wait_ends_the_wait_soon(server: AppendServer, streams: AppendStreams, stop: Stop) -> None:
@@ -237,5 +233,4 @@ def test_a_server_that_is_restarted_in_mid_append_gets_what_it_had_not_answered(
             assert appending.refused() == []
     answered = [identity for request in server.requests[:2] for identity in ids_of(request)]
     assert answered + identities(again.rows) == list(range(60))
-    streams.close()
     again.stop()
