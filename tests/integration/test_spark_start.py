@@ -12,7 +12,6 @@ import pytest
 
 from services.cdc_consumer.adapters.spark.spark_session import (
     QueryFailedError,
-    check_java,
     spark_settings,
     starting_java,
 )
@@ -113,20 +112,6 @@ def test_arguments_for_spark_with_a_quote_that_is_not_closed_are_named(tmp_path:
         starting_java(environment, spark_settings("local[2]", "1g", 2), Stop()),
     ):
         pytest.fail(f"it starts in {tmp_path}")
-
-
-def test_without_a_java_that_spark_runs_on_it_is_reported_which_where_and_how_to_get_it(tmp_path: Path) -> None:
-    needed = r"Spark needs Java 17 or newer \(apt-get install openjdk-17-jre-headless\), in JAVA_HOME or on PATH; "
-    with pytest.raises(MisconfiguredError, match=f"{needed}none was found \\[java-missing\\]$"):
-        check_java({"PATH": str(tmp_path)})
-    with pytest.raises(MisconfiguredError, match=f"{needed}none was found in JAVA_HOME={tmp_path}"):
-        check_java({"JAVA_HOME": str(tmp_path)})
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    java.chmod(0o755)
-    with pytest.raises(MisconfiguredError, match=f"{needed}{java} is 11"):
-        check_java({"JAVA_HOME": str(tmp_path)})
 
 
 FORKED = """

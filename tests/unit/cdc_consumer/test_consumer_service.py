@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -270,22 +271,25 @@ def test_what_spark_takes_as_a_master_is_taken_with_tasks_for_its_slots_and_data
     assert (settings.spark_master, settings.tasks, settings.one_machine) == (master, tasks, one_machine)
 
 
+NEEDED_JAVA = r"Spark needs Java 17 or newer \(apt-get install openjdk-17-jre-headless\), in JAVA_HOME or on PATH; "
+
+
 def test_a_missing_java_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    for environ in ({"JAVA_HOME": str(tmp_path)}, {"PATH": str(tmp_path)}):
-        with pytest.raises(MisconfiguredError, match="openjdk-17-jre-headless"):
-            check_java(environ)
+    with pytest.raises(MisconfiguredError, match=f"{NEEDED_JAVA}none was found \\[java-missing\\]$"):
+        check_java({"PATH": str(tmp_path)})
+    with pytest.raises(MisconfiguredError, match=f"{NEEDED_JAVA}none was found in JAVA_HOME={tmp_path}"):
+        check_java({"JAVA_HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.1", True), ("21", True), ("1.8.0_292", False)])
-def test_java_has_to_be_new_enough(tmp_path: Path, version: str, fits: bool) -> None:
-    java = tmp_path / "java"
+@pytest.mark.parametrize(("version", "too_old"), [("11.0.2", "11"), ("17.0.1", None), ("21", None), ("1.8.0_292", "1")])
+def test_java_has_to_be_new_enough(tmp_path: Path, version: str, too_old: str | None) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2021-01-01' >&2\n")
     java.chmod(0o755)
-    if fits:
-        check_java({"PATH": str(tmp_path)})
-    else:
-        with pytest.raises(MisconfiguredError, match="17 or newer"):
-            check_java({"PATH": str(tmp_path)})
+    for environ in ({"JAVA_HOME": str(tmp_path)}, {"PATH": str(java.parent)}):
+        with pytest.raises(MisconfiguredError, match=f"{NEEDED_JAVA}{java} is {too_old}") if too_old else nullcontext():
+            check_java(environ)
 
 
 def test_reports_reach_the_driver_whatever_the_number_of_their_tables() -> None:
