@@ -133,6 +133,10 @@ def test_a_table_alone_in_its_micro_batch_is_waited_for_five_minutes(
     assert counts.deferred == 1
     assert world.leases.deferred_for == {"a0": LIMITS.longest_deferral}
     assert LIMITS.alone <= passed(world, began) <= LIMITS.alone + LIMITS.table + LIMITS.between_calls
+    world.clock.pass_time(LIMITS.longest_deferral)
+    again = world.clock.time
+    apply_to(world, 1, "planes")  # still nothing tells, so it may still be the service
+    assert passed(world, again) >= LIMITS.alone
 
 
 @pytest.mark.parametrize("before", [(), OTHERS], ids=["new process", "rows of earlier tasks"])

@@ -96,21 +96,6 @@ def test_everything_else_is_acked_before_a_table_is_borne_with(world: World) -> 
     assert set(acked[1:]) == {1}
 
 
-def test_a_table_whose_appends_always_fail_while_others_are_accepted_is_that_tables_trouble(world: World) -> None:
-    world.writer.failing.add("planes")
-    counts = world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS))
-
-    assert (counts.acked, counts.deferred, counts.tables_in_trouble) == (1, 1, ("planes",))
-    assert world.names("airports") == {1: "name 1"}
-    assert world.leases.deferred_for == {"a0": timedelta(seconds=30)}
-    assert world.dead_letters.kept == {}
-    world.clock.ticks = AT_ONCE
-    waits = world.waits
-    for _ in range(3):
-        assert world.apply(a_message(a_change(1)), a_message(a_change(1), header=AIRPORTS)).deferred == 1
-    assert world.waits == waits
-
-
 @pytest.mark.parametrize("failing", ["planes", "airports"])
 def test_others_are_acked_while_it_is_still_being_found_out(world: World, failing: str) -> None:
     acked_meanwhile: list[int] = []
@@ -151,21 +136,6 @@ def test_where_nothing_at_all_is_accepted_it_is_the_service_and_everything_waits
     assert (counts.acked, counts.deferred, world.dead_letters.kept) == (2, 0, {})
     assert world.clock.time - began > 600e9, "far longer than any limits with a table"
     assert not any(effect.startswith(("defer", "give back")) for effect in world.effects.done)
-
-
-def test_a_table_alone_in_its_micro_batch_is_waited_for_long_and_then_deferred_for_long(world: World) -> None:
-    world.writer.failing.add("planes")
-    began = world.clock.time
-    counts = world.apply(a_message(a_change(1)))
-
-    assert counts.deferred == 1
-    assert world.leases.deferred_for == {"a0": LONGEST}
-    assert world.clock.time - began >= 300e9
-    world.clock.pass_time(LONGEST)
-    again = world.clock.time
-    world.apply(a_message(a_change(1)))  # still nothing tells, so it may still be the service
-    assert world.clock.time - again >= 290e9
-    assert world.leases.deferred_for == {"a0": LONGEST}
 
 
 def test_once_others_were_accepted_it_is_that_table_and_is_deferred_at_once(world: World) -> None:
@@ -250,43 +220,6 @@ def test_messages_that_came_often_are_handled_last_and_together(world: World) ->
 
     assert world.leases.acked == ["a2", "a3", "a0", "a1"]
     assert world.effects.done.count("ack 2") == 2
-
-
-def test_among_forty_tables_those_in_trouble_are_deferred_and_all_others_flow(world: World) -> None:
-    world.start_anew(HASTY)
-    world.clock.ticks = AT_ONCE
-    headers = [a_header(f"table{number}") for number in range(40)]
-    world.tables.forbidden |= {"table3", "table17"}  # no permission
-    world.writer.failing |= {"table5", "table30"}  # INTERNAL
-    world.writer.missing |= {"table8"}  # made, and NOT_FOUND
-    world.writer.invisible["colour"] = 1_000_000  # made by us, and not visible yet
-    troubled = {"table3", "table17", "table5", "table30", "table8"}
-
-    def messages(sequence: int) -> list[Any]:
-        new = a_header("table11", (*PLANE_COLUMNS, ("colour", "STRING")))
-        old = [a_message(a_change(1, sequence), a_change(2), header=one) for one in headers]
-        return [*old, a_message(a_change(3, colour="red"), header=new)]
-
-    counts = world.apply(*messages(1))
-    assert set(counts.tables_in_trouble) == troubled | {"table11"}
-    assert (counts.acked, counts.deferred) == (35, 6)
-
-    waits = world.waits
-    for sequence in range(2, 7):
-        counts = world.apply(*messages(sequence))
-        assert (counts.acked, counts.deferred) == (35, 6)
-    assert world.waits == waits  # nothing is waited for any more
-    well = [one.table for one in headers if one.table not in troubled]
-    assert all(world.names(table) == {1: "name 6", 2: "name 1"} for table in well)
-
-    world.tables.forbidden.clear()
-    world.writer.failing.clear()
-    world.writer.missing.clear()
-    world.writer.invisible.clear()
-    world.clock.pass_time(timedelta(seconds=11))
-    counts = world.apply(*messages(8))
-    assert (counts.acked, counts.tables_in_trouble) == (41, ())
-    assert world.dead_letters.kept == {}
 
 
 def world_of_four(world: World, process: str) -> None:
