@@ -90,36 +90,12 @@ def test_a_deletion_reports_what_it_would_read_and_what_it_was_billed_for_and_ke
     assert mirror.keys() == [*NEWER]
 
 
-def test_what_the_source_has_stays_until_its_snapshot_row_is_there(mirror: Mirror) -> None:
-    mirror.write(LIVING, T - 5)
-    code, told = mirror.delete_missing_rows("--execute")
-
-    assert (code, told["in_source"], told["deleted"], told["left"]) == (1, 3, 5, 0)
-    assert told["some_in_source"] == [f"[{key}]" for key in LIVING]
-    assert mirror.keys() == [*LIVING, *NEWER]
-    assert MISSING_ROWS_DELETED not in mirror.table.labels
-
-    mirror.write(LIVING, T)
-    assert mirror.delete_missing_rows("--execute")[0] == 0
-    assert mirror.keys() == [*LIVING, *NEWER]
-    assert mirror.table.labels[MISSING_ROWS_DELETED] == str(T)
-
-
 def test_rows_from_before_millrace_are_older_than_anything(mirror: Mirror) -> None:
     mirror.stand_in.run("INSERT INTO Things (Id, Note) VALUES (3000, 'old'), (20, 'lives')")
     code, told = mirror.delete_missing_rows("--execute")
 
     assert (code, told["older"], told["in_source"]) == (1, 7, 1)
     assert mirror.keys() == [*NEWER, 20]
-
-
-@pytest.mark.parametrize("label", [None, str(T - 1), "nonsense"])
-def test_a_time_that_no_snapshot_stands_for_is_refused(mirror: Mirror, label: str | None) -> None:
-    mirror.label(**{COMPLETE_SINCE: label})
-    with pytest.raises(MisconfiguredError, match=r"complete since|is not complete: no snapshot"):
-        mirror.delete_missing_rows("--execute")
-
-    assert mirror.keys() == [*NEWER, *GONE]
 
 
 def test_what_takes_several_pages_is_counted_and_deleted_to_the_last_row(

@@ -110,15 +110,6 @@ def test_the_view_has_each_entry_once_whatever_was_repeated_and_reordered(
     assert in_order(f"{table}_changelog") == [(f"{s}/{i}", at(s)) for s, i in sorted(delivered)]
 
 
-def test_a_new_column_widens_the_table_of_entries_and_the_view(stand_in: StandIn, fed: Fed) -> None:
-    consumer, header = fed(), log_of("wider")
-    more = structs.replace(header, columns=a_header(columns=(*COLUMNS, ("source_cluster", "STRING"))).columns)
-    consumer.apply(a_message(an_entry("x"), header=header))
-    consumer.apply(a_message(an_entry("y", 2, source_cluster="c1"), an_entry("x", source_cluster="c1"), header=more))
-
-    assert stand_in.run("SELECT id, source_cluster FROM wider_changelog_once ORDER BY 1") == [("x", None), ("y", "c1")]
-
-
 def test_images_and_entries_of_one_table_lie_side_by_side(stand_in: StandIn, fed: Fed) -> None:
     images = structs.replace(a_header("beside"), content="images")
     fed().apply(

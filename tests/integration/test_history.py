@@ -89,13 +89,6 @@ def test_the_view_is_what_happened_whatever_was_repeated_and_reordered(
     assert set(stand_in.run(f"SELECT id, name FROM `{table}`")) == current
 
 
-def test_deleted_and_inserted_again_there_is_a_gap(stand_in: StandIn, fed: Fed) -> None:
-    changes = [a_plane(1, 1, name="old"), a_plane(1, 2, delete=True), a_plane(1, 4, name="new")]
-    fed().apply(a_message(*reversed(changes), header=a_header("again")))
-
-    assert history(stand_in, "again") == [(1, "old", at(1), at(2), False), (1, "new", at(4), None, True)]
-
-
 def test_a_history_is_made_as_google_names_it_partitioned_and_without_a_key(stand_in: StandIn, fed: Fed) -> None:
     fed().apply(a_message(a_plane(1, 1, name="a"), header=a_header("sales.made")))
 
