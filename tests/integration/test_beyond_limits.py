@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,12 +17,11 @@ from services.cdc_consumer.adapters.schema.tables import BigQueryTables, check_d
 from services.cdc_consumer.app.stream.table_notes import note_dead_letters
 from services.cdc_consumer.core.schema.tables import TableColumn
 from services.cdc_consumer.core.types.types import COLUMN_TYPES
-from services.cdc_consumer.ports import LEFT_OUT, RECREATED, NotLabelledError, TableTroubleError
+from services.cdc_consumer.ports import LEFT_OUT, RECREATED, TableTroubleError
 from services.dead_letter.adapters import mirrors as replayed
 from services.dead_letter.core.rows import content_of
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.contracts.mirrors import MIRROR_OF
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.findings import Finding
 from tests.builders import a_change, a_header
@@ -125,17 +123,6 @@ class TestDeadLetters:
 
         assert label_time(labels(stand_in), DEAD_LETTERS) == NOW + 10 * MINUTE
 
-    def test_a_missing_right_is_reported_and_tried_again(self, stand_in: StandIn) -> None:
-        tables = a_process(stand_in)
-        tables.ensure(PLANES)
-        refuse(stand_in, "accessDenied", "PATCH", "planes")
-        with capture_logs() as logs, pytest.raises(NotLabelledError):
-            tables.note_dead_letters("planes", "", NOW)
-        assert [line["event"] for line in logs] == ["table_not_labelled"]
-        tables.note_dead_letters("planes", "", NOW)
-
-        assert DEAD_LETTERS in labels(stand_in)
-
     def test_a_table_that_is_made_a_moment_later_is_reported_too(self, stand_in: StandIn) -> None:
         tables = a_process(stand_in)
         tables.note_dead_letters("planes", "", NOW)
@@ -182,21 +169,6 @@ class TestTables:
         later(stand_in, reason, "PATCH", lambda: tables.ensure(HISTORY))
 
         assert labels(stand_in)[NEEDS_RESYNC] == LEFT_OUT
-
-    def test_a_table_made_by_hand_is_claimed_later(self, stand_in: StandIn, reason: str) -> None:
-        columns = ", ".join(f"{column.name} {column.type.bigquery}" for column in PLANES.columns)
-        stand_in.run(f"CREATE TABLE planes ({columns}, PRIMARY KEY (id) NOT ENFORCED)")
-        tables = a_process(stand_in)
-        later(stand_in, reason, "PATCH", lambda: tables.ensure(PLANES))
-
-        assert MIRROR_OF in labels(stand_in)
-
-    def test_staleness_is_set_later(self, stand_in: StandIn, reason: str) -> None:
-        a_process(stand_in).ensure(PLANES)
-        tables, stale = a_process(stand_in), replace(PLANES, max_staleness=timedelta(minutes=15))
-        later(stand_in, reason, "PATCH", lambda: tables.ensure(stale))
-
-        assert str(a_table(stand_in).max_staleness).endswith("0:15:0")
 
     def test_a_table_is_made_later(self, stand_in: StandIn, reason: str) -> None:
         assert later(stand_in, reason, "POST", lambda: a_process(stand_in).ensure(PLANES)) == PLANES

@@ -13,7 +13,6 @@ from shared.pubsub.stubs import PullRequest, pull_stub
 from shared.pubsub.topology import check_subscription
 from tests.builders import PLANE_COLUMNS, a_change, a_header, a_message
 from tests.integration.log_lines import events
-from tests.integration.stand_in import PROJECT
 from tests.worlds.consumer import TIMEOUT, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -77,15 +76,6 @@ def test_a_stop_while_bigquery_is_unavailable_nacks_and_ends_in_time(world: Worl
     request = PullRequest(subscription=world.topology.subscription, max_messages=10)
     (received,) = pull_stub(world.channel)(request, timeout=5).received_messages  # at once, not after the deadline
     assert received.delivery_attempt == 2
-
-
-def test_without_its_dataset_it_does_not_start_and_names_the_command(world: World) -> None:
-    consumer = world.launch(BIGQUERY_DATASET="nowhere")
-    consumer.process.expected_to_end = True
-
-    assert consumer.process.wait(TIMEOUT) == 2, consumer.process.obituary()
-    (event,) = events(consumer.process, "service_misconfigured")
-    assert f"bq --project_id={PROJECT} mk --dataset nowhere" in event["error"]
 
 
 def test_a_spark_that_cannot_run_its_tasks_is_refused_with_a_clear_error(world: World) -> None:
