@@ -12,10 +12,11 @@ from google.cloud import bigquery
 from services.cdc_consumer.adapters.bigquery.append_connection import open_storage_channel
 from services.cdc_consumer.adapters.bigquery.append_stream import AppendStreams
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.commands.command_line import COMMAND_LINE, DeleteMissingRowsCommand
+from services.cdc_consumer.commands.command_line import COMMAND_LINE, DeleteMissingRowsCommand, ReconcileCommand
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.wiring.delete_missing_rows import delete_missing_rows_command
+from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.bigquery.client import open_client
 from shared.contracts.change_batch import Change, Op
 from shared.contracts.change_sequence import four_sections
@@ -94,6 +95,13 @@ class Mirror:
             "BIGQUERY_EMULATOR_HOST": self.addresses[0],
             "BIGQUERY_STORAGE_EMULATOR_HOST": self.addresses[1],
         } | ({"TABLES_FILE": str(self.tables_file)} if self.tables_file else {})
+
+    def reconcile(self, *arguments: str) -> tuple[int, str]:
+        """Compare tables with what the source answers; return the exit code and what was printed."""
+        out = io.StringIO()
+        words = [*arguments, "--settle", "0s", "--source", SOURCE]
+        told = parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words)
+        return reconcile(told, self.environment(), Stop(), out), out.getvalue()
 
     def delete_missing_rows(self, *arguments: str, before: int = T) -> tuple[int, Mapping[str, Any]]:
         out = io.StringIO()

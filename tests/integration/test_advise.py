@@ -16,12 +16,13 @@ from services.cdc_consumer.commands.command_line import COMMAND_LINE, AdviseComm
 from services.cdc_consumer.wiring.advise import advise_command
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.stop import Stop
+from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
 from tests.integration.stand_in import PROJECT, StandIn
 from tests.monitoring_queries import RECOMMENDED, SLOTS
+from tests.worlds.command_lines import parsed
 
 pytestmark = pytest.mark.integration
 CHANGE = {"id": "INT64", "_CHANGE_TYPE": "STRING"}
-SOURCE = "python -m tests.integration.answering_source"
 
 
 class World:
@@ -31,20 +32,9 @@ class World:
 
     def advise(self, *words: str, **settings: str) -> tuple[int, str]:
         out = io.StringIO()
-        environ = {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "SUBSCRIPTION": "changes",
-            "DEAD_LETTER_TOPIC": "dead-letters",
-            "BIGQUERY_DATASET": self.stand_in.dataset,
-            "BIGQUERY_EMULATOR_HOST": self.addresses[0],
-            "BIGQUERY_STORAGE_EMULATOR_HOST": self.addresses[1],
-            "PORT": "1",
-        }
-        told = COMMAND_LINE.parse(["advise", *words])
-        assert isinstance(told, AdviseCommand)
-        return advise_command(told, {**os.environ, **environ, **settings}, Stop(), out), " ".join(
-            out.getvalue().split()
-        )
+        environ = {**os.environ, **Mirror(self.stand_in, self.addresses).environment(), "PORT": "1", **settings}
+        code = advise_command(parsed(COMMAND_LINE, AdviseCommand, "advise", *words), environ, Stop(), out)
+        return code, " ".join(out.getvalue().split())
 
     def document(self, *words: str, **settings: str) -> Mapping[str, Any]:
         document: Mapping[str, Any] = json.loads(self.advise(*words, "--json", **settings)[1])

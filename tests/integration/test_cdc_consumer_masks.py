@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import io
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +12,15 @@ import pytest
 from msgspec import structs
 
 from services.cdc_consumer.adapters.bigquery.mirror_labels import NEEDS_RESYNC
-from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
 from services.cdc_consumer.ports import MASKS_CHANGED
-from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Change
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.runtime.stop import Stop
 from tests.builders import a_message
 from tests.integration.answering_source import HEADER, ROWS
 from tests.integration.log_lines import events
-from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
+from tests.integration.mirror_with_missing_rows import Mirror
 from tests.integration.stand_in import StandIn
-from tests.worlds.command_lines import parsed
 from tests.worlds.consumer import TIMEOUT, World, acks, ends
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -73,13 +68,6 @@ def mirror_of(world: World, file: Path) -> Mirror:
     return Mirror(StandIn(addresses, world.pipeline.dataset), addresses, file)
 
 
-def reconciled(mirror: Mirror) -> tuple[int, str]:
-    out = io.StringIO()
-    words = ["Things", "--settle", "0s", "--source", SOURCE]
-    code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words), mirror.environment(), Stop(), out)
-    return code, out.getvalue()
-
-
 def test_live_snapshot_and_replayed_rows_have_one_digest_in_mirror_and_history_and_equal_the_source(
     world: World, file: Path
 ) -> None:
@@ -99,7 +87,7 @@ def test_live_snapshot_and_replayed_rows_have_one_digest_in_mirror_and_history_a
         "SELECT Id, JSON_VALUE(_millrace_old_values, '$.digest') FROM Things_changelog ORDER BY Id"
     )
     assert old == expected
-    code, said = reconciled(mirror)
+    code, said = mirror.reconcile("Things")
     assert code == 0, said
     assert ends(consumer) == 0
 
@@ -107,11 +95,8 @@ def test_live_snapshot_and_replayed_rows_have_one_digest_in_mirror_and_history_a
 def test_another_key_is_pending_resync_and_a_missing_one_stops_the_start_with_nothing_lost(
     world: World, file: Path, tmp_path: Path
 ) -> None:
-    consumer, key, mirror = (
-        world.start("consumer", TABLES_FILE=str(file)),
-        tmp_path / "mask.key",
-        mirror_of(world, file),
-    )
+    consumer = world.start("consumer", TABLES_FILE=str(file))
+    key, mirror = tmp_path / "mask.key", mirror_of(world, file)
     world.publish(a_message(*changes([1, 2]), header=LIVE))
     world.processes.wait_until(acks(consumer, 1), "the message to be acked", TIMEOUT)
     assert ends(consumer) == 0
@@ -126,7 +111,7 @@ def test_another_key_is_pending_resync_and_a_missing_one_stops_the_start_with_no
     assert why["error"].startswith(f"line 1 of the tables file: mask_key_file = '{key}' cannot be read")
 
     key.write_bytes(OTHER_KEY)
-    code, said = reconciled(mirror)
+    code, said = mirror.reconcile("Things")
     assert (code, "was written with other masks than this command has: line 1 of the tables file" in said) == (2, True)
     consumer = world.start("consumer", TABLES_FILE=str(file))
     world.processes.wait_until(acks(consumer, 1), "what was published meanwhile to be acked", TIMEOUT)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -19,16 +18,10 @@ from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.integration.pubsub_topics import a_topology
 from tests.integration.silent_server import stopped_before_a_silent_server
+from tests.integration.stand_in import PROJECT
+from tests.unit.cdc_consumer.world import NEEDED
 
 pytestmark = pytest.mark.integration
-
-NEEDED: Mapping[str, str] = {
-    "GOOGLE_CLOUD_PROJECT": "millrace-test",
-    "TOPIC": "changes",
-    "SUBSCRIPTION": "changes",
-    "DEAD_LETTER_TOPIC": "dead",
-    "BIGQUERY_DATASET": "mirror",
-}
 
 
 def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
@@ -41,7 +34,7 @@ def test_what_pubsub_does_not_answer_at_the_start_is_cancelled() -> None:
 
 def test_what_pubsub_does_not_answer_at_the_set_up_is_cancelled() -> None:
     async def scenario(address: str, stop: Stop) -> None:
-        settings = read_settings(SetupSettings, {**NEEDED, "PUBSUB_EMULATOR_HOST": address})
+        settings = read_settings(SetupSettings, {**NEEDED, "TOPIC": "changes", "PUBSUB_EMULATOR_HOST": address})
         await asyncio.to_thread(set_up, settings, stop)
 
     stopped_before_a_silent_server(scenario)
@@ -83,7 +76,7 @@ def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> No
         alive.append(health.alive)
         seconds[0] += 1_200
         answer = b"503 Service Unavailable" if len(alive) <= 3 else b"200 OK"
-        body = json.dumps({"datasetReference": {"projectId": "millrace-test", "datasetId": "mirror"}}).encode()
+        body = json.dumps({"datasetReference": {"projectId": PROJECT, "datasetId": "mirror"}}).encode()
         head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         writer.write(head % (answer, len(body)) + body)
         await writer.drain()
@@ -106,6 +99,7 @@ def test_a_start_that_waits_for_bigquery_stays_alive(pubsub_emulator: str) -> No
 def _settings(topology: PubsubTopology, pubsub: str, bigquery: str) -> Settings:
     given = {
         **NEEDED,
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
         "SUBSCRIPTION": short_name(topology.subscription),
         "DEAD_LETTER_TOPIC": short_name(topology.dead_letter_topic),
         "PUBSUB_EMULATOR_HOST": pubsub,

@@ -11,6 +11,7 @@ from services.cdc_consumer.__main__ import main
 from services.cdc_consumer.adapters.spark.checkpoint import move_damaged_checkpoint, on_disk, owned_checkpoint
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.service import MISCONFIGURED
+from tests.unit.cdc_consumer.world import NEEDED
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNING = """
@@ -48,15 +49,8 @@ def test_a_consumer_that_cannot_write_its_checkpoint_ends_with_the_setting_and_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("no directory")
-    settings = {
-        "GOOGLE_CLOUD_PROJECT": "p",
-        "SUBSCRIPTION": "s",
-        "DEAD_LETTER_TOPIC": "d",
-        "BIGQUERY_DATASET": "mirror",
-        "CHECKPOINT_LOCATION": str(tmp_path / "file" / "checkpoint"),
-        "SPARK_HOME": str(tmp_path / "nowhere"),
-    }
-    for name, value in settings.items():
+    places = {"CHECKPOINT_LOCATION": tmp_path / "file" / "checkpoint", "SPARK_HOME": tmp_path / "nowhere"}
+    for name, value in (NEEDED | {name: str(path) for name, path in places.items()}).items():
         monkeypatch.setenv(name, value)
 
     assert main([]) == MISCONFIGURED

@@ -133,11 +133,7 @@ def test_what_comes_while_a_micro_batch_runs_is_all_in_the_very_next_one(
     published = publish(channel, topology.topic, 1)
     for _round in range(3):
         wait_for(lambda: len(messages_in(journal, "taken")) == len(published), "the micro-batch to be under way")  # noqa: B023
-        for key in range(6):  # one after the other, of keys that are routed to one task or the other
-            message = {"data": b"one", "ordering_key": f"planes/{key}"}
-            published += publish_stub(channel)(
-                PublishRequest(topic=topology.topic, messages=[message]), timeout=10
-            ).message_ids
+        published += publish(channel, topology.topic, 6)  # of keys that are routed to one task or the other
         assert len(messages_in(journal, "taken")) == len(published) - 6
     wait_for_acks(journal, len(published))
 

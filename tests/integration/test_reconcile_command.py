@@ -1,6 +1,5 @@
 """The command `reconcile` against the stand-in: what it costs, and what cannot be compared."""
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -9,17 +8,13 @@ import pyarrow as pa
 import pytest
 
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
-from services.cdc_consumer.commands.command_line import COMMAND_LINE, ReconcileCommand
 from services.cdc_consumer.core.reconcile.source_table import mirrored
 from services.cdc_consumer.ports import FoundMirror
-from services.cdc_consumer.wiring.reconcile import reconcile
 from shared.contracts.change_batch import Op, encode_batch
 from shared.contracts.change_sequence import four_sections
-from shared.runtime.stop import Stop
 from tests.integration.answering_source import HEADER
-from tests.integration.mirror_with_missing_rows import SOURCE, Mirror
+from tests.integration.mirror_with_missing_rows import Mirror
 from tests.integration.stand_in import PROJECT, StandIn
-from tests.worlds.command_lines import parsed
 
 pytestmark = pytest.mark.integration
 
@@ -37,11 +32,9 @@ def mirror(bigquery_stand_in: tuple[str, str]) -> Iterator[Mirror]:
 
 def told_by(mirror: Mirror, *arguments: str) -> tuple[int, str]:
     """Compare the things; return the exit code and what was printed."""
-    out = io.StringIO()
-    words = ["Things", "--settle", "0s", "--source", SOURCE, *arguments]
-    code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *words), mirror.environment(), Stop(), out)
+    code, told = mirror.reconcile("Things", *arguments)
     assert [one.table_id for one in mirror.stand_in.client.list_tables(mirror.stand_in.dataset)] == ["Things"]
-    return code, out.getvalue()
+    return code, told
 
 
 def test_a_dry_run_prints_the_bytes_and_queries_nothing(mirror: Mirror) -> None:
@@ -107,10 +100,8 @@ def test_a_table_that_cannot_be_described_is_reported_and_the_others_are_compare
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cdc_consumer.app.reconcile.recheck.RETRY_BUDGET", timedelta(0))
-    out = io.StringIO()
-    arguments = ["Nothing", "Things", "Busy", "--json", "--settle", "0s", "--source", SOURCE]
-    code = reconcile(parsed(COMMAND_LINE, ReconcileCommand, "reconcile", *arguments), mirror.environment(), Stop(), out)
-    told = json.loads(out.getvalue())
+    code, printed = mirror.reconcile("Nothing", "Things", "Busy", "--json")
+    told = json.loads(printed)
 
     assert code == 2
     (compared,) = told["tables"]
