@@ -3,11 +3,24 @@
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
-from services.cdc_consumer.adapters.spark.options import DriverAddress
+from services.cdc_consumer.adapters.spark.options import DriverAddress, SinkOptions
 from services.cdc_consumer.adapters.stream.reports import receiving_reports
 from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
 from services.cdc_consumer.core.stream.counts import Report
+
+NOWHERE = "127.0.0.1:9"
+OPTIONS = SinkOptions(
+    subscription="projects/p/subscriptions/s",
+    dead_letter_topic="projects/p/topics/d",
+    project="p",
+    dataset="mirror",
+    ack_deadline=timedelta(seconds=60),
+    bigquery_emulator_host=NOWHERE,
+    bigquery_storage_emulator_host=NOWHERE,
+)
+"""A sink's, which finds no BigQuery."""
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,6 @@ from services.cdc_consumer.adapters.bigquery.mirror_queries import CopiedRows, M
 from services.cdc_consumer.adapters.delete_missing_rows.mirror_rows import BigQueryMirrorRows
 from services.cdc_consumer.adapters.reconcile.mirror_tables import BigQueryMirrorTables
 from services.cdc_consumer.adapters.schema.tables import BigQueryTables
-from services.cdc_consumer.adapters.spark.options import SinkOptions
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, mirrored
 from services.cdc_consumer.core.schema.tables import TableColumn, table_definition
 from services.cdc_consumer.core.stream.counts import Report
@@ -39,7 +37,7 @@ from shared.runtime.metrics import retry_code
 from shared.runtime.stop import Stop
 from tests.builders import PLANE_COLUMNS, a_header
 from tests.unit.cdc_consumer.bigquery_client import NOT_FOUND, FakeBigQuery, resource
-from tests.unit.cdc_consumer.listening import heard
+from tests.unit.cdc_consumer.listening import NOWHERE, OPTIONS, heard
 
 PLANES = table_definition(a_header())
 COLOUR = table_definition(a_header(columns=(*PLANE_COLUMNS, ("colour", "STRING"))))
@@ -481,18 +479,10 @@ def test_a_task_that_only_makes_tables_gives_a_sign_of_life_for_each(
 ) -> None:
     tables = [planes() | {"tableReference": resource(f"planes_{number}")["tableReference"]} for number in range(3)]
     monkeypatch.setattr(sink_task, "open_client", lambda _project, _host: FakeBigQuery(*tables))
-    nowhere = "127.0.0.1:1"
-    options = SinkOptions(
-        subscription="projects/p/subscriptions/s",
-        dead_letter_topic="projects/p/topics/t",
-        project="p",
-        dataset="d",
-        ack_deadline=timedelta(seconds=10),
-        pubsub_emulator_host=nowhere,
-        bigquery_storage_emulator_host=nowhere,
-    )
     with heard() as (driver, taken):
-        made = sink_task._composed(os.getpid(), replace(options, driver=driver)).ports.tables
+        made = sink_task._composed(
+            os.getpid(), replace(OPTIONS, dataset="d", pubsub_emulator_host=NOWHERE, driver=driver)
+        ).ports.tables
         for _ in range(2):
             for number in range(3):
                 made.ensure(replace(PLANES, name=f"planes_{number}"))

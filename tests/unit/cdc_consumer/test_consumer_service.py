@@ -34,12 +34,9 @@ from services.cdc_consumer.wiring.bigquery_cdc import BigQueryCdcDataSource, Big
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
-from tests.unit.cdc_consumer.listening import heard, listening
+from tests.unit.cdc_consumer.listening import OPTIONS, heard, listening
 from tests.unit.cdc_consumer.world import NEEDED
 
-OPTIONS = SinkOptions(
-    subscription="projects/p/subscriptions/s", dead_letter_topic="projects/p/topics/d", project="p", dataset="mirror"
-)
 BY_SUBMIT = {"PYSPARK_GATEWAY_PORT": "1"}
 COUNTS = Counts(messages=5, dead_letters={"undecodable": 1}, tables={"planes": TableNote(deferred="NOT_FOUND")})
 

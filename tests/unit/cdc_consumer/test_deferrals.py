@@ -29,7 +29,7 @@ from shared.runtime.settings import read_settings
 from tests.builders import a_change, a_message, messages_table
 from tests.fakes.durable_bytes import FakeDurableBytes
 from tests.fakes.pubsub_channel import FakeChannel, FakeRpcError
-from tests.unit.cdc_consumer.listening import heard, listening
+from tests.unit.cdc_consumer.listening import OPTIONS, heard, listening
 from tests.unit.cdc_consumer.world import AIRPORTS, NEEDED, NOW, SetClock, World
 
 
@@ -82,17 +82,6 @@ def test_a_time_that_another_process_has_kept_counts_and_is_not_replaced_by_an_e
 
 
 # What a worker process says, and leaves to the next.
-
-
-OPTIONS = SinkOptions(
-    subscription="projects/p/subscriptions/s",
-    dead_letter_topic="projects/p/topics/d",
-    project="p",
-    dataset="mirror",
-    ack_deadline=timedelta(seconds=60),
-    bigquery_emulator_host="127.0.0.1:9",
-    bigquery_storage_emulator_host="127.0.0.1:9",
-)
 
 
 @pytest.fixture
