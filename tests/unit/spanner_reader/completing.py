@@ -43,15 +43,19 @@ class Completing(Generic[RowsT]):
         *,
         start: Nanoseconds = START,
         keeps_history: bool = False,
+        by_hand: bool = False,
         **keys: tuple[str, ...],
     ) -> None:
-        """``keys``: the key columns of each table, in their order, as the reader knows them."""
+        """``keys``: the key columns of each table, in their order, as the reader knows them.
+
+        ``by_hand``: publications are confirmed by the test.
+        """
         self.rows = rows
         self.changes = ChangeMaker("//spanner/s", 16, keys)
         self.clock = SteppingClock(start)
         self.failed: list[BaseException | None] = []
         self.metrics = FakeMetrics()
-        self.publisher = FakePublisher(topic)
+        self.publisher = FakePublisher(topic, by_hand=by_hand)
         self.completion = Completion(
             rows,
             MirroredTables(catalog, self.changes, lambda _table: True),
@@ -91,7 +95,7 @@ class Completing(Generic[RowsT]):
             await self.held.confirmed()
 
 
-def completing(world: CapturingWorld) -> Completing[CapturedRows]:
+def completing(world: CapturingWorld, *, by_hand: bool = False) -> Completing[CapturedRows]:
     """Return what completes updates of one partition of a world."""
     rows = CapturedRows(world.database, world.chance, Life())
-    return Completing(rows, world.catalog, world.world.topic, Singers=("Id",))
+    return Completing(rows, world.catalog, world.world.topic, by_hand=by_hand, Singers=("Id",))

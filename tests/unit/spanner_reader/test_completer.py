@@ -244,6 +244,35 @@ async def test_a_key_that_is_none_of_its_table_is_published_as_it_came_and_holds
     assert rows == [{"a": "0", "b": None}, {"a": "0", "b": "1"}]
 
 
+async def test_a_record_that_needs_no_completing_holds_the_watermark_until_it_is_confirmed() -> None:
+    world = a_world(0)
+    one = completing(world, by_hand=True)
+    (insert,) = world.database.records[TOKENS[0]]
+    async with one.completer.working():
+        await one.take(insert)
+        (publication,) = one.publisher.waiting
+        assert one.held.position == START
+        one.publisher.confirm(publication)
+        await asyncio.sleep(0)
+        assert one.held.position == insert.commit_timestamp
+
+
+async def test_a_record_that_is_published_in_parts_holds_the_watermark_until_all_of_them_are_confirmed() -> None:
+    """A key that is none of its table is published at once, and what is to be completed later."""
+    world = a_world(0)
+    world.database.commit(("update", 0, {"b": "1"}))
+    update = world.database.records[TOKENS[0]][-1]
+    one = completing(world, by_hand=True)
+    async with one.completer.working():
+        await one.take(replace(update, mods=(Mod('{"Id":"x"}', '{"b":"2"}', "{}"), *update.mods)))
+        async with asyncio.timeout(60):
+            await one.completer.finished()
+        for publication, position in zip(list(one.publisher.waiting), (START, update.commit_timestamp), strict=True):
+            one.publisher.confirm(publication)
+            await asyncio.sleep(0)
+            assert one.held.position == position
+
+
 async def test_values_that_are_no_object_are_published_as_they_came() -> None:
     world = a_world(0)
     world.database.commit(("update", 0, {"b": "1"}))

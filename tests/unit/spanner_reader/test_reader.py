@@ -19,7 +19,18 @@ from shared.contracts.errors import MisconfiguredError
 from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.runtime.stop import Stop
 from tests.fakes.spanner_reader import FakeChangeStream, FakePublisher, Script
-from tests.unit.spanner_reader.scripts import COLUMNS, START, World, a_record, a_while, at, children, running, until
+from tests.unit.spanner_reader.scripts import (
+    COLUMNS,
+    START,
+    World,
+    a_record,
+    a_while,
+    a_write,
+    at,
+    children,
+    running,
+    until,
+)
 
 FIRST = at("09:00:01")
 MERGE = at("09:30:15")
@@ -96,6 +107,26 @@ async def test_the_records_that_came_together_are_handed_to_the_publisher_togeth
 
     calls = [len(changes) for header, changes in world.topic.batches if header.origin == "stream" and changes]
     assert calls == [50, 50]
+
+
+async def test_records_of_two_tables_hold_the_watermark_until_the_changes_of_both_are_confirmed() -> None:
+    seconds, tables = [at(f"09:00:0{n}") for n in range(1, 5)], ("Singers", "Albums") * 2
+    records = [a_write(second, table, 1, "a") for second, table in zip(seconds, tables, strict=True)]
+    world = await World.begun({ROOT: records}, together=2)
+    world.catalog.tables.append(WatchedTable("Albums", ("Id",), COLUMNS, "NEW_ROW"))
+    publisher = FakePublisher(world.topic, by_hand=True)
+    async with running(world.reader(publisher=publisher, poll=timedelta(seconds=1))):
+        await until(lambda: len(world.topic.changes) == 4)
+        published = list(zip(world.topic.batches, publisher.waiting, strict=True))
+        *_others, of_singers, _of_albums = [one for (_header, changes), one in published if changes]
+        for _batch, one in published:
+            if one is not of_singers:
+                publisher.confirm(one)
+        await asyncio.sleep(20)
+        assert world.table.rows[ROOT].watermark == seconds[1]
+        publisher.confirm(of_singers)
+        await asyncio.sleep(20)
+        assert world.table.rows[ROOT].watermark == seconds[3]
 
 
 @pytest.mark.parametrize(
