@@ -1,8 +1,9 @@
-"""What a transaction on the partition table sends to Spanner: in which Commit, and how often."""
+"""What a transaction on the reader's own tables sends to Spanner: in which Commit, and how often."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,16 +21,19 @@ from google.cloud.spanner_v1 import (
 )
 from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
 
+from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
 from services.spanner_reader.adapters.spanner.connection import CallOptions, SpannerChannels, SpannerDatabaseClient, row
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
+from services.spanner_reader.core.snapshot.snapshot import RangeState, SnapshotRange
 from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import PartitionToken
-from services.spanner_reader.ports import SpannerProgress
+from services.spanner_reader.ports import RangeProgress, SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
 
 START = parse_timestamp("2026-11-21T09:00:00Z")
 TIME = format_timestamp(START)
+LEASE = timedelta(seconds=30)
 PARENT, CHILD = PartitionToken("parent"), PartitionToken("child")
 RUNNING = SpannerPartition(
     token=PARENT,
@@ -117,10 +121,14 @@ class _Silent(_Answer):
 BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
 
 
-def store_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerPartitionStore:
+def database_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerDatabaseClient:
     channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
-    database = SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
-    return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=timedelta(seconds=30))
+    return SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
+
+
+def store_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerPartitionStore:
+    database = database_of(spanner, options)
+    return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=LEASE)
 
 
 def a_row(partition: SpannerPartition) -> Sequence[Any]:
@@ -151,6 +159,26 @@ async def test_no_commit_finishes_a_partition_whose_children_are_not_stored() ->
             stored |= {one[0] for one in mutation.insert.values}
         assert not finished or stored == {CHILD}, "a crash after this commit would lose the child"
     assert finished == {PARENT}
+
+
+async def test_a_renewal_under_an_earlier_claim_of_the_same_reader_writes_nothing() -> None:
+    spanner = FakeSpanner(a_row(replace(RUNNING, fencing=2)))
+
+    assert await store_of(spanner).advance([SpannerProgress(RUNNING, START)]) == {PARENT}
+    assert spanner.commits == []
+
+
+async def test_progress_of_a_snapshot_under_an_earlier_claim_of_the_same_reader_is_not_saved() -> None:
+    claimed = SnapshotRange(
+        table="Singers", number=0, run=1, read_at=START, first_read_at=START, owner="reader", fencing=1
+    )
+    keys = [None, None, None]
+    stored = ["Singers", "0", "1", *keys, TIME, TIME, "0", RangeState.CUT.value, "reader", TIME, "2", None, TIME]
+    spanner = FakeSpanner(stored)
+    store = SpannerSnapshotStore(database_of(spanner), "partitions", owner="reader", lease=LEASE)
+
+    assert await store.save([RangeProgress(claimed, None, 0, START)]) == {claimed.place}
+    assert spanner.commits == []
 
 
 async def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled_back() -> None:
