@@ -162,7 +162,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
 
     watermarks = ApplyWatermarks(registry, read_watermarks)
     deferrals = Deferrals(state_file(settings, DEFERRALS_FILE), SystemClock())
-    limit = DeadLetterLimit(settings.poison_limit, state_file(settings, DEAD_LETTERS_FILE))
+    limit = dead_letter_limit(settings)
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
@@ -215,6 +215,11 @@ def state_file(settings: Settings, name: str) -> StateFile:
     subscription = subscription_path(settings.project, settings.subscription)
     scope = subscription_scope(settings.pubsub_emulator_host, subscription)
     return StateFile(choose_state_directory(settings.checkpoint_location), name, scope)
+
+
+def dead_letter_limit(settings: Settings) -> DeadLetterLimit:
+    """Return the dead-letter limit, which counts on from what the process before has counted."""
+    return DeadLetterLimit(settings.poison_limit, state_file(settings, DEAD_LETTERS_FILE))
 
 
 def run_query(

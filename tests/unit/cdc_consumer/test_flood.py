@@ -10,13 +10,16 @@ import pytest
 
 from services.cdc_consumer.adapters.stream.reports import DriverPoisonLimit, receiving_reports
 from services.cdc_consumer.adapters.stream.state_directory import MIRRORS, CrashCountsOnDisk, StateFile
-from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
+from services.cdc_consumer.app.stream.dead_letter_limit import POISON_LIMIT, DeadLetterLimit
 from services.cdc_consumer.core.stream.task_totals import Seen, TaskTotals
 from services.cdc_consumer.ports import DurableBytes
+from services.cdc_consumer.settings import Settings
+from services.cdc_consumer.wiring.service import dead_letter_limit
 from shared.contracts.errors import MisconfiguredError
+from shared.runtime.settings import read_settings
 from tests.builders import a_change, a_header, a_message
 from tests.fakes.durable_bytes import FakeDurableBytes
-from tests.unit.cdc_consumer.world import World
+from tests.unit.cdc_consumer.world import NEEDED, World
 
 
 def garbage(count: int) -> list[Mapping[str, object]]:
@@ -230,6 +233,16 @@ def test_two_hundred_processes_that_ask_at_once_and_ten_restarts_pass_no_more_th
                 monkeypatch.setattr(os, "getpid", lambda process=process: 1_000_000 + process)
                 tasks.remember(poison(7))
     assert passed == 98
+
+
+def test_the_next_process_of_the_consumer_counts_on(tmp_path: Path) -> None:
+    settings = read_settings(Settings, NEEDED | {"CHECKPOINT_LOCATION": str(tmp_path)})
+    before = dead_letter_limit(settings)
+    before.judge(poison(POISON_LIMIT))
+    before.remember(poison(POISON_LIMIT))
+
+    with pytest.raises(MisconfiguredError, match=f"{POISON_LIMIT + 1} of the last {POISON_LIMIT + 1} messages"):
+        dead_letter_limit(settings).judge(poison(1))
 
 
 def test_changes_are_counted_on_too(strict: World, kept: DurableBytes) -> None:
