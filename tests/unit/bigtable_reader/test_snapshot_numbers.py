@@ -8,6 +8,7 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshotSource, SurveyedSnapshot
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
 from services.bigtable_reader.core.changes.refused import Made
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, SetCell
 from shared.contracts.change_sequence import four_sections
@@ -26,6 +27,19 @@ def surveyed(min_version: int) -> BigtablePartitionSurvey:
     stream_range: StreamRange = a_partition(min_version=EPOCH).stream_range
     saved = Saved("", 1, "RUNNING", EPOCH, free=True, min_version=min_version, reserved_up_to=min_version)
     return BigtablePartitionSurvey((stream_range,), {stream_range.id: saved}, frozenset({"reader"}), EPOCH)
+
+
+def test_of_what_has_one_version_the_later_snapshots_row_wins_and_of_one_snapshot_the_later_claims() -> None:
+    images, cells = image_maker(), {"f": {b"q": [CellVersion(EPOCH, b"v")]}}
+    places = [SnapshotPlace(LAST, run, fence, EPOCH) for run, fence in ((1, 1), (1, 2), (2, 1))]
+    made = [
+        images.image(b"k", cells, Trigger.of(a_record(b"k")), LAST),
+        *(images.row(b"k", cells, place) for place in places),
+        images.image(b"k", cells, Trigger.of(a_record(b"k")), LAST + 1),
+    ]
+    sequences = [one.change.sequence for one in made]
+
+    assert sequences == sorted(set(sequences))
 
 
 async def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_its_end() -> None:

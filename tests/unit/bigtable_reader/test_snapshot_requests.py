@@ -97,6 +97,15 @@ def test_what_was_cancelled_is_not_complete_though_nothing_is_left_to_read() -> 
     assert (ended.complete_since, ended.unannounced) == (None, False)
 
 
+def test_progress_under_an_earlier_claim_of_the_same_reader_is_not_saved() -> None:
+    first = claimed(asked_for(None), [0], 1, "reader", lambda _part: True)
+    assert first is not None
+    second = claimed(first, [0], 1, "reader", lambda _part: True)
+    progress = PartProgress(first.parts[0], first.run, b"x", EPOCH, 1, done=True)
+
+    assert advanced(second, [progress], release=False) is None
+
+
 @pytest.mark.parametrize(
     ("ranges", "told"), [(["-"], True), (["-m", "m-"], True), (["-m"], False), (["m-"], False), (["-b", "c-"], False)]
 )
