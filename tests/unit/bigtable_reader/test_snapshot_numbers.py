@@ -8,7 +8,7 @@ from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshotSource, SurveyedSnapshot
 from services.bigtable_reader.core.changes.images import CellVersion, Trigger
 from services.bigtable_reader.core.changes.refused import Made
-from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace
+from services.bigtable_reader.core.snapshot.snapshot import SnapshotPlace, highest_reserved
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey, Saved, StreamRange
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, SetCell
 from shared.contracts.change_sequence import four_sections
@@ -22,10 +22,15 @@ LAST = EPOCH + 5
 """The version of the last image that was published before the snapshot was requested; its reader has stopped since."""
 
 
-def surveyed(min_version: int) -> BigtablePartitionSurvey:
-    """Return a survey of one key range that its reader has released, or another has claimed and not saved yet."""
+def surveyed(min_version: int, reserved_up_to: int | None = None) -> BigtablePartitionSurvey:
+    """Return a survey of one key range that its reader has released, or another has claimed and not saved yet.
+
+    With ``reserved_up_to`` a reader makes versions up to that.
+    """
     stream_range: StreamRange = a_partition(min_version=EPOCH).stream_range
-    saved = Saved("", 1, "RUNNING", EPOCH, free=True, min_version=min_version, reserved_up_to=min_version)
+    saved = Saved(
+        "", 1, "RUNNING", EPOCH, free=True, min_version=min_version, reserved_up_to=reserved_up_to or min_version
+    )
     return BigtablePartitionSurvey((stream_range,), {stream_range.id: saved}, frozenset({"reader"}), EPOCH)
 
 
@@ -40,6 +45,10 @@ def test_of_what_has_one_version_the_later_snapshots_row_wins_and_of_one_snapsho
     sequences = [one.change.sequence for one in made]
 
     assert sequences == sorted(set(sequences))
+
+
+def test_a_version_that_its_reader_may_have_made_by_now_is_not_above_what_a_snapshot_begins_above() -> None:
+    assert highest_reserved(surveyed(EPOCH, reserved_up_to=LAST), ALL_KEYS) == LAST
 
 
 async def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_its_end() -> None:

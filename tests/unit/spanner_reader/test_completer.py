@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections import ChainMap
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -389,24 +390,31 @@ async def test_a_key_of_whole_numbers_is_asked_for_as_texts_however_the_record_w
     assert [row_of(*published) for published in world.published] == [{"a": "0", "b": "1"}]
 
 
-@pytest.mark.parametrize("places", [(0, 1), (1, 0), (0, 0)], ids=["in order", "out of order", "of one sequence"])
-async def test_of_two_transactions_of_one_time_the_newer_change_has_both_however_late_the_second_comes(
-    places: tuple[int, int],
+@pytest.mark.parametrize(
+    "places",
+    [(0, 1), (1, 0), (0, 0), (2, 1, 0)],
+    ids=["in order", "out of order", "of one sequence", "three, the newest first"],
+)
+async def test_of_transactions_of_one_time_the_newest_change_has_all_however_late_the_others_come(
+    places: tuple[int, ...],
 ) -> None:
     """Transactions that write other columns may have one commit timestamp (Spanner, "Commit timestamps")."""
 
-    world, old = a_world(), {"a": "0", "b": "0"}
+    world, old = a_world(), {"a": "0", "b": "0", "c": "0"}
     database = world.database
+    database.alter(*old)
     database.commit(("insert", 0, old))
     harness, before, commit = completing(world), database.now, database.tick()
-    database.past.append(Moment(commit, before.columns, {0: {"a": "1", "b": "1"}}))
+    written = [{"a": "1"}, {"b": "1"}, {"c": "1"}][: len(places)]
+    newest = {**old, **dict(ChainMap(*written))}
+    database.past.append(Moment(commit, before.columns, {0: newest}))
     async with harness.completer.working():
-        for place, wanted in zip(places, ({"a": "1"}, {"b": "1"}), strict=True):
+        for place, wanted in zip(places, written, strict=True):
             record = database._record(before, commit, place, "update", 0, old, wanted, {**old, **wanted})
             await harness.take(replace(record, server_transaction_id=f"one that writes {wanted}"))
             await asyncio.sleep(1)  # each is completed by itself
         await harness.completer.finished()
-    assert versions(world, 0)[-1] == {"a": "1", "b": "1"}, "of whatever is delivered again the newest still wins"
+    assert versions(world, 0)[-1] == newest, "of whatever is delivered again the newest still wins"
     assert len({change.sequence for _header, change in world.published}) == len(world.published)
 
 
