@@ -21,6 +21,7 @@ from services.dead_letter.core.dead_letters import (
     TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline
+from services.dead_letter.core.received import Received
 from services.dead_letter.core.rows import RowOf
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.core.statuses import Silence, StatusAnswer
@@ -170,18 +171,6 @@ class DeadLetterStore(Protocol):
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
         """Delete some dead letters that are not open, whose last failure and last action are older; return how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message of the dead-letter subscription, leased."""
-
-    data: bytes
-    attributes: Mapping[str, str]
-    ordering_key: str
-    message_id: str
-    published_at: Nanoseconds
-    ack_id: str
 
 
 class Inbox(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from services.dead_letter.ports import Received
+from services.dead_letter.core.received import Received
 from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop

@@ -20,7 +20,7 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from services.dead_letter.ports import Received
+from services.dead_letter.core.received import Received
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.errors import pubsub_errors, status_code

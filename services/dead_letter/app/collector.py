@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import structlog
 
 from services.dead_letter.app.metrics import CollectorMetrics
-from services.dead_letter.core.received import to_arrival
-from services.dead_letter.ports import DeadLetterStore, Inbox, Received
+from services.dead_letter.core.received import Received, to_arrival
+from services.dead_letter.ports import DeadLetterStore, Inbox
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
@@ -90,16 +90,7 @@ class Collector:
             raise failure
 
     def _keep(self, received: Sequence[Received], stop: Stop) -> None:
-        arrivals = [
-            to_arrival(
-                data=one.data,
-                attributes=one.attributes,
-                ordering_key=one.ordering_key,
-                message_id=one.message_id,
-                published_at=one.published_at,
-            )
-            for one in received
-        ]
+        arrivals = [to_arrival(one) for one in received]
         kept = self._until_back("the store", lambda: self._store.keep(arrivals, self._clock.now()), stop)
         self._until_back("Pub/Sub", lambda: self._inbox.ack([one.ack_id for one in received]), stop)
         self._metrics.kept(arrivals, kept)

@@ -11,16 +11,14 @@ subscriptions, -DeliveryErrorMessage. They are no attributes of the message that
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from services.dead_letter.core.dead_letters import Arrival
-from shared.contracts.change_batch import ChangeBatch, decode_batch
+from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import PREFIX, DeadLetter, from_message
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.reasons import Reason
-from shared.contracts.row_id import canonical_key
+from shared.contracts.row_id import key_text
 from shared.contracts.timestamps import Nanoseconds
 
 FORWARDED: Final = "CloudPubSubDeadLetterSource"
@@ -31,45 +29,44 @@ _LARGEST: Final = (1 << 63) - 1
 _ATTRIBUTES: Final = 100  # that a message has at most: some may have been left out
 _IDENTITY: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 _DIGITS: Final = re.compile("[0-9]{1,18}", re.ASCII)
-
-_key: Final = msgspec.json.Decoder(dict[str, object])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """What is known of a message: the table of a change batch, and of a single change what it is a change of."""
-
-    table: str = ""
-    key: str = ""
-    sequence: str = ""
-    commit_timestamp: str = ""
+_KNOWN: Final = ("failed_in", "table", "key", "sequence", "commit_timestamp", "identity")
 
 
-def to_arrival(
-    *, data: bytes, attributes: Mapping[str, str], ordering_key: str, message_id: str, published_at: Nanoseconds
-) -> Arrival:
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of the dead-letter subscription, leased."""
+
+    data: bytes
+    attributes: Mapping[str, str]
+    ordering_key: str
+    message_id: str
+    published_at: Nanoseconds
+    ack_id: str
+
+
+def to_arrival(message: Received) -> Arrival:
     """Return any message of the dead-letter topic as the dead letter that it is. It never raises.
 
     The identity is made from the message alone, so a dead letter that comes again, forwarded twice or replayed in vain,
     is the same one.
     """
-    if any(name.startswith(PREFIX) for name in attributes):
-        letter = _ours(data, attributes, ordering_key, published_at)
-    elif any(name.startswith(FORWARDED) for name in attributes):
-        letter = _forwarded(data, attributes, ordering_key, published_at)
+    if any(name.startswith(PREFIX) for name in message.attributes):
+        letter = _ours(message)
+    elif any(name.startswith(FORWARDED) for name in message.attributes):
+        letter = _forwarded(message)
     else:
-        letter = _foreign(data, attributes, ordering_key, published_at)
-    return Arrival(letter=letter, message_id=message_id)
+        letter = _foreign(message)
+    return Arrival(letter=letter, message_id=message.message_id)
 
 
-def _ours(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
+def _ours(message: Received) -> DeadLetter:
     """Return a dead letter of ours; one that says something amiss as far as it can be understood."""
     try:
-        letter = from_message(data, attributes)
+        letter = from_message(message.data, message.attributes)
         _check_numbers(letter)
     except ValueError as error:
-        letter = _malformed(data, attributes, ordering_key, published_at, str(error))
-    return _with_its_own_name(letter, attributes)
+        letter = _malformed(message, str(error))
+    return _with_its_own_name(letter, message.attributes)
 
 
 def _check_numbers(letter: DeadLetter) -> None:
@@ -80,27 +77,21 @@ def _check_numbers(letter: DeadLetter) -> None:
         raise ValueError("a size that nothing has")
 
 
-def _malformed(
-    data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds, what: str
-) -> DeadLetter:
+def _malformed(message: Received, what: str) -> DeadLetter:
     """Return a dead letter of another version, or a broken one: its attributes stay, its reason is derived again."""
-    ours = {name[len(PREFIX) :]: value for name, value in attributes.items() if name.startswith(PREFIX)}
+    ours = {name[len(PREFIX) :]: value for name, value in message.attributes.items() if name.startswith(PREFIX)}
     size = ours.get("payload_bytes", "")
     said = ours.get("detail", "")
+    known: dict[str, Any] = {name: ours.get(name, "") for name in _KNOWN}
     return DeadLetter(
-        data=data,
-        attributes={name: value for name, value in attributes.items() if not name.startswith(PREFIX)},
-        ordering_key=ours.get("ordering_key", ordering_key),
+        data=message.data,
+        attributes={name: value for name, value in message.attributes.items() if not name.startswith(PREFIX)},
+        ordering_key=ours.get("ordering_key", message.ordering_key),
         reason=Reason.UNEXPLAINED,
         detail=f"a dead letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
-        failed_at=published_at,
-        failed_in=ours.get("failed_in", ""),
-        table=ours.get("table", ""),
-        key=ours.get("key", ""),
-        sequence=ours.get("sequence", ""),
-        commit_timestamp=ours.get("commit_timestamp", ""),
+        failed_at=message.published_at,
         payload_bytes=int(size) if _DIGITS.fullmatch(size) else None,
-        identity=ours.get("identity", ""),
+        **known,
     )
 
 
@@ -116,16 +107,14 @@ def _with_its_own_name(letter: DeadLetter, attributes: Mapping[str, str]) -> Dea
     return replace(letter, identity="")
 
 
-def _forwarded(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
-    deliveries = attributes.get(f"{FORWARDED}DeliveryCount", "")
-    project = attributes.get(f"{FORWARDED}SubscriptionProject", "")
-    subscription = attributes.get(f"{FORWARDED}Subscription", "") or "of a name that it does not tell"
+def _forwarded(message: Received) -> DeadLetter:
+    deliveries = message.attributes.get(f"{FORWARDED}DeliveryCount", "")
+    project = message.attributes.get(f"{FORWARDED}SubscriptionProject", "")
+    subscription = message.attributes.get(f"{FORWARDED}Subscription", "") or "of a name that it does not tell"
     times = f"{deliveries} times" if _DIGITS.fullmatch(deliveries) else "too often"
+    theirs = {name: value for name, value in message.attributes.items() if not name.startswith(FORWARDED)}
     return _of_a_whole_message(
-        data,
-        {name: value for name, value in attributes.items() if not name.startswith(FORWARDED)},
-        ordering_key,
-        published_at,
+        replace(message, attributes=theirs),
         Reason.NOT_APPLIED_IN_TIME,
         f"delivered {times} by subscription {subscription}"
         + (f" of project {project}" if project and "/" not in subscription else "")
@@ -134,67 +123,45 @@ def _forwarded(data: bytes, attributes: Mapping[str, str], ordering_key: str, pu
     )
 
 
-def _foreign(data: bytes, attributes: Mapping[str, str], ordering_key: str, published_at: Nanoseconds) -> DeadLetter:
+def _foreign(message: Received) -> DeadLetter:
     what = (
         "not a dead letter of this pipeline, and not forwarded by Pub/Sub: another program published it to the "
         "dead-letter topic"
     )
-    return _of_a_whole_message(data, attributes, ordering_key, published_at, Reason.UNEXPLAINED, what, "")
+    return _of_a_whole_message(message, Reason.UNEXPLAINED, what, "")
 
 
-def _of_a_whole_message(
-    data: bytes,
-    attributes: Mapping[str, str],
-    ordering_key: str,
-    published_at: Nanoseconds,
-    reason: Reason,
-    detail: str,
-    failed_in: str,
-) -> DeadLetter:
-    change = _change_in(data)
+def _of_a_whole_message(message: Received, reason: Reason, detail: str, failed_in: str) -> DeadLetter:
     return DeadLetter(
-        data=data,
-        attributes=attributes,
-        ordering_key=ordering_key,
+        data=message.data,
+        attributes=message.attributes,
+        ordering_key=message.ordering_key,
         reason=reason,
         detail=detail,
-        failed_at=published_at,
+        failed_at=message.published_at,
         failed_in=failed_in,
-        table=change.table,
-        key=change.key,
-        sequence=change.sequence,
-        commit_timestamp=change.commit_timestamp,
+        **_change_in(message.data),
     )
 
 
-def _change_in(data: bytes) -> _Change:
-    """Return what a message says of itself, if it is a change batch.
+def _change_in(data: bytes) -> dict[str, Any]:
+    """Return what a message says of itself, if it is a change batch: its table, and of a single change the rest.
 
     A single change in the form in which one is cut out of a batch is the same dead letter as when the consumer sets it
     aside; in any other form it is a whole message, or its name would change with the first replay.
     """
     try:
         batch = decode_batch(data)
+        found = {"table": _cut(batch.header.table)}
         if len(batch) == 1 and batch.sequence[0] and batch.cut(0) == data:
-            return _Change(
-                table=_cut(batch.header.table),
-                key=_key_text(batch),
-                sequence=_cut(batch.sequence[0]),
-                commit_timestamp=_cut(batch.commit_timestamp[0]),
-            )
+            found |= {
+                "key": key_text(batch.header.table, batch.header.key_types(), bytes(batch.keys[0])),
+                "sequence": _cut(batch.sequence[0]),
+                "commit_timestamp": _cut(batch.commit_timestamp[0]),
+            }
     except (PoisonRecordError, MisconfiguredError):  # the second: of a newer wire format
-        return _Change()
-    return _Change(table=_cut(batch.header.table))
-
-
-def _key_text(batch: ChangeBatch) -> str:
-    """Return the key of a batch's only change as the consumer writes it: canonical, or as it came where it has none."""
-    text = bytes(batch.keys[0])
-    try:
-        canonical = canonical_key(batch.header.table, batch.header.key_types(), _key.decode(text))
-    except (PoisonRecordError, msgspec.MsgspecError, RecursionError):
-        return text[:_TEXT_LIMIT].decode(errors="ignore")
-    return canonical.partition(b"\0")[2].decode()
+        return {}
+    return found
 
 
 def _cut(text: str) -> str:

@@ -121,12 +121,7 @@ def test_wherever_it_dies_every_dead_letter_is_in_the_end_there_once_with_its_at
             died = False
         except CrashError:
             kept = world.letters().keys()
-            left = {
-                to_arrival(
-                    data=one.data, attributes=one.attributes, ordering_key="", message_id="", published_at=NOON
-                ).letter.identity
-                for one in world.subscription.messages.values()
-            }
+            left = {to_arrival(one).letter.identity for one in world.subscription.messages.values()}
             assert kept | left == names(1, 2, 3, 4), "in the one or in the other, at every moment"
         world.live()
         assert world.letters() == {numbered(1).identity: 2} | dict.fromkeys(names(2, 3, 4), 1)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.cdc_consumer.core.stream.poison import poison_change
-from services.dead_letter.core.received import to_arrival
+from services.dead_letter.core.received import Received, to_arrival
 from shared.contracts.change_batch import FORMAT, decode_batch, encode_batch
 from shared.contracts.dead_letter import REPLAY_FORCED, REPLAY_OF, DeadLetter, to_attributes
 from shared.contracts.reasons import Reason
@@ -30,9 +30,7 @@ FORWARDED: Final = {
 
 def received(data: bytes, attributes: Mapping[str, str], ordering_key: str = "") -> DeadLetter:
     """Return what a message of the dead-letter topic becomes."""
-    return to_arrival(
-        data=data, attributes=attributes, ordering_key=ordering_key, message_id="1", published_at=AT
-    ).letter
+    return to_arrival(Received(data, attributes, ordering_key, "1", AT, "")).letter
 
 
 def failed_again(letter: DeadLetter, forced: bool = False) -> DeadLetter:
