@@ -34,6 +34,7 @@ from tests.contract.letter_stores import (
     put,
     the,
 )
+from tests.fakes.dead_letter_store import line_of
 
 
 def keep(store: DeadLetterStore, *letters: DeadLetter) -> None:
@@ -64,8 +65,8 @@ def test_lists_show_all_but_the_bytes(store: DeadLetterStore) -> None:
     keep(store, letter)
     store.claim([identity(letter)], ReplayId("r"), NOW, LEASE)
     stored = the(identity(letter), store)
-    assert list(store.find(Selection(), limit=9).dead_letters) == [stored.line]
-    assert stored.line.size == len(letter.data)
+    assert list(store.find(Selection(), limit=9).dead_letters) == [line_of(stored)]
+    assert stored.size == len(letter.data)
 
 
 def test_those_that_failed_last_come_first(store: DeadLetterStore) -> None:

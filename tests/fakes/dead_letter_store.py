@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy as shallow
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from itertools import count
 from threading import RLock
-from typing import Final
+from typing import Any, Final
 
 from services.dead_letter.core.dead_letters import (
     COLLECTOR,
+    OF_MESSAGE,
     Action,
     Arrival,
     DeadLetterGroup,
@@ -120,8 +121,8 @@ class FakeDeadLetterStore:
 
     def _new(self, number: int, letter: DeadLetter, now: Nanoseconds, edit_of: DeadLetterId | None = None) -> _Held:
         failed_at = _within_64_bits(letter.failed_at)
-        stored = StoredDeadLetter(
-            letter=replace(letter, attributes=dict(letter.attributes), failed_at=failed_at),
+        stored = stored_of(
+            letter,
             state=State.OPEN,
             group=group_of(letter.reason, letter.table, letter.detail),
             attempts=0,
@@ -137,15 +138,14 @@ class FakeDeadLetterStore:
         stored = held.stored
         failed_at = _within_64_bits(letter.failed_at)
         if failed_at >= stored.last_failed_at:
-            newest = replace(
-                stored.letter,
+            stored = replace(
+                stored,
                 reason=letter.reason,
                 detail=letter.detail,
                 failed_in=letter.failed_in,
-                failed_at=failed_at,
+                group=group_of(letter.reason, stored.table, letter.detail),
+                last_failed_at=failed_at,
             )
-            group = group_of(letter.reason, stored.letter.table, letter.detail)
-            stored = replace(stored, letter=newest, group=group, last_failed_at=failed_at)
         lost_by = stored.claimed_by or held.lost_by
         held.stored = replace(
             stored,
@@ -172,7 +172,7 @@ class FakeDeadLetterStore:
         place = None if after is None else tuple(int(part) for part in after.split("."))
         with self._lock:
             found = sorted(
-                ((held.stored.last_failed_at, held.number, held.stored.line) for held in self._chosen(selection)),
+                ((held.stored.last_failed_at, held.number, line_of(held.stored)) for held in self._chosen(selection)),
                 key=lambda each: each[:2],
                 reverse=True,
             )
@@ -188,7 +188,7 @@ class FakeDeadLetterStore:
         for held in chosen:
             with self._lock:
                 now = self._letters.get(held.stored.id)
-                stored = now.stored if now is not None and matches(selection, now.stored.line) else None
+                stored = now.stored if now is not None and matches(selection, now.stored) else None
             if stored is not None:
                 yield stored
 
@@ -228,15 +228,15 @@ class FakeDeadLetterStore:
         for one in letters:
             by_state[one.state] = by_state.get(one.state, 0) + 1
         for one in still_open:
-            by_reason[one.letter.reason] = by_reason.get(one.letter.reason, 0) + 1
-            by_table[one.letter.table] = by_table.get(one.letter.table, 0) + 1
-            oldest[one.letter.reason] = min(oldest.get(one.letter.reason, one.first_failed_at), one.first_failed_at)
+            by_reason[one.reason] = by_reason.get(one.reason, 0) + 1
+            by_table[one.table] = by_table.get(one.table, 0) + 1
+            oldest[one.reason] = min(oldest.get(one.reason, one.first_failed_at), one.first_failed_at)
         return DeadLetterStats(
             by_state=by_state,
             by_reason=by_reason,
             by_table=by_table,
             oldest_by_reason=oldest,
-            payload_bytes=sum(len(one.letter.data) for one in letters),
+            payload_bytes=sum(one.size for one in letters),
         )
 
     def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
@@ -370,7 +370,19 @@ class FakeDeadLetterStore:
         return [self._letters[one] for one in dict.fromkeys(letters) if one in self._letters]
 
     def _chosen(self, selection: Selection) -> list[_Held]:
-        return [held for held in self._letters.values() if matches(selection, held.stored.line)]
+        return [held for held in self._letters.values() if matches(selection, held.stored)]
+
+
+def stored_of(letter: DeadLetter, **history: Any) -> StoredDeadLetter:
+    """Return a letter as a store holds it."""
+    shown = {name: getattr(letter, name) for name in OF_MESSAGE}
+    kept = {"size": len(letter.data), "data": letter.data, "attributes": dict(letter.attributes)}
+    return StoredDeadLetter(**shown | kept | {"id": DeadLetterId(letter.identity)} | history)
+
+
+def line_of(stored: StoredDeadLetter) -> DeadLetterLine:
+    """Return what lists show of a letter."""
+    return DeadLetterLine(**{one.name: getattr(stored, one.name) for one in fields(DeadLetterLine)})
 
 
 def matches(selection: Selection, line: DeadLetterLine) -> bool:
@@ -393,8 +405,8 @@ def matches(selection: Selection, line: DeadLetterLine) -> bool:
 
 
 def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
-    letter = held.stored.letter
-    return letter.table, letter.key, sequence_order(letter.sequence), held.stored.first_failed_at, held.number
+    letter = held.stored
+    return letter.table, letter.key, sequence_order(letter.sequence), letter.first_failed_at, held.number
 
 
 def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
@@ -404,9 +416,9 @@ def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
         by_state[held.stored.state] = by_state.get(held.stored.state, 0) + 1
     return DeadLetterGroup(
         id=identity,
-        reason=newest.letter.reason,
-        table=newest.letter.table,
-        detail=normalised(newest.letter.detail),
+        reason=newest.reason,
+        table=newest.table,
+        detail=normalised(newest.detail),
         dead_letters=len(members),
         by_state=by_state,
         first_failed_at=min(held.stored.first_failed_at for held in members),

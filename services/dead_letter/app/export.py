@@ -32,7 +32,7 @@ def exported(
 
     With ``values`` their very bytes are shown, and who asks is in each dead letter's trail before it is yielded.
     """
-    for some in cut(store.in_replay_order(selection), lambda one: len(one.letter.data), _BYTES, _LETTERS):
+    for some in cut(store.in_replay_order(selection), lambda one: one.size, _BYTES, _LETTERS):
         if values:
             assert who is not None, "values need a name"
             store.note([one.id for one in some], Action.EXPORTED, who, clock.now(), "with values")

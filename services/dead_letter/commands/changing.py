@@ -41,7 +41,7 @@ def edit(command: EditCommand, tools: CommandTools) -> None:
             clock=tools.clock,
         )
     if command.json:
-        shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff}
+        shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.sequence, "diff": change.diff}
         print_document(shown)
     else:
         say(change.diff)

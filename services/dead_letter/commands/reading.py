@@ -61,8 +61,7 @@ def show(command: ShowCommand, tools: CommandTools) -> None:
             print_document(document)
         else:
             say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
-            reason = stored.letter.reason
-            say(f"\n{reason.value}: {GUIDANCE[reason]} {explained_in(reason)} explains it.")
+            say(f"\n{stored.reason.value}: {GUIDANCE[stored.reason]} {explained_in(stored.reason)} explains it.")
 
 
 def list_groups(command: GroupsCommand, tools: CommandTools) -> None:

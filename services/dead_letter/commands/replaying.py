@@ -100,9 +100,9 @@ def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float
             [
                 (
                     one.letter.id[:SHORT],
-                    one.letter.letter.table,
-                    one.letter.letter.key,
-                    one.letter.letter.sequence,
+                    one.letter.table,
+                    one.letter.key,
+                    one.letter.sequence,
                     names[one.verdict],
                 )
                 for one in report.dead_letters[:_SHOWN]

@@ -1,7 +1,7 @@
 """A dead letter as it is kept: its state, how often it failed, what was done about it and by whom."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType
 
@@ -59,12 +59,35 @@ class Arrival:
     message_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterHistory:
-    """What has become of a dead letter since it came first."""
+OF_MESSAGE: Final = (
+    *("reason", "detail", "table", "key", "sequence", "commit_timestamp", "ordering_key", "failed_in"),
+    "payload_bytes",
+)
+"""The fields of a `DeadLetter` that lists show."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterLine:
+    """A dead letter as lists show it: all but its bytes and attributes, which may be megabytes.
+
+    What a field means that is not documented here is documented at `DeadLetter`.
+    """
+
+    id: DeadLetterId
     state: State
     group: GroupId
+    reason: Reason
+    detail: str
+    table: str
+    key: str
+    sequence: str
+    commit_timestamp: str
+    ordering_key: str
+    failed_in: str
+    size: int
+    """Bytes that are kept."""
+    payload_bytes: int | None
+    """Bytes that could not be kept, if any: such a dead letter cannot be replayed."""
     attempts: int
     """How often it has failed: messages that carried it."""
     replays: int
@@ -80,64 +103,26 @@ class DeadLetterHistory:
     """The replay that holds it, until ``claimed_until``: no other may send it."""
     claimed_until: Nanoseconds | None = None
 
-
-HISTORY: Final = tuple(field.name for field in fields(DeadLetterHistory))
-SHOWN_OF_MESSAGE: Final = (
-    *("reason", "detail", "table", "key", "sequence", "commit_timestamp", "ordering_key", "failed_in"),
-    "payload_bytes",
-)
-"""The fields of a `DeadLetter` that lists show."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDeadLetter(DeadLetterHistory):
-    """A dead letter as the store holds it; ``letter`` is as it came last: the newest detail of the same bytes."""
-
-    letter: DeadLetter
-
-    @property
-    def id(self) -> DeadLetterId:
-        """Return its identity."""
-        return DeadLetterId(self.letter.identity)
-
-    @property
-    def without_payload(self) -> bool:
-        """Return whether its bytes could not be kept, so that it cannot be replayed."""
-        return self.letter.payload_bytes is not None
-
-    @property
-    def line(self) -> "DeadLetterLine":
-        """Return what lists show of it."""
-        of_message = {name: getattr(self.letter, name) for name in SHOWN_OF_MESSAGE}
-        history = {name: getattr(self, name) for name in HISTORY}
-        return DeadLetterLine(id=self.id, size=len(self.letter.data), **of_message, **history)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterLine(DeadLetterHistory):
-    """A dead letter as lists show it: all but its bytes and attributes, which may be megabytes.
-
-    What a field means is documented at `DeadLetterHistory` and `DeadLetter`.
-    """
-
-    id: DeadLetterId
-    reason: Reason
-    detail: str
-    table: str
-    key: str
-    sequence: str
-    commit_timestamp: str
-    ordering_key: str
-    failed_in: str
-    size: int
-    """Bytes that are kept."""
-    payload_bytes: int | None
-    """Bytes that could not be kept, if any: such a dead letter cannot be replayed."""
-
     @property
     def without_payload(self) -> bool:
         """Return whether its bytes could not be kept, so that it cannot be replayed."""
         return self.payload_bytes is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDeadLetter(DeadLetterLine):
+    """A dead letter as the store holds it, whole."""
+
+    attributes: Mapping[str, str]
+    data: bytes
+
+    @property
+    def letter(self) -> DeadLetter:
+        """Return it as it came last: the newest detail of the same bytes."""
+        of_message = {name: getattr(self, name) for name in OF_MESSAGE}
+        return DeadLetter(
+            data=self.data, attributes=self.attributes, failed_at=self.last_failed_at, identity=self.id, **of_message
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,7 @@ from shared.contracts.timestamps import format_timestamp
 
 Document = Mapping[str, object]
 
-
-_LINE: Final = (
-    *("id", "state", "group", "reason", "detail", "table", "key", "sequence", "commit_timestamp", "ordering_key"),
-    *("failed_in", "size", "payload_bytes", "attempts", "replays", "first_failed_at", "last_failed_at", "arrived_at"),
-    *("edit_of", "edited_as", "claimed_by", "claimed_until"),
-)
+_LINE: Final = tuple(field.name for field in fields(DeadLetterLine))
 _TIMES: Final = {"at", "first_failed_at", "last_failed_at", "arrived_at", "claimed_until", "oldest_open"}
 
 
@@ -40,7 +35,7 @@ def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
 def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
     """Return a dead letter with its payload and its trail; ``masked``: whether values of rows are left out."""
     return {
-        **line_document(stored.line, values=values),
+        **line_document(stored, values=values),
         "attributes": attributes(stored.letter, values=values),
         "masked": not values,
         "payload": payload(stored.letter, values=values),
@@ -51,12 +46,12 @@ def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, va
 def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
     """Return a dead letter as it is exported: with values its very bytes in base64, else their structure."""
     document = {
-        **line_document(stored.line, values=values),
+        **line_document(stored, values=values),
         "attributes": attributes(stored.letter, values=values),
         "masked": not values,
     }
     if values:
-        return {**document, "data": base64.b64encode(stored.letter.data).decode()}
+        return {**document, "data": base64.b64encode(stored.data).decode()}
     return {**document, "payload": payload(stored.letter, values=False)}
 
 
@@ -84,8 +79,7 @@ def stats_document(stats: DeadLetterStats) -> Document:
 def planned_document(planned: PlannedReplay) -> Document:
     """Return what a replay does with a dead letter."""
     return {
-        "id": planned.letter.id,
-        **_document(planned.letter.letter, ("table", "key", "sequence", "reason")),
+        **_document(planned.letter, ("id", "table", "key", "sequence", "reason")),
         **_document(planned, ("verdict", "why")),
     }
 

@@ -79,7 +79,7 @@ def judge(
         return PlannedReplay(
             letter,
             Verdict.NO_PAYLOAD,
-            f"its {letter.letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
+            f"its {letter.payload_bytes} bytes could not be kept: write the row once more at its source (an "
             "UPDATE that changes nothing does), smaller if it was too large, then discard this dead letter",
         )
     until = letter.claimed_until
@@ -125,7 +125,7 @@ def _is_too_old(letter: StoredDeadLetter, content: DeadLetterContent, now: Nanos
     """Return whether an upsert could bring a deleted row back; in a history alone there is nothing to bring back."""
     if content.oldest_upsert is None or content.oldest_upsert >= oldest_safe(now):
         return False
-    return terms.tables.options(letter.letter.table).mode != "history"
+    return terms.tables.options(letter.table).mode != "history"
 
 
 def is_newer(applied: str, sequence: str) -> bool:

@@ -76,7 +76,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
             )
 
         copy, change = keep_edit(store, original, row, why=body.why, who=_named(who), clock=tools.clock)
-        return Answer({"id": copy.id, "edit_of": original.id, "sequence": copy.letter.sequence, "diff": change.diff})
+        return Answer({"id": copy.id, "edit_of": original.id, "sequence": copy.sequence, "diff": change.diff})
 
 
 def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: State) -> Answer:

@@ -10,6 +10,7 @@ from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, parse_timestamp
 from tests.builders import COMMITTED, a_change, a_header
+from tests.fakes.dead_letter_store import stored_of
 
 HOUR = 3_600 * 1_000_000_000
 NOW = Nanoseconds(parse_timestamp(COMMITTED) + HOUR)
@@ -67,7 +68,7 @@ def stored(letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
         "last_failed_at": letter.failed_at,
         "arrived_at": letter.failed_at,
     }
-    return StoredDeadLetter(letter=letter, **(fields | more))
+    return stored_of(letter, **fields | more)
 
 
 ONE = a_letter(a_change(1, sequence=10, name="Ada", seats=3))

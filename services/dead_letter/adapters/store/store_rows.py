@@ -9,8 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from services.dead_letter.adapters.store.schema import letters, trail
 from services.dead_letter.core.dead_letters import (
-    HISTORY,
-    SHOWN_OF_MESSAGE,
+    OF_MESSAGE,
     Action,
     DeadLetterId,
     DeadLetterLine,
@@ -30,11 +29,12 @@ AT_A_TIME: Final = 500
 """Dead letters in one statement."""
 _c = letters.c
 
-LINE: Final = (
-    *(_c.n, _c.id, _c.state, _c.group_id, _c.reason, _c.detail, _c.table_name, _c.row_key, _c.sequence),
-    *(_c.commit_timestamp, _c.ordering_key, _c.failed_in, _c.size, _c.payload_bytes, _c.attempts, _c.replays),
-    *(_c.first_failed_at, _c.last_failed_at, _c.arrived_at, _c.edit_of, _c.edited_as, _c.claimed_by, _c.claimed_until),
-)
+_COLUMN_OF: Final = {field.name: field.name for field in fields(DeadLetterLine)} | {
+    "group": "group_id",
+    "table": "table_name",
+    "key": "row_key",
+}
+LINE: Final = tuple(_c[column] for column in ("n", *_COLUMN_OF.values()))
 """The columns of a `DeadLetterLine`."""
 
 
@@ -78,7 +78,7 @@ def new_row(letter: DeadLetter, now: Nanoseconds) -> dict[str, Any]:
     """Return the row of a dead letter that has not failed yet."""
     failed_at = storable(letter.failed_at)
     return {
-        **{_COLUMN_OF[name]: getattr(letter, name) for name in SHOWN_OF_MESSAGE},
+        **{_COLUMN_OF[name]: getattr(letter, name) for name in OF_MESSAGE},
         "id": letter.identity,
         "state": State.OPEN.value,
         "group_id": group_of(letter.reason, letter.table, letter.detail),
@@ -101,17 +101,19 @@ def payload_row(n: int, letter: DeadLetter) -> dict[str, Any]:
     return {"n": n, "attributes": as_json(letter.attributes), "data": letter.data}
 
 
-_COLUMN_OF: Final = {field.name: field.name for field in fields(DeadLetterLine)} | {
-    "group": "group_id",
-    "table": "table_name",
-    "key": "row_key",
-}
-
-
 def line_of(row: AnyRow) -> DeadLetterLine:
     """Return what lists show, from a row of `LINE`."""
+    return DeadLetterLine(**_shown(row))
+
+
+def letter_of(row: AnyRow) -> StoredDeadLetter:
+    """Return a dead letter, from a row of `LINE` and its payload."""
+    return StoredDeadLetter(**_shown(row), attributes=json.loads(row.attributes), data=bytes(row.data))
+
+
+def _shown(row: AnyRow) -> dict[str, Any]:
     found = {name: getattr(row, column) for name, column in _COLUMN_OF.items()}
-    return DeadLetterLine(**found | {"state": State(row.state), "reason": reason_of(row.reason)})
+    return found | {"state": State(row.state), "reason": reason_of(row.reason)}
 
 
 def reason_of(stored: str) -> Reason:
@@ -120,19 +122,6 @@ def reason_of(stored: str) -> Reason:
         return Reason(stored)
     except ValueError:
         return Reason.UNEXPLAINED
-
-
-def letter_of(row: AnyRow) -> StoredDeadLetter:
-    """Return a dead letter, from a row of `LINE` and its payload."""
-    line = line_of(row)
-    letter = DeadLetter(
-        data=bytes(row.data),
-        attributes=json.loads(row.attributes),
-        failed_at=line.last_failed_at,
-        identity=line.id,
-        **{name: getattr(line, name) for name in SHOWN_OF_MESSAGE},
-    )
-    return StoredDeadLetter(letter=letter, **{name: getattr(line, name) for name in HISTORY})
 
 
 def locked(connection: Connection, ids: Sequence[DeadLetterId]) -> dict[DeadLetterId, AnyRow]:

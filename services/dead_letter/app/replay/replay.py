@@ -144,7 +144,7 @@ class Replay:
     def _go_through(self, order: ReplayOrder, outcome: Outcome, report: ReportProgress) -> None:
         pace, failures = _Pace(order.rate), ReplayFailures(self._store)
         letters = self._store.in_replay_order(order.selection)
-        for chunk in cut(letters, lambda one: len(one.letter.data), _CHUNK_BYTES, _CHUNK):
+        for chunk in cut(letters, lambda one: one.size, _CHUNK_BYTES, _CHUNK):
             if self._stop.requested:
                 outcome.stopped = True
                 break

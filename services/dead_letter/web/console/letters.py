@@ -98,8 +98,8 @@ def shown(
         is_open=stored.state is State.OPEN,
         editable=stored.state is State.OPEN and stored.edited_as is None and not stored.without_payload,
         restorable=stored.state in RESTORABLE,
-        guidance=GUIDANCE[stored.letter.reason],
-        explained_in=explained_in(stored.letter.reason),
+        guidance=GUIDANCE[stored.reason],
+        explained_in=explained_in(stored.reason),
         done=done,
     )
 
