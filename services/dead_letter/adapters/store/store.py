@@ -1,6 +1,6 @@
 """The dead letter store in a database: each method one transaction. Arrivals and queries have modules of their own."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Final
@@ -8,12 +8,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from services.dead_letter.adapters.store import store_arrivals, store_queries
+from services.dead_letter.adapters.store import store_arrivals
 from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.adapters.store.replay_locks import ReplayLocks
 from services.dead_letter.adapters.store.schema import letters as letters_table
 from services.dead_letter.adapters.store.schema import payloads
 from services.dead_letter.adapters.store.schema import pipeline as pipeline_table
+from services.dead_letter.adapters.store.store_queries import DeadLetterQueries
 from services.dead_letter.adapters.store.store_rows import (
     AT_A_TIME,
     AnyRow,
@@ -27,19 +28,13 @@ from services.dead_letter.adapters.store.store_rows import (
 from services.dead_letter.core.dead_letters import (
     Action,
     Arrival,
-    DeadLetterGroup,
     DeadLetterId,
-    DeadLetterStats,
-    GroupId,
     ReplayId,
     State,
     StoredDeadLetter,
-    TimeSpans,
-    TrailEntry,
 )
 from services.dead_letter.core.pipeline import Pipeline, joined
-from services.dead_letter.core.selection import Selection
-from services.dead_letter.ports import DeadLetterPage, Kept
+from services.dead_letter.ports import Kept
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 
@@ -49,11 +44,11 @@ _FREE: Final = {"claimed_by": None, "claimed_until": None, "lost_by": None}
 _c = letters_table.c
 
 
-class SqlDeadLetterStore:
+class SqlDeadLetterStore(DeadLetterQueries):
     """A `DeadLetterStore` on SQLite or PostgreSQL."""
 
     def __init__(self, database: DeadLetterDatabase) -> None:
-        self._database = database
+        super().__init__(database)
         self._locks = ReplayLocks(database.file)
 
     def pipeline(self) -> Pipeline:
@@ -83,45 +78,6 @@ class SqlDeadLetterStore:
         """Remember dead letters; return when they are durable."""
         with self._database.writing() as connection:
             return store_arrivals.keep(connection, arrivals, now)
-
-    def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
-        """Return a dead letter by its id, or by how only its id begins."""
-        with self._database.reading() as connection:
-            return store_queries.get(connection, letter)
-
-    def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
-        """Return a page of dead letters, without their bytes."""
-        with self._database.reading() as connection:
-            return store_queries.find(connection, selection, limit, after)
-
-    def in_replay_order(self, selection: Selection) -> Iterator[StoredDeadLetter]:
-        """Return dead letters by table, key, sequence; a transaction for each few of them."""
-        return store_queries.in_replay_order(self._database, selection)
-
-    def count(self, selection: Selection) -> int:
-        """Return how many dead letters a selection holds."""
-        with self._database.reading() as connection:
-            return store_queries.count(connection, selection)
-
-    def groups(self, selection: Selection, *, limit: int) -> Sequence[DeadLetterGroup]:
-        """Return groups, the largest first."""
-        with self._database.reading() as connection:
-            return store_queries.groups(connection, selection, limit)
-
-    def failures(self, selection: Selection, spans: TimeSpans) -> Mapping[GroupId, Sequence[int]]:
-        """Return of each group when its dead letters failed last."""
-        with self._database.reading() as connection:
-            return store_queries.failures(connection, selection, spans)
-
-    def stats(self) -> DeadLetterStats:
-        """Return what there is, in numbers."""
-        with self._database.reading() as connection:
-            return store_queries.stats(connection)
-
-    def trail(self, letter: DeadLetterId) -> Sequence[TrailEntry]:
-        """Return what was done to a dead letter."""
-        with self._database.reading() as connection:
-            return store_queries.trail_of(connection, letter)
 
     def note(
         self, letters: Sequence[DeadLetterId], action: Action, who: str, now: Nanoseconds, result: str = ""
@@ -236,7 +192,7 @@ class SqlDeadLetterStore:
                     entry(n, Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more),
                 ],
             )
-            stored = store_queries.get(connection, identity)
+        stored = self.get(identity)
         assert stored is not None
         return stored
 
