@@ -89,12 +89,35 @@ def refusal(
     return Answer(document, status_code=status, headers=dict(headers or {}))
 
 
+REFUSED: Final = (RefusedError, NothingFoundError, NotDoneError, TransientError, MisconfiguredError)
+"""The errors by which a request is not done."""
+
+
+def as_refused(error: Exception) -> RefusedError:
+    """Return how a request is refused that has ended with one of these errors."""
+    match error:
+        case RefusedError():
+            return error
+        case NothingFoundError():
+            return RefusedError(404, str(error))
+        case NotDoneError():
+            return RefusedError(409, str(error))
+        case TransientError():
+            return RefusedError(503, f"{error}; try again", headers={"Retry-After": _RETRY_AFTER})
+        case _:
+            structlog.get_logger().error("api_misconfigured", error=str(error))
+            return RefusedError(503, str(error))
+
+
 def add_refusals(app: FastAPI) -> None:
     """Let the application answer every error in the one shape."""
 
-    @app.exception_handler(RefusedError)
-    def _refused(_request: Request, error: RefusedError) -> Response:
-        return refusal(error.status, error.message, error.problems, error.headers)
+    def refused(_request: Request, error: Exception) -> Response:
+        known = as_refused(error)
+        return refusal(known.status, known.message, known.problems, known.headers)
+
+    for kind in REFUSED:
+        app.add_exception_handler(kind, refused)
 
     @app.exception_handler(RequestValidationError)
     def _wrong(_request: Request, error: RequestValidationError) -> Response:
@@ -116,20 +139,3 @@ def add_refusals(app: FastAPI) -> None:
                 405, f"{request.method} is not for this path: {allowed}", headers=headers | {"Allow": allowed}
             )
         return refusal(error.status_code, str(error.detail), headers=headers)
-
-    @app.exception_handler(NothingFoundError)
-    def _nothing(_request: Request, error: NothingFoundError) -> Response:
-        return refusal(404, str(error))
-
-    @app.exception_handler(NotDoneError)
-    def _not_done(_request: Request, error: NotDoneError) -> Response:
-        return refusal(409, str(error))
-
-    @app.exception_handler(TransientError)
-    def _away(_request: Request, error: TransientError) -> Response:
-        return refusal(503, f"{error}; try again", headers={"Retry-After": _RETRY_AFTER})
-
-    @app.exception_handler(MisconfiguredError)
-    def _misconfigured(_request: Request, error: MisconfiguredError) -> Response:
-        structlog.get_logger().error("api_misconfigured", error=str(error))
-        return refusal(503, str(error))

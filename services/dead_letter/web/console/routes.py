@@ -9,11 +9,9 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from services.dead_letter.app.decisions import NotDoneError, NothingFoundError
 from services.dead_letter.web.console.pages import ConsolePages
 from services.dead_letter.web.console.visitors import Visitor, Visitors, check_form
-from services.dead_letter.web.refusals import RefusedError
-from shared.contracts.errors import MisconfiguredError, TransientError
+from services.dead_letter.web.refusals import REFUSED, RefusedError, as_refused
 
 _MOST_FIELDS: Final = 20
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -32,16 +30,8 @@ def console_routes(pages: ConsolePages, visitors: Visitors, *, everybody: bool =
             async def guarded(request: Request) -> Response:
                 try:
                     return await _guarded(request, handler, visitors, everybody=everybody)
-                except RefusedError as error:
-                    return _refused(request, pages, visitors, error.status, error.message)
-                except NothingFoundError as error:
-                    return _refused(request, pages, visitors, 404, str(error))
-                except NotDoneError as error:
-                    return _refused(request, pages, visitors, 409, str(error))
-                except TransientError as error:
-                    return _refused(request, pages, visitors, 503, f"{error}; try again")
-                except MisconfiguredError as error:
-                    return _refused(request, pages, visitors, 503, str(error))
+                except REFUSED as error:
+                    return _refused(request, pages, visitors, as_refused(error))
 
             return guarded
 
@@ -68,12 +58,12 @@ def form_fields(body: bytes) -> Mapping[str, str]:
         raise RefusedError(400, f"this is no form: {type(error).__name__}") from None
 
 
-def _refused(request: Request, pages: ConsolePages, visitors: Visitors, status: int, message: str) -> Response:
+def _refused(request: Request, pages: ConsolePages, visitors: Visitors, error: RefusedError) -> Response:
     return pages.page(
         request,
         "refused.html",
-        status=status,
-        code=status,
-        message=message,
-        may_sign_in=status == 401 and visitors.may_sign_in(),
+        status=error.status,
+        code=error.status,
+        message=error.message,
+        may_sign_in=error.status == 401 and visitors.may_sign_in(),
     )
