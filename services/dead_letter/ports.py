@@ -238,10 +238,3 @@ class StatusPages(Protocol):
 
     def ask(self, address: str) -> StatusAnswer:
         """Return what a service answers within ANSWERS_WITHIN; SilentError with the reason where it does not."""
-
-
-class CollectorLock(Protocol):
-    """That there is one collector on a store that takes no more than one."""
-
-    def held(self) -> AbstractContextManager[None]:
-        """Hold it while the block runs; MisconfiguredError at once where another process does."""

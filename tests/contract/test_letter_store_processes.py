@@ -53,7 +53,7 @@ HOLDING = """
     import sys
     from services.dead_letter.adapters.store.lock import collector_lock
 
-    with collector_lock(sys.argv[1]).held():
+    with collector_lock(sys.argv[1]):
         print("held", flush=True)
         sys.stdin.readline()
 """
@@ -190,30 +190,30 @@ class TestOneCollector:
             with pytest.raises(
                 MisconfiguredError, match=rf"process {first.pid} on \S+\) .* one replica, or .* PostgreSQL"
             ):
-                collector_lock(address).held().__enter__()
+                collector_lock(address).__enter__()
             first.kill()
             first.communicate()
-            with collector_lock(address).held():
+            with collector_lock(address):
                 pass
         finally:
             end([first])
 
     def test_it_is_released_when_the_block_ends(self, tmp_path: Path) -> None:
-        lock = collector_lock(f"sqlite:///{tmp_path}/letters.sqlite3")
+        address = f"sqlite:///{tmp_path}/letters.sqlite3"
         for _ in range(2):
-            with lock.held(), pytest.raises(MisconfiguredError):
-                lock.held().__enter__()
+            with collector_lock(address), pytest.raises(MisconfiguredError):
+                collector_lock(address).__enter__()
 
     def test_a_command_is_no_collector(self, tmp_path: Path) -> None:
         path = tmp_path / "letters.sqlite3"
-        with collector_lock(f"sqlite:///{path}").held(), sqlite_store(path) as store:
+        with collector_lock(f"sqlite:///{path}"), sqlite_store(path) as store:
             assert store.keep([an_arrival()], NOW).new == 1
 
     def test_a_folder_that_cannot_be_written_to_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(MisconfiguredError, match="cannot be opened"):
-            collector_lock(f"sqlite:///{tmp_path}/none/letters.sqlite3").held().__enter__()
+            collector_lock(f"sqlite:///{tmp_path}/none/letters.sqlite3").__enter__()
 
     def test_postgresql_takes_any_number(self) -> None:
-        lock = collector_lock("postgresql://host/letters")
-        with lock.held(), lock.held():
+        address = "postgresql://host/letters"
+        with collector_lock(address), collector_lock(address):
             pass

@@ -41,7 +41,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     with (
         serving_health(health, registry, stop, settings.host, settings.port, metrics.document),
         unless_stopped(stop),
-        collector_lock(settings.database).held(),
+        collector_lock(settings.database),
         opened(settings, health, stop) as (database, database_of_api),
     ):
         store = SqlDeadLetterStore(database)

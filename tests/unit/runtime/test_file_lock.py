@@ -16,7 +16,7 @@ from shared.contracts.errors import MisconfiguredError
 
 def the_lock(service: str, directory: Path) -> AbstractContextManager[None]:
     if service == "dead_letter":
-        return collector_lock(f"sqlite:///{directory}/letters.sqlite3").held()
+        return collector_lock(f"sqlite:///{directory}/letters.sqlite3")
     return owned_checkpoint(str(directory))
 
 

@@ -7,23 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from services.dead_letter.adapters.store.database import database_url
-from services.dead_letter.ports import CollectorLock
 from shared.runtime.file_lock import FileLock
 
 
-class NoLock:
-    """What a store needs that takes any number of collectors."""
-
-    def held(self) -> AbstractContextManager[None]:
-        """Hold nothing."""
-        return nullcontext()
-
-
-def collector_lock(address: str) -> CollectorLock:
-    """Return the lock of a store, by its SQLAlchemy URL."""
+def collector_lock(address: str) -> AbstractContextManager[None]:
+    """Return the lock of a store, by its SQLAlchemy URL; MisconfiguredError at once where another process has it."""
     url = database_url(address)
     if url.get_backend_name() != "sqlite":
-        return NoLock()
+        return nullcontext()
     assert url.database
     database = Path(url.database)
     path = database.with_name(f"{database.name}.collector")
@@ -34,4 +25,4 @@ def collector_lock(address: str) -> CollectorLock:
             f"another collector (process {owner}) writes to the SQLite file that {path} is beside, and it takes one: "
             "run one replica, or give the service PostgreSQL (DATABASE=postgresql://...)"
         ),
-    )
+    ).held()
