@@ -102,7 +102,8 @@ class CollectorMetrics:
 class ApiMetrics:
     """The HTTP API's. Labels are of few values: the templates of routes, and the statuses that it answers with."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """``registry`` None: nothing shows them."""
         counter = partial(Counter, registry=registry)
         self._requests = counter(
             "millrace_dead_letter_api_requests",

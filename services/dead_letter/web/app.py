@@ -46,7 +46,7 @@ def application(tools: WebTools) -> FastAPI:
     app.include_router(_document(app))
     add_console(app, tools)
     add_refusals(app)
-    app.add_middleware(Gate, answered=tools.hooks.answered)
+    app.add_middleware(Gate, metrics=tools.metrics)
     return app
 
 

@@ -1,7 +1,6 @@
 """What every request passes through: the size of bodies, HEAD, headers against caches, metrics, unforeseen errors."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +8,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.dead_letter.app.metrics import ApiMetrics
 from services.dead_letter.web.refusals import refusal
 
 LARGEST_BODY: Final = 10_000_000
@@ -23,8 +23,6 @@ _ALWAYS: Final = [
 
 NO_ROUTE: Final = "none"
 """What requests are counted under that are for nothing there is: their paths are without end."""
-Answered = Callable[[str, int, float], None]
-"""Is called for each answer with the template of its route or `NO_ROUTE`, its status, and how many seconds it took."""
 _HEAD: Final = "millrace.head"
 
 
@@ -36,9 +34,9 @@ def is_head(scope: Scope) -> bool:
 class Gate:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, answered: Answered) -> None:
+    def __init__(self, app: ASGIApp, metrics: ApiMetrics) -> None:
         self._app = app
-        self._answered = answered
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back."""
@@ -81,7 +79,7 @@ class Gate:
             )
         finally:
             if status:
-                self._answered(_route(passed) or NO_ROUTE, status, time.monotonic() - began)
+                self._metrics.answered(_route(passed) or NO_ROUTE, status, time.monotonic() - began)
 
 
 def _route(scope: Scope) -> str | None:

@@ -66,7 +66,7 @@ def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress:
         if order.execute:
             new = results_of(so_far) - counted
             counted.update(new)
-            tools.hooks.replayed(new)
+            tools.metrics.replayed(new)
 
     def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
         report.add(judged)

@@ -1,18 +1,17 @@
 """What the API acts through: the service's store, and for a replay what is opened when it is needed."""
 
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from services.dead_letter.app.metrics import ApiMetrics
 from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.attention import Launcher
 from services.dead_letter.ports import DeadLetterStore
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.console.replay_runs import ReplayRuns
-from services.dead_letter.web.gate import Answered
 from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
 
@@ -28,16 +27,6 @@ class WebLimits:
     """How long a replay may take before it ends where it is."""
     replays: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(REPLAYS_AT_ONCE))
     exports: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPORTS_AT_ONCE))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebHooks:
-    """What is called for the metrics."""
-
-    answered: Answered = lambda _route, _status, _seconds: None
-    """For each answer."""
-    replayed: Callable[[Mapping[str, int]], None] = lambda _results: None
-    """As a replay goes on, with how many more dead letters have come to which result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,5 +52,5 @@ class WebTools:
     clock: Clock
     stop: Stop
     """That the service is to stop: what takes long ends then."""
-    hooks: WebHooks = field(default_factory=WebHooks)
+    metrics: ApiMetrics = field(default_factory=ApiMetrics)
     limits: WebLimits = field(default_factory=WebLimits)

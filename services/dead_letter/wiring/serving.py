@@ -15,7 +15,7 @@ from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.server import serving
 from services.dead_letter.web.token_file import TokenFile
-from services.dead_letter.web.tools import ConsoleTools, WebHooks, WebTools
+from services.dead_letter.web.tools import ConsoleTools, WebTools
 from services.dead_letter.wiring.connections import known_launcher, replay_tools
 from shared.runtime.clock import SystemClock
 from shared.runtime.stop import Stop
@@ -29,7 +29,6 @@ def serving_api(
     if settings.api_port is None:
         yield None
         return
-    metrics = ApiMetrics(registry)
     tools = WebTools(
         store=store,
         replay=replay_tools(settings),
@@ -40,7 +39,7 @@ def serving_api(
         callers=Callers(tokens=_tokens(settings), proxy=_proxy(settings), open_reads=is_loopback(settings.api_host)),
         clock=SystemClock(),
         stop=stop,
-        hooks=WebHooks(answered=metrics.answered, replayed=metrics.replayed),
+        metrics=ApiMetrics(registry),
     )
     with (
         tools.console.poller.polling(stop),

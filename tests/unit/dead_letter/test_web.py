@@ -12,7 +12,7 @@ from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import ASSERTION, Callers
-from services.dead_letter.web.tools import WebHooks, WebLimits
+from services.dead_letter.web.tools import WebLimits
 from shared.contracts.change_batch import decode_batch
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.errors import TransientError
@@ -160,7 +160,7 @@ def test_a_replay_is_dry_until_it_is_executed_and_then_answers_at_its_end(api: A
 
 def test_what_replays_come_to_is_counted_once_by_result_and_dry_runs_are_not() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(hooks=WebHooks(replayed=ApiMetrics(registry).replayed)))
+    api = with_letters(Api(metrics=ApiMetrics(registry)))
 
     def counted() -> dict[str, float]:
         results = (verdict.value for verdict in Verdict if verdict is not Verdict.SEND)

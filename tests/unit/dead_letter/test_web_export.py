@@ -15,7 +15,7 @@ from services.dead_letter.core.documents import export_document
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.gate import NO_ROUTE
-from services.dead_letter.web.tools import EXPORTS_AT_ONCE, WebHooks
+from services.dead_letter.web.tools import EXPORTS_AT_ONCE
 from shared.contracts.errors import TransientError
 from tests.builders import a_change
 from tests.fakes.dead_letter_store import FakeDeadLetterStore
@@ -107,7 +107,7 @@ def test_more_exports_than_the_service_does_at_once_are_asked_to_come_again_and_
 
 def test_requests_are_counted_by_route_and_status_and_nothing_that_is_asked_makes_a_label() -> None:
     registry = CollectorRegistry()
-    api = with_letters(Api(hooks=WebHooks(answered=ApiMetrics(registry).answered)))
+    api = with_letters(Api(metrics=ApiMetrics(registry)))
     for path in (
         "dead-letters",
         f"dead-letters/{ONE.identity}",
