@@ -1,6 +1,6 @@
 """What people decide about dead letters, over HTTP and on the command line: which are meant, and their new state."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,6 +12,10 @@ from services.dead_letter.ports import DeadLetterStore
 from shared.runtime.clock import Clock
 
 RESTORABLE: Final = (State.DISCARDED, State.SUPERSEDED, State.REPLAYED)
+ONLY_FROM: Final[Mapping[State, Sequence[State]]] = {State.DISCARDED: (State.OPEN,), State.OPEN: RESTORABLE}
+"""The states that people bring dead letters into, and out of which."""
+USUAL: Final[Mapping[State, Sequence[State]]] = {State.DISCARDED: (State.OPEN,), State.OPEN: RESTORABLE[:2]}
+"""The same where they name neither states nor ids: what was replayed stays so."""
 _AT_ONCE: Final = 500
 
 
@@ -28,26 +32,11 @@ class FailingError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What dead letters are to become, out of which states, and who says so, and why."""
-
-    state: State
-    only_from: frozenset[State]
-    who: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What a decision has come to: dead letters that it was about, and those that it has changed."""
 
     changed: int
     checked: int
-
-
-def full_id(store: DeadLetterStore, given: str) -> DeadLetterId:
-    """Return the id of the dead letter that is meant; NothingFoundError where none is."""
-    return letter_of(store, given).id
 
 
 def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
@@ -69,23 +58,24 @@ def with_usual_states(store: DeadLetterStore, selection: Selection, *usual: Stat
     states = selection.states
     if not states and not selection.ids:
         states = frozenset(usual)
-    return replace(selection, states=states, ids=frozenset(full_id(store, one) for one in selection.ids))
+    return replace(selection, states=states, ids=frozenset(letter_of(store, one).id for one in selection.ids))
 
 
 def decide(
     store: DeadLetterStore,
     selection: Selection,
-    decision: Decision,
+    state: State,
+    *,
+    why: str,
+    who: str,
     clock: Clock,
-    report: Callable[[int], object],
+    report: Callable[[int], object] = lambda _letters: None,
     limit: int | None = None,
 ) -> Decided:
-    """Bring dead letters into a state, a few at a time; ``tell`` is called with the number of each few."""
-    changed, checked = 0, 0
+    """Bring dead letters into a state, a few at a time; ``report`` is called with the number of each few."""
+    changed, checked, only_from = 0, 0, frozenset(ONLY_FROM[state])
     for ids in _pages(store, selection, limit):
-        done = store.set_state(
-            ids, decision.state, only_from=decision.only_from, who=decision.who, now=clock.now(), why=decision.why
-        )
+        done = store.set_state(ids, state, only_from=only_from, who=who, now=clock.now(), why=why)
         changed, checked = changed + len(done), checked + len(ids)
         report(len(ids))
     return Decided(changed=changed, checked=checked)
@@ -95,7 +85,6 @@ def keep_edit(
     store: DeadLetterStore, original: StoredDeadLetter, row: Callable[[], str], *, why: str, who: str, clock: Clock
 ) -> tuple[StoredDeadLetter, Edit]:
     """Keep a copy of a dead letter with another row, a JSON object, in its place; NotDoneError names the fix."""
-    check_editable(original)
     with _edit_of(original):
         change = edited(original.letter, row())
         copy = store.add_edit(original.id, change.copy, diff=change.diff, why=why, who=who, now=clock.now())
@@ -104,28 +93,23 @@ def keep_edit(
 
 def row_to_edit(original: StoredDeadLetter) -> str:
     """Return the row of a dead letter, a column a line; NotDoneError where it cannot be edited."""
-    check_editable(original)
     with _edit_of(original):
         return row_text(original.letter)
 
 
 def preview_edit(original: StoredDeadLetter, row: str) -> Edit:
     """Return what `keep_edit` would keep, and keep nothing; NotDoneError names the fix."""
-    check_editable(original)
     with _edit_of(original):
         return edited(original.letter, row)
 
 
-def check_editable(original: StoredDeadLetter) -> None:
-    """Refuse a dead letter that is not open, or has an edited copy: NotDoneError names the fix."""
+@contextmanager
+def _edit_of(original: StoredDeadLetter) -> Iterator[None]:
+    """Refuse a dead letter that is not open, or has an edited copy, and what the block refuses."""
     if original.edited_as is not None:
         raise NotDoneError(f"dead letter {original.id} has an edited copy already: edit that, {original.edited_as}")
     if original.state is not State.OPEN:
         raise NotDoneError(f"dead letter {original.id} is {original.state.value}: restore it first")
-
-
-@contextmanager
-def _edit_of(original: StoredDeadLetter) -> Iterator[None]:
     try:
         yield
     except ValueError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.dead_letter.app.decisions import RESTORABLE, Decision, NotDoneError, decide, keep_edit, letter_of
+from services.dead_letter.app.decisions import ONLY_FROM, USUAL, NotDoneError, decide, keep_edit, letter_of
 from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import print_document, progress, say
@@ -15,12 +15,12 @@ from shared.contracts.errors import MisconfiguredError
 
 def discard(command: DiscardCommand, tools: CommandTools) -> None:
     """Decide that open dead letters are not to be applied."""
-    _set(command, tools, State.DISCARDED, usual=(State.OPEN,), only_from=(State.OPEN,))
+    _set(command, tools, State.DISCARDED)
 
 
 def restore(command: RestoreCommand, tools: CommandTools) -> None:
     """Open dead letters again."""
-    _set(command, tools, State.OPEN, usual=RESTORABLE[:2], only_from=RESTORABLE)
+    _set(command, tools, State.OPEN)
 
 
 def edit(command: EditCommand, tools: CommandTools) -> None:
@@ -79,31 +79,24 @@ def _pairs(texts: Sequence[str]) -> Mapping[str, str]:
     return {name: value for name, _sign, value in pairs}
 
 
-def _set(
-    command: DiscardCommand | RestoreCommand,
-    tools: CommandTools,
-    state: State,
-    usual: Sequence[State],
-    only_from: Sequence[State],
-) -> None:
+def _set(command: DiscardCommand | RestoreCommand, tools: CommandTools, state: State) -> None:
     """Bring dead letters into a state, page by page, and print how many; NotDoneError unless it was all of them."""
     now = tools.clock.now()
     command.refuse_everything(now, everything=command.everything)
     with tools.store() as store:
-        selection = command.chosen(store, now, *usual)
+        selection = command.chosen(store, now, *USUAL[state])
         matched = store.count(selection)
         if not matched:
             raise no_letters(selection)
-        decision = Decision(state=state, only_from=frozenset(only_from), who=tools.who, why=command.why)
         with progress(state.value, matched) as bar:
-            done = decide(store, selection, decision, tools.clock, bar.add)
+            done = decide(store, selection, state, why=command.why, who=tools.who, clock=tools.clock, report=bar.add)
     changed, seen = done.changed, done.checked
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
         say(f"{changed} dead letter{' is' if changed == 1 else 's are'} {state.value} now")
     if changed < seen:
-        from_what = " or ".join(one.value for one in only_from)
+        from_what = " or ".join(one.value for one in ONLY_FROM[state])
         raise NotDoneError(
             f"{seen - changed} dead letters were not changed: they are not {from_what}, or claimed by a replay just now"
         )

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from services.dead_letter.app.decisions import RESTORABLE, Decision, decide, keep_edit, letter_of, with_usual_states
+from services.dead_letter.app.decisions import USUAL, decide, keep_edit, letter_of
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.editing import with_columns
 from services.dead_letter.web import answers
@@ -37,22 +37,12 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
     @router.post("/discard", response_model=answers.Changed, responses=documented(404, 413), operation_id="discard")
     def discard(body: Discarding, who: Who) -> Answer:
         """Decide that dead letters are not to be applied: open ones. `restore` opens them again."""
-        return _decided(
-            tools,
-            body,
-            Decision(state=State.DISCARDED, only_from=frozenset({State.OPEN}), who=_named(who), why=body.why),
-            State.OPEN,
-        )
+        return _decided(tools, body, State.DISCARDED, _named(who))
 
     @router.post("/restore", response_model=answers.Changed, responses=documented(404, 413), operation_id="restore")
     def restore(body: Restoring, who: Who) -> Answer:
         """Open dead letters again: discarded and superseded ones, and by id or state also those that were replayed."""
-        return _decided(
-            tools,
-            body,
-            Decision(state=State.OPEN, only_from=frozenset(RESTORABLE), who=_named(who), why=body.why),
-            *RESTORABLE[:2],
-        )
+        return _decided(tools, body, State.OPEN, _named(who))
 
     @router.post(
         "/dead-letters/{dead_letter}/edit",
@@ -79,14 +69,11 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
         return Answer({"id": copy.id, "edit_of": original.id, "sequence": copy.sequence, "diff": change.diff})
 
 
-def _decided(tools: WebTools, body: Discarding, decision: Decision, *usual: State) -> Answer:
-    asked = body.dead_letters
-    selection = with_usual_states(tools.store, asked.selection(tools.clock.now()), *asked.usual(*usual))
+def _decided(tools: WebTools, body: Discarding, state: State, who: str) -> Answer:
+    selection = body.dead_letters.chosen(tools.store, tools.clock.now(), *USUAL[state])
     matched = tools.store.count(selection)
-    done = decide(tools.store, selection, decision, tools.clock, lambda _letters: None, body.limit)
-    return Answer(
-        {"state": decision.state.value, "changed": done.changed, "matched": matched, "more": matched > done.checked}
-    )
+    done = decide(tools.store, selection, state, why=body.why, who=who, clock=tools.clock, limit=body.limit)
+    return Answer({"state": state.value, "changed": done.changed, "matched": matched, "more": matched > done.checked})
 
 
 def _named(who: str | None) -> str:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.export import exported
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
@@ -46,7 +45,7 @@ def add_export(router: APIRouter, tools: WebTools) -> None:
         """
         if asked.values and who is None:
             raise tools.callers.refused()
-        selection = with_usual_states(tools.store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
+        selection = asked.chosen(tools.store, tools.clock.now(), State.OPEN)
         if is_head(request.scope):
             return JsonLines(())
         lines = _lines(tools, selection, asked, who)

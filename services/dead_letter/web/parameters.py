@@ -17,9 +17,11 @@ from pydantic import (
     model_validator,
 )
 
+from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.replay.replay_report import DEFAULT_RATE
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
+from services.dead_letter.ports import DeadLetterStore
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
@@ -123,9 +125,12 @@ class DeadLetterFilters(Strict):
             sequence_until=_given(self.sequence_until, sequence_bound),
         )
 
-    def usual(self, *states: State) -> tuple[State, ...]:
-        """Return the states that are meant where none are given."""
-        return () if self.state else states
+    def chosen(self, store: DeadLetterStore, now: Nanoseconds, *usual: State) -> Selection:
+        """Return what is meant, with the usual states where neither states nor ids are given, and its ids in full.
+
+        NothingFoundError naming an id that is none, or the beginning of several.
+        """
+        return with_usual_states(store, self.selection(now), *(() if self.state else usual))
 
 
 _LISTS: Final = ("id", "group", "table", "reason", "key")

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
-from services.dead_letter.app.decisions import full_id, letter_of, with_usual_states
+from services.dead_letter.app.decisions import letter_of
 from services.dead_letter.core.dead_letters import Action, State
 from services.dead_letter.core.documents import (
     group_document,
@@ -39,7 +39,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     )
     def dead_letters(asked: Annotated[DeadLetterList, Query()]) -> Answer:
         """List dead letters, those that failed last first; open ones unless state or id says otherwise."""
-        selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
+        selection = asked.chosen(store, tools.clock.now(), State.OPEN)
         try:
             page = store.find(selection, limit=asked.limit, after=asked.after)
         except ValueError:  # numbers beyond 64 bits, which no page ends with
@@ -74,7 +74,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     )
     def trail(dead_letter: DeadLetterPath) -> Answer:
         """Show what was done to a dead letter, first things first, without the values that an edit has changed."""
-        entries = store.trail(full_id(store, dead_letter.lower()))
+        entries = store.trail(letter_of(store, dead_letter.lower()).id)
         return Answer({"trail": [trail_document(entry, values=False) for entry in entries]})
 
     add_export(router, tools)
@@ -82,7 +82,7 @@ def add_reading(router: APIRouter, tools: WebTools) -> None:
     @router.get("/groups", response_model=answers.Groups, responses=documented(404), operation_id="listGroups")
     def groups(asked: Annotated[GroupList, Query()]) -> Answer:
         """Show dead letters by their cause, the largest group first; open ones unless state or id says otherwise."""
-        selection = with_usual_states(store, asked.selection(tools.clock.now()), *asked.usual(State.OPEN))
+        selection = asked.chosen(store, tools.clock.now(), State.OPEN)
         return Answer({"groups": [group_document(one) for one in store.groups(selection, limit=asked.limit)]})
 
     @router.get("/stats", response_model=answers.Stats, operation_id="stats")

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from services.dead_letter.app.decisions import with_usual_states
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
 from services.dead_letter.app.replay.replay_report import ReplayReport, replay_document, results_of
 from services.dead_letter.core.dead_letters import State
@@ -46,15 +45,13 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
 
 
 def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
-    selection = with_usual_states(
-        tools.store, body.dead_letters.selection(tools.clock.now()), *body.dead_letters.usual(State.OPEN)
-    )
+    selection = body.dead_letters.chosen(tools.store, tools.clock.now(), State.OPEN)
     matched = tools.store.count(selection)
     order = ReplayOrder(
         selection=selection, who=who, execute=body.execute, force=body.force, rate=body.rate, limit=body.limit
     )
     with _bounded(tools.stop, tools.limits.longest) as stop:
-        return Answer({**run_replay(tools, order, stop, lambda _judged, _so_far: None), "matched": matched})
+        return Answer({**run_replay(tools, order, stop), "matched": matched})
 
 
 def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress: ReportProgress) -> Document:

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from services.dead_letter.app.decisions import (
-    RESTORABLE,
-    Decision,
+    USUAL,
     NothingFoundError,
     decide,
     keep_edit,
@@ -40,16 +39,13 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
 
     @router.post("/dead-letters/discard")
     def discard(request: Request) -> Response:
-        why = _why(request)
-        if not why:
+        if not _why(request):
             raise RefusedError(422, "say why: the reason is kept in the audit trail; go back, and fill it in")
-        decision = Decision(state=State.DISCARDED, only_from=frozenset({State.OPEN}), who=_who(request), why=why)
-        return _decided(request, tools, decision, "discarded", State.OPEN)
+        return _decided(request, tools, State.DISCARDED, "discarded")
 
     @router.post("/dead-letters/restore")
     def restore(request: Request) -> Response:
-        decision = Decision(state=State.OPEN, only_from=frozenset(RESTORABLE), who=_who(request), why=_why(request))
-        return _decided(request, tools, decision, "restored", *RESTORABLE[:2])
+        return _decided(request, tools, State.OPEN, "restored")
 
     @router.post("/dead-letters/{letter}/edit")
     def edit(request: Request, letter: str) -> Response:
@@ -92,10 +88,10 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
         return see_other(f"/dead-letters/replays/{found.id}")
 
 
-def _decided(request: Request, tools: WebTools, decision: Decision, done: str, *usual: State) -> Response:
-    meant = _selection(request)
-    selection = with_usual_states(tools.store, meant, *usual)
-    result = decide(tools.store, selection, decision, tools.clock, lambda _letters: None, MOST_CHANGED)
+def _decided(request: Request, tools: WebTools, state: State, done: str) -> Response:
+    meant, why, who = _selection(request), _why(request), _who(request)
+    selection = with_usual_states(tools.store, meant, *USUAL[state])
+    result = decide(tools.store, selection, state, why=why, who=who, clock=tools.clock, limit=MOST_CHANGED)
     return see_other(f"{_back(meant)}?done={done}&count={result.changed}")
 
 
