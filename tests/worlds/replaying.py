@@ -82,11 +82,10 @@ class World:
 
     def replay(self, effects: Effects | None = None, **options: Any) -> Outcome:
         """Run one replay of what is open."""
-        report = options.pop("report", None)
         store: Any = self.store if effects is None else Dying(self.store, effects)
         self.publisher.effects = effects or Effects()
         order: dict[str, Any] = {"selection": OPEN, "who": "ada", "execute": True} | options
-        return Replay(store, self.publisher, self.mirrors, self.clock, self.clock).run(ReplayOrder(**order), report)
+        return Replay(store, self.publisher, self.mirrors, self.clock, self.clock).run(ReplayOrder(**order))
 
     def states(self) -> Mapping[State, int]:
         return {state: count for state, count in self.store.stats().by_state.items() if count}

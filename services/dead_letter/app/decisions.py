@@ -65,10 +65,10 @@ def decide(
     store: DeadLetterStore,
     selection: Selection,
     state: State,
+    clock: Clock,
     *,
     why: str,
     who: str,
-    clock: Clock,
     report: Callable[[int], object] = lambda _letters: None,
     limit: int | None = None,
 ) -> Decided:

@@ -89,7 +89,9 @@ def _set(command: DiscardCommand | RestoreCommand, tools: CommandTools, state: S
         if not matched:
             raise no_letters(selection)
         with progress(state.value, matched) as bar:
-            done = decide(store, selection, state, why=command.why, who=tools.who, clock=tools.clock, report=bar.add)
+            done = decide(
+                store, selection, state, tools.clock, why=command.why, who=tools.who, report=lambda n: bar(advance=n)
+            )
     changed, seen = done.changed, done.checked
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})

@@ -1,8 +1,9 @@
 """What commands print: documents for programs, tables for people, and how far long work has come."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -61,8 +62,11 @@ def moment(text: str | None) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator["Counter"]:
-    """Show on a terminal, beside what is printed, how far long work has come."""
+def progress(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Show on a terminal, beside what is printed, how far long work has come.
+
+    Call what it yields with ``advance`` or ``completed``, a number, and a ``note``.
+    """
     terminal = console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -73,16 +77,4 @@ def progress(what: str, total: int | None) -> Iterator["Counter"]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        yield Counter(bar, what, total)
-
-
-class Counter:
-    """How far work has come."""
-
-    def __init__(self, bar: Progress, what: str, total: int | None) -> None:
-        self._bar = bar
-        self._task = bar.add_task(what, total=total, note="")
-
-    def add(self, count: int, note: str = "") -> None:
-        """Say that so much more is done."""
-        self._bar.update(self._task, advance=count, note=note)
+        yield partial(bar.update, bar.add_task(what, total=total, note=""))

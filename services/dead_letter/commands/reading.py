@@ -121,7 +121,7 @@ def export(command: ExportCommand, tools: CommandTools) -> None:
         with _destination(command.out) as file, progress("exported", total) as bar:
             for lines in exported(store, selection, values=command.values, who=tools.who, clock=tools.clock):
                 file.write(lines.text)
-                bar.add(lines.dead_letters)
+                bar(advance=lines.dead_letters)
 
 
 def _row(line: DeadLetterLine) -> list[object]:

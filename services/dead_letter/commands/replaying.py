@@ -1,18 +1,17 @@
 """The command `replay`: what would be sent, and with --execute what was."""
 
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from services.dead_letter.app.decisions import FailingError, NotDoneError
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder
-from services.dead_letter.app.replay.replay_report import ReplayReport, replay_document
+from services.dead_letter.app.replay.replay_report import replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import State
-from services.dead_letter.core.plan import PlannedReplay, Verdict
+from services.dead_letter.core.plan import Verdict
 
 _SHOWN: Final = 20
 _WOULD_BE: Final = {
@@ -31,7 +30,6 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
     """Publish open dead letters again, or show what would be sent."""
     if command.execute:
         command.refuse_everything(tools.clock.now(), everything=command.everything)
-    report = ReplayReport()
     began = time.monotonic()
     with (
         tools.stopping() as stop,
@@ -42,9 +40,9 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
         total = store.count(selection)
         with progress("replayed" if command.execute else "judged", total if command.limit is None else None) as bar:
 
-            def report_progress(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
-                report.add(judged)
-                bar.add(len(judged), f"{so_far.sent} sent" if command.execute else "")
+            def report(so_far: Outcome) -> None:
+                note = f"{so_far.sent} sent" if command.execute else ""
+                bar(completed=so_far.verdicts.total(), note=note)
 
             order = ReplayOrder(
                 selection=selection,
@@ -54,16 +52,16 @@ def replay(command: ReplayCommand, tools: CommandTools) -> None:
                 rate=command.rate or None,
                 limit=command.limit,
             )
-            outcome = opened.run(order, report_progress)
+            outcome = opened.run(order, report)
     seconds = time.monotonic() - began
     if command.json:
-        print_document(replay_document(outcome, report, command.execute, seconds, asked=opened.asks_mirrors))
+        print_document(replay_document(outcome, seconds))
     if not outcome.verdicts.total():
         if outcome.stopped:
             raise NotDoneError("stopped before the end: run it again")
         raise no_letters(selection)
     if not command.json:
-        _print(outcome, report, command.execute, seconds, asked=opened.asks_mirrors)
+        _print(outcome, seconds)
     if outcome.stopped:
         raise NotDoneError("stopped before the end: run it again, and it goes on")
     if outcome.failing:
@@ -82,37 +80,32 @@ def _failing(outcome: Outcome) -> str:
     )
 
 
-def _print(outcome: Outcome, report: ReplayReport, execute: bool, seconds: float, *, asked: bool) -> None:
-    names = _WOULD_BE | ({Verdict.SEND: "sent"} if execute else {})
-    examples = {one.verdict: one.why for one in reversed(report.dead_letters) if one.why}
+def _print(outcome: Outcome, seconds: float) -> None:
+    names = _WOULD_BE | ({Verdict.SEND: "sent"} if outcome.executed else {})
+    examples = {one["verdict"]: one["why"] for one in reversed(outcome.dead_letters) if one["why"]}
     print_table(
         ("VERDICT", "DEAD LETTERS", "WHY"),
         [
-            (names[verdict], count, examples.get(verdict, ""))
+            (names[verdict], count, examples.get(verdict.value, ""))
             for verdict in Verdict
-            if (count := outcome.sent if execute and verdict is Verdict.SEND else outcome.verdicts[verdict])
+            if (count := outcome.sent if outcome.executed and verdict is Verdict.SEND else outcome.verdicts[verdict])
         ],
     )
-    if not execute:
+    if not outcome.executed:
         say("")
+        shown = outcome.dead_letters[:_SHOWN]
         print_table(
             ("ID", "TABLE", "KEY", "SEQUENCE", "VERDICT"),
             [
-                (
-                    one.letter.id[:SHORT],
-                    one.letter.table,
-                    one.letter.key,
-                    one.letter.sequence,
-                    names[one.verdict],
-                )
-                for one in report.dead_letters[:_SHOWN]
+                (str(one["id"])[:SHORT], one["table"], one["key"], one["sequence"], names[Verdict(one["verdict"])])
+                for one in shown
             ],
         )
-        more = outcome.verdicts.total() - min(_SHOWN, len(report.dead_letters))
+        more = outcome.verdicts.total() - len(shown)
         say(f"and {more} more" if more else "")
-    if not asked:
+    if not outcome.mirrors_asked:
         say("BIGQUERY_DATASET is not set: whether anything is superseded is not known (it loses by its sequence then)")
-    if execute:
+    if outcome.executed:
         rate = outcome.sent / max(seconds, 1e-3)
         say(f"replay {outcome.replay}: {outcome.sent} sent in {seconds:.1f} s, {rate:.0f} a second")
         if outcome.failed_again:

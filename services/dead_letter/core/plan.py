@@ -47,8 +47,9 @@ class Verdict(Enum):
 class Terms:
     """What a replay goes by."""
 
-    replay: ReplayId
-    max_replays: int
+    replay: ReplayId | None = None
+    max_replays: int = 3
+    """After so many a dead letter waits for a person."""
     named: bool = False
     """The dead letters were given by their ids, one by one: a person has inspected each."""
     force: bool = False

@@ -72,7 +72,7 @@ def add_changing(router: APIRouter, tools: WebTools) -> None:
 def _decided(tools: WebTools, body: Discarding, state: State, who: str) -> Answer:
     selection = body.dead_letters.chosen(tools.store, tools.clock.now(), *USUAL[state])
     matched = tools.store.count(selection)
-    done = decide(tools.store, selection, state, why=body.why, who=who, clock=tools.clock, limit=body.limit)
+    done = decide(tools.store, selection, state, tools.clock, why=body.why, who=who, limit=body.limit)
     return Answer({"state": state.value, "changed": done.changed, "matched": matched, "more": matched > done.checked})
 
 

@@ -3,17 +3,16 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from fastapi import APIRouter
 
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
-from services.dead_letter.app.replay.replay_report import ReplayReport, replay_document, results_of
+from services.dead_letter.app.replay.replay_report import replay_document, results_of
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.documents import Document
-from services.dead_letter.core.plan import PlannedReplay
 from services.dead_letter.web import answers
 from services.dead_letter.web.parameters import Replaying
 from services.dead_letter.web.refusals import Answer, RefusedError, documented
@@ -54,9 +53,11 @@ def _replayed(tools: WebTools, body: Replaying, who: str) -> Answer:
         return Answer({**run_replay(tools, order, stop), "matched": matched})
 
 
-def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress: ReportProgress) -> Document:
+def run_replay(
+    tools: WebTools, order: ReplayOrder, stop: Stop, report: ReportProgress = lambda _so_far: None
+) -> Document:
     """Run a replay to its end, or until asked to stop, and return how it went."""
-    report, began = ReplayReport(), time.monotonic()
+    began = time.monotonic()
     counted: Counter[str] = Counter()
 
     def count(so_far: Outcome) -> None:
@@ -64,16 +65,12 @@ def run_replay(tools: WebTools, order: ReplayOrder, stop: Stop, report_progress:
             new = results_of(so_far) - counted
             counted.update(new)
             tools.metrics.replayed(new)
-
-    def both(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
-        report.add(judged)
-        count(so_far)
-        report_progress(judged, so_far)
+        report(so_far)
 
     with tools.replay.opened(tools.store, tools.clock, stop, execute=order.execute) as replay:
-        outcome = replay.run(order, both)
+        outcome = replay.run(order, count)
     count(outcome)
-    return replay_document(outcome, report, order.execute, time.monotonic() - began, asked=replay.asks_mirrors)
+    return replay_document(outcome, time.monotonic() - began)
 
 
 @contextmanager

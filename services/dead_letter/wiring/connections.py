@@ -14,6 +14,7 @@ from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.pipeline import Pipeline, named
+from services.dead_letter.core.plan import Terms
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from services.dead_letter.settings import CommandSettings
 from shared.bigquery.client import open_client
@@ -64,7 +65,7 @@ def replay_tools(settings: CommandSettings) -> ReplayTools:
         publisher=partial(replay_topic, settings),
         mirrors=partial(known_mirrors, settings),
         tables=partial(known_tables, settings),
-        max_replays=settings.max_replays,
+        terms=Terms(max_replays=settings.max_replays),
     )
 
 

@@ -20,7 +20,7 @@ def test_a_terminal_shows_how_far_work_has_come_and_keeps_nothing_of_it(monkeypa
         with os.fdopen(theirs, "w") as terminal:
             monkeypatch.setattr(sys, "stderr", terminal)
             with progress("replayed", 10) as bar:
-                bar.add(3, "3 sent")
+                bar(advance=3, note="3 sent")
         shown = _all_of(ours).decode()
     finally:
         os.close(ours)
@@ -36,7 +36,7 @@ def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stderr", piped)
     with progress("replayed", 10) as bar:
-        bar.add(3, "3 sent")
+        bar(advance=3, note="3 sent")
     assert piped.getvalue() == ""
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.dead_letter.app.replay.replay import LEASE, Outcome
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
-from services.dead_letter.core.plan import PlannedReplay, Verdict
+from services.dead_letter.core.plan import Verdict
 from services.dead_letter.core.selection import Selection
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.dead_letter import DeadLetter
@@ -30,14 +30,15 @@ def world() -> World:
 
 def test_a_dry_run_changes_nothing_and_reports_what_would_be(world: World) -> None:
     world.keep(*(a_letter(a_change(n)) for n in range(3)), junk())
-    told: list[PlannedReplay] = []
-    outcome = world.replay(execute=False, report=lambda judged, _so_far: told.extend(judged))
+    outcome = world.replay(execute=False)
 
     assert outcome.verdicts == {Verdict.SEND: 4}
-    assert [one.verdict for one in told] == [Verdict.SEND] * 4
+    assert [one["verdict"] for one in outcome.dead_letters] == ["send"] * 4
     assert world.publisher.published == []
     assert world.states() == {State.OPEN: 4}
-    assert [entry.action for entry in world.store.trail(told[0].letter.id)] == [Action.ARRIVED]
+    assert [entry.action for entry in world.store.trail(DeadLetterId(str(outcome.dead_letters[0]["id"])))] == [
+        Action.ARRIVED
+    ]
 
 
 def test_dead_letters_go_out_by_key_then_sequence_and_are_reported_as_replayed(world: World) -> None:

@@ -12,19 +12,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from services.dead_letter.app.replay.replay_failures import CHECK_EVERY, ReplayFailures
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, ReplayId, State, StoredDeadLetter
+from services.dead_letter.core.documents import Document, planned_document
 from services.dead_letter.core.pipeline import Pipeline
 from services.dead_letter.core.plan import PlannedReplay, Terms, Verdict, judge
 from services.dead_letter.core.rows import RowOf, content_of
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.errors import TransientError
-from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds, nanoseconds
 from shared.runtime.clock import Clock
 from shared.runtime.portions import cut
@@ -33,7 +33,6 @@ from shared.runtime.stop import Stop
 
 T = TypeVar("T")
 
-MAX_REPLAYS: Final = 3
 LEASE: Final = timedelta(minutes=10)
 """How long a killed replay keeps its claims: much longer than a batch takes with all its retries."""
 _RENEWED_AFTER: Final = timedelta(minutes=2)
@@ -42,6 +41,7 @@ _RETRY_BUDGET: Final = timedelta(seconds=60)
 _CHUNK: Final = 250
 _CHUNK_BYTES: Final = 16 << 20
 _CHUNKS_A_SECOND: Final = 4
+_LISTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,13 @@ class Outcome:
     """What a replay has come to so far."""
 
     replay: ReplayId
+    executed: bool
+    mirrors_asked: bool
+    """Whether it finds out what is superseded."""
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     """How each dead letter was judged. With ``execute``, `Verdict.SEND` are those that were to be sent."""
+    dead_letters: list[Document] = field(default_factory=list)
+    """The first of them, each with what becomes of it, without their bytes."""
     sent: int = 0
     """Confirmed by Pub/Sub."""
     failed_again: int = 0
@@ -82,56 +87,53 @@ class Outcome:
         unsent = self.verdicts[Verdict.SEND] - self.sent
         return unsent + self.failed_again + sum(self.verdicts[each] for each in passed_over)
 
+    def add(self, judged: PlannedReplay) -> None:
+        """Count a dead letter, and list it while there is room."""
+        self.verdicts[judged.verdict] += 1
+        if len(self.dead_letters) < _LISTED:
+            self.dead_letters.append(planned_document(judged))
 
-ReportProgress = Callable[[Sequence[PlannedReplay], Outcome], None]
-"""Is called as dead letters are judged, with them, and as they are sent, with none."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRules:
-    """After how many replays a dead letter waits for a person, and what the consumer's tables file says."""
-
-    max_replays: int = MAX_REPLAYS
-    tables: TablesFile = field(default_factory=TablesFile)
+ReportProgress = Callable[[Outcome], object]
+"""Is called as dead letters are judged, and as they are sent."""
 
 
 class Replay:
-    """Replays by one store, topic and BigQuery; ``mirrors`` None: what is superseded is not known."""
+    """Replays by one store, topic and BigQuery.
+
+    ``publisher`` None: nothing can be executed. ``mirrors`` None: what is superseded is not known.
+    """
 
     def __init__(
         self,
         store: DeadLetterStore,
-        publisher: ReplayPublisher,
+        publisher: ReplayPublisher | None,
         mirrors: Mirrors | None,
         clock: Clock,
         stop: Stop,
-        rules: ReplayRules | None = None,
+        terms: Terms | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
         self._mirrors = mirrors
         self._clock = clock
         self._stop = stop
-        self._rules = rules or ReplayRules()
+        self._terms = terms or Terms()
 
-    @property
-    def asks_mirrors(self) -> bool:
-        """Return whether it finds out what is superseded."""
-        return self._mirrors is not None
-
-    def run(self, order: ReplayOrder, report: ReportProgress | None = None) -> Outcome:
+    def run(self, order: ReplayOrder, report: ReportProgress = lambda _so_far: None) -> Outcome:
         """Judge the dead letters of an order and, if it is to be executed, send those that may go.
 
         TransientError where the store, Pub/Sub or BigQuery fails for too long, MisconfiguredError where one refuses:
         what was sent until then is said to be, and the rest is let go. MisconfiguredError, and nothing is sent, where
         the dead letters are of a pipeline with another topic.
         """
-        report = report or _report_nothing
-        outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]))
+        outcome = Outcome(ReplayId(uuid.uuid4().hex[:12]), order.execute, mirrors_asked=self._mirrors is not None)
         if not order.execute:
             self._go_through(order, outcome, report)
             return outcome
-        self._retried(lambda: self._store.join(Pipeline(topic=self._publisher.topic)))
+        publisher = self._publisher
+        assert publisher is not None, "nothing can be executed"
+        self._retried(lambda: self._store.join(Pipeline(topic=publisher.topic)))
         with self._store.living(outcome.replay):
             try:
                 self._retried(self._store.release_dead)
@@ -149,7 +151,7 @@ class Replay:
                 outcome.stopped = True
                 break
             judged, complete = _within(self._judged(chunk, order, outcome), order.limit, outcome)
-            report(judged, outcome)
+            report(outcome)
             if order.execute:
                 self._execute(judged, order, outcome, pace, failures, report)
             if complete or outcome.stopped or outcome.failing:
@@ -166,13 +168,7 @@ class Replay:
             if one.state is State.OPEN and content.row is not None
         ]
         applied = self._applied(rows)
-        terms = Terms(
-            replay=outcome.replay,
-            max_replays=self._rules.max_replays,
-            named=bool(order.selection.ids),
-            force=order.force,
-            tables=self._rules.tables,
-        )
+        terms = replace(self._terms, replay=outcome.replay, named=bool(order.selection.ids), force=order.force)
         now = self._clock.now()
         return [judge(one, content, applied, now, terms) for one, content in zip(chunk, contents, strict=True)]
 
@@ -210,7 +206,7 @@ class Replay:
                 again, claimed_at = self._claimed([*chunk, *ours], outcome)
                 chunk, ours = again[: len(chunk)], again[len(chunk) :]
             self._send(chunk, forced, order, outcome, failures)
-            report((), outcome)
+            report(outcome)
 
     def _claimed(
         self, letters: Sequence[StoredDeadLetter], outcome: Outcome
@@ -235,6 +231,7 @@ class Replay:
     ) -> None:
         if not chunk:
             return
+        assert self._publisher is not None
         self._publisher.publish([one.letter for one in chunk], forced)
         done = self._retried(lambda: self._store.sent(_ids(chunk), outcome.replay, order.who, self._clock.now()))
         outcome.sent += len(chunk)
@@ -252,10 +249,6 @@ class Replay:
 
     def _retried(self, call: Callable[[], T]) -> T:
         return retrying(self._stop, _RETRY_BUDGET)(call)
-
-
-def _report_nothing(_judged: Sequence[PlannedReplay], _outcome: Outcome) -> None:
-    pass
 
 
 class _Pace:
@@ -286,7 +279,7 @@ def _within(
     for place, one in enumerate(judged):
         if limit is not None and one.verdict is Verdict.SEND and outcome.verdicts[Verdict.SEND] >= limit:
             return judged[:place], True
-        outcome.verdicts[one.verdict] += 1
+        outcome.add(one)
     return judged, False
 
 

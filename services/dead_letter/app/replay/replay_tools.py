@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from services.dead_letter.app.replay.replay import MAX_REPLAYS, Replay, ReplayRules
-from services.dead_letter.app.replay.replay_report import DryRunPublisher
+from services.dead_letter.app.replay.replay import Replay
+from services.dead_letter.core.plan import Terms
 from services.dead_letter.ports import DeadLetterStore, Mirrors, ReplayPublisher
 from shared.contracts.tables_file import TablesFile
 from shared.runtime.clock import Clock
@@ -22,14 +22,13 @@ class ReplayTools:
     """None: it is not said where the mirrors are, so nothing is known to be superseded."""
     tables: Callable[[], TablesFile] = TablesFile
     """The consumer's tables file."""
-    max_replays: int = MAX_REPLAYS
+    terms: Terms = field(default_factory=Terms)
 
     @contextmanager
     def opened(self, store: DeadLetterStore, clock: Clock, stop: Stop, *, execute: bool) -> Iterator[Replay]:
         """Yield what replays dead letters of a store; without ``execute`` it has no topic to send them to."""
         with (
             self.mirrors() as mirrors,
-            self.publisher(stop) if execute else nullcontext(DryRunPublisher()) as publisher,
+            self.publisher(stop) if execute else nullcontext() as publisher,
         ):
-            rules = ReplayRules(max_replays=self.max_replays, tables=self.tables())
-            yield Replay(store, publisher, mirrors, clock, stop, rules)
+            yield Replay(store, publisher, mirrors, clock, stop, replace(self.terms, tables=self.tables()))

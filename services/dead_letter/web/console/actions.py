@@ -1,5 +1,6 @@
 """Forms that act on dead letters: discard, restore, edit with a diff, replay with its progress."""
 
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter, Request
@@ -91,7 +92,7 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
 def _decided(request: Request, tools: WebTools, state: State, done: str) -> Response:
     meant, why, who = _selection(request), _why(request), _who(request)
     selection = with_usual_states(tools.store, meant, *USUAL[state])
-    result = decide(tools.store, selection, state, why=why, who=who, clock=tools.clock, limit=MOST_CHANGED)
+    result = decide(tools.store, selection, state, tools.clock, why=why, who=who, limit=MOST_CHANGED)
     return see_other(f"{_back(meant)}?done={done}&count={result.changed}")
 
 
@@ -136,9 +137,7 @@ def _start(tools: WebTools, order: ReplayOrder) -> ReplayRun:
         raise RefusedError(429, f"{REPLAYS_AT_ONCE} replays are under way here already: try again when one has ended")
     try:
         matched = tools.store.count(order.selection)
-        return tools.console.runs.start(
-            order, matched, lambda one, stop, tell: run_replay(tools, one, stop, tell), tools.limits.replays.release
-        )
+        return tools.console.runs.start(order, matched, partial(run_replay, tools), tools.limits.replays.release)
     except BaseException:
         tools.limits.replays.release()
         raise

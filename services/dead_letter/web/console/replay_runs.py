@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +11,6 @@ import structlog
 
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
 from services.dead_letter.core.documents import Document
-from services.dead_letter.core.plan import PlannedReplay
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 
@@ -28,7 +27,6 @@ class ReplayRun:
     matched: int
     judged: int = 0
     sent: int = 0
-    failed_again: int = 0
     document: Document | None = None
     """How it went; None while it goes on, or where ``error`` says why it has ended."""
     error: str = ""
@@ -81,12 +79,11 @@ class ReplayRuns:
             run.stop.request()
 
     def _run(self, run: ReplayRun, replay: RunReplay, then: Callable[[], None]) -> None:
-        def tell(judged: Sequence[PlannedReplay], so_far: Outcome) -> None:
-            run.judged += len(judged)
-            run.sent, run.failed_again = so_far.sent, so_far.failed_again
+        def report(so_far: Outcome) -> None:
+            run.judged, run.sent = so_far.verdicts.total(), so_far.sent
 
         try:
-            run.document = replay(run.order, run.stop, tell)
+            run.document = replay(run.order, run.stop, report)
         except (TransientError, MisconfiguredError) as error:
             run.error = str(error)
         except Exception as error:  # noqa: BLE001  the page says so, and the log where; no words of the error: they may hold values
