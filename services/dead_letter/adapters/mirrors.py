@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -70,8 +71,8 @@ class BigQueryMirrors:
         self._project = project
         self._datasets = datasets
         self._dataset_of = dataset_of
-        self._listed: dict[str, _Dataset] = {}
-        self._known: dict[str, Sequence[_Mirror]] = {}
+        self._dataset = cache(self._read)
+        self._mirrors_of = cache(self._looked_up)
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
         """Return the sequence that is applied to each row; as `Mirrors.sequences`."""
@@ -89,11 +90,6 @@ class BigQueryMirrors:
                     if answers and all(row in answer for answer in answers):
                         found[row] = min((answer[row] for answer in answers), key=parse_sequence)
         return found
-
-    def _mirrors_of(self, source: str) -> Sequence[_Mirror]:
-        if source not in self._known:
-            self._known[source] = self._looked_up(source)
-        return self._known[source]
 
     def _looked_up(self, source: str) -> Sequence[_Mirror]:
         label = label_of(source)
@@ -117,13 +113,8 @@ class BigQueryMirrors:
             log.warning("no_mirror_found", datasets=names, effect="none of its dead letters counts as superseded")
         return mirrors
 
-    def _dataset(self, name: str) -> _Dataset:
-        """Return the tables of a dataset, by the value of their label."""
-        if name not in self._listed:
-            self._listed[name] = self._read(f"{self._project}.{name}")
-        return self._listed[name]
-
-    def _read(self, path: str) -> _Dataset:
+    def _read(self, name: str) -> _Dataset:
+        path = f"{self._project}.{name}"
         mirrors: dict[str, list[str]] = {}
         with_history: set[str] = set()
         with bigquery_errors(f"dataset {path}", _refusal):
@@ -201,18 +192,6 @@ def _text(value: object) -> str:
             raise ValueError("neither a text nor a number")
 
 
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("not an integer")  # noqa: TRY004  one error for whatever is no such value
-    return value
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a boolean")  # noqa: TRY004
-    return value
-
-
 def _instant(value: object) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds(parse_timestamp(str(value))))
 
@@ -220,8 +199,8 @@ def _instant(value: object) -> datetime:
 _LEGACY_NAMES: Final = {"INTEGER": "INT64", "BOOLEAN": "BOOL"}
 _KINDS: Final[Mapping[str, Callable[[object], object]]] = {
     "STRING": _text,
-    "INT64": _integer,
-    "BOOL": _boolean,
+    "INT64": partial(msgspec.convert, type=int),
+    "BOOL": partial(msgspec.convert, type=bool),
     "NUMERIC": lambda value: Decimal(str(value)),
     "DATE": lambda value: date.fromisoformat(str(value)),
     "TIMESTAMP": _instant,
