@@ -296,7 +296,7 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
     assert run is not None
     ada.submit(f"{path[1]}/stop")
     go_on.set()
-    assert run.ended.wait(30)
+    run.thread.join(30)
 
     over = text_of(ada.get(path[1]))
     assert "20 sent, 41 stay open." in over

@@ -65,7 +65,7 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
     @router.post("/dead-letters/replays")
     def replay(request: Request) -> Response:
         run = _start(tools, _order(request, tools))
-        run.ended.wait(_SHORT_RUN)
+        run.thread.join(_SHORT_RUN)
         return see_other(f"/dead-letters/replays/{run.id}")
 
     @router.get("/dead-letters/replays/{run}")
@@ -77,7 +77,7 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
             run=found,
             document=found.document,
             listed=_LISTED,
-            running=not found.ended.is_set(),
+            running=found.thread.is_alive(),
             target=_target(found.order.selection),
             back=_back(found.order.selection),
         )

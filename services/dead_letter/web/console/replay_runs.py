@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +31,8 @@ class ReplayRun:
     """How it went; None while it goes on, or where ``error`` says why it has ended."""
     error: str = ""
     stop: Stop = field(default_factory=Stop)
-    ended: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread = field(init=False)
+    """Alive until it has ended."""
 
 
 class ReplayRuns:
@@ -40,7 +41,6 @@ class ReplayRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, ReplayRun] = {}
-        self._threads: dict[str, threading.Thread] = {}
 
     def get(self, run: str) -> ReplayRun | None:
         """Return a run by its id."""
@@ -50,13 +50,13 @@ class ReplayRuns:
     def start(self, order: ReplayOrder, matched: int, replay: RunReplay, then: Callable[[], None]) -> ReplayRun:
         """Begin a replay, after which ``then`` is called, and return at once."""
         run = ReplayRun(uuid.uuid4().hex[:12], order, matched)
-        thread = threading.Thread(target=self._run, args=(run, replay, then), name=f"replay-{run.id}", daemon=True)
+        run.thread = threading.Thread(target=_run, args=(run, replay, then), name=f"replay-{run.id}", daemon=True)
         with self._lock:
-            over = [name for name, one in self._runs.items() if one.ended.is_set()]
+            over = [name for name, one in self._runs.items() if not one.thread.is_alive()]
             for name in over[: max(0, len(self._runs) - _KEPT)]:
                 del self._runs[name]
-            self._runs[run.id], self._threads[run.id] = run, thread
-        thread.start()
+            run.thread.start()
+            self._runs[run.id] = run
         return run
 
     @contextmanager
@@ -67,30 +67,28 @@ class ReplayRuns:
                 yield
         finally:
             self._stop()
-            with self._lock:
-                threads = list(self._threads.values())
-            for thread in threads:
-                thread.join()
+            for run in self._all():
+                run.thread.join()
 
     def _stop(self) -> None:
-        with self._lock:
-            runs = list(self._runs.values())
-        for run in runs:
+        for run in self._all():
             run.stop.request()
 
-    def _run(self, run: ReplayRun, replay: RunReplay, then: Callable[[], None]) -> None:
-        def report(so_far: Outcome) -> None:
-            run.judged, run.sent = so_far.verdicts.total(), so_far.sent
+    def _all(self) -> Sequence[ReplayRun]:
+        with self._lock:
+            return list(self._runs.values())
 
-        try:
-            run.document = replay(run.order, run.stop, report)
-        except (TransientError, MisconfiguredError) as error:
-            run.error = str(error)
-        except Exception as error:  # noqa: BLE001  the page says so, and the log where; no words of the error: they may hold values
-            structlog.get_logger().error("console_replay_failed", replay=run.id, error=type(error).__name__)
-            run.error = f"this was not foreseen ({type(error).__name__}); the service's log says so"
-        finally:
-            then()
-            with self._lock:
-                self._threads.pop(run.id, None)
-            run.ended.set()
+
+def _run(run: ReplayRun, replay: RunReplay, then: Callable[[], None]) -> None:
+    def report(so_far: Outcome) -> None:
+        run.judged, run.sent = so_far.verdicts.total(), so_far.sent
+
+    try:
+        run.document = replay(run.order, run.stop, report)
+    except (TransientError, MisconfiguredError) as error:
+        run.error = str(error)
+    except Exception as error:  # noqa: BLE001  the page says so, and the log where; no words of the error: they may hold values
+        structlog.get_logger().error("console_replay_failed", replay=run.id, error=type(error).__name__)
+        run.error = f"this was not foreseen ({type(error).__name__}); the service's log says so"
+    finally:
+        then()
