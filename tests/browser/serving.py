@@ -1,29 +1,27 @@
 """A console over a real socket and a SQLite store, with services that answer and much that has failed."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
-from services.dead_letter.app.replay.replay_tools import ReplayTools
-from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.web.app import application
-from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
-from services.dead_letter.web.tools import ConsoleTools, WebTools
+from shared.contracts.change_batch import Header
 from shared.contracts.dead_letter import DeadLetter
 from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
-from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher
+from tests.fakes.replaying import FakeReplayPublisher
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.asgi import TOKENS
+from tests.unit.dead_letter.asgi import web_tools
 from tests.unit.dead_letter.letters import a_letter, at, junk
 from tests.worlds.console import SERVICES, statuses
 
@@ -32,38 +30,32 @@ _MINUTE = 60 * 1_000_000_000
 
 def failed(now: int) -> Sequence[DeadLetter]:
     """Return dead letters of four causes, over a day."""
+    cause = {
+        "reason": Reason.SCHEMA_CONFLICT,
+        "detail": "table pilots has the primary key (name), the source has (id): drop or rename it",
+    }
     pilots = [
-        replace(
-            a_letter(a_change(number, sequence=7), a_header("pilots")),
-            reason=Reason.SCHEMA_CONFLICT,
-            detail="table pilots has the primary key (name), the source has (id): drop or rename it",
-            failed_at=Nanoseconds(now - number * 4 * _MINUTE),
-            identity="",
-        )
+        _failed(number, now - number * 4 * _MINUTE, {"sequence": 7}, a_header("pilots"), **cause)
         for number in range(1, 13)
     ]
-    return [*planes(39, now=now), *map(_fresh, pilots), junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
+    return [*planes(39, now=now), *pilots, junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
 
 
 def planes(count: int, *, since: int = 1, now: int | None = None) -> Sequence[DeadLetter]:
     """Return dead letters of one cause, numbered from ``since`` on."""
     now = time.time_ns() if now is None else now
     return [
-        _fresh(
-            a_letter(
-                a_change(number, name=f"N{number}UA", seats=150),
-                failed_at=Nanoseconds(now - number % 60 * 23 * _MINUTE),
-            )
-        )
+        _failed(number, now - number % 60 * 23 * _MINUTE, {"name": f"N{number}UA", "seats": 150})
         for number in range(since, since + count)
     ]
 
 
-def _fresh(letter: DeadLetter) -> DeadLetter:
+def _failed(
+    number: int, failed_at: int, change: Mapping[str, Any], header: Header | None = None, **cause: Any
+) -> DeadLetter:
     """Return a dead letter of a change that was committed just before it failed: one that may be replayed."""
-    committed = at(letter.failed_at // 1000 * 1000)
-    data = letter.data.replace(letter.commit_timestamp.encode(), committed.encode())
-    return replace(letter, data=data, commit_timestamp=committed, identity="")
+    committed = at(failed_at // 1000 * 1000)
+    return a_letter(a_change(number, committed=committed, **change), header, failed_at=Nanoseconds(failed_at), **cause)
 
 
 @dataclass
@@ -90,16 +82,7 @@ def console(folder: Path, clock: Clock | None = None) -> Iterator[Shown]:
     try:
         store, pages = SqlDeadLetterStore(database), FakeStatusPages(statuses(at(now // 1000 * 1000)))
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(failed(now))], Nanoseconds(now))
-        tools = WebTools(
-            store=store,
-            replay=ReplayTools(
-                publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(FakeMirrors())
-            ),
-            console=ConsoleTools(poller=ServicePoller(SERVICES, pages, clock)),
-            callers=Callers(tokens=lambda: TOKENS, open_reads=True),
-            clock=clock,
-            stop=stop,
-        )
+        tools = web_tools(store, publisher, clock, stop, services=SERVICES, pages=pages)
         with (
             tools.console.poller.polling(stop),
             tools.console.runs.running(stop),

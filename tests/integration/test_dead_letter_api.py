@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,14 +20,11 @@ from prometheus_client import CollectorRegistry
 
 from services.dead_letter.adapters.store.database import open_database
 from services.dead_letter.adapters.store.store import SqlDeadLetterStore
-from services.dead_letter.app.replay.replay_tools import ReplayTools
-from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.dead_letters import Arrival
 from services.dead_letter.settings import Settings
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers
 from services.dead_letter.web.server import serving
-from services.dead_letter.web.tools import ConsoleTools, WebTools
 from services.dead_letter.wiring.service import opened
 from services.dead_letter.wiring.serving import serving_api
 from shared.contracts.errors import MisconfiguredError
@@ -36,9 +33,8 @@ from shared.runtime.health import Health
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.builders import a_change, a_header
-from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher, WaitedClock
-from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.asgi import TOKEN, TOKENS
+from tests.fakes.replaying import FakeReplayPublisher, WaitedClock
+from tests.unit.dead_letter.asgi import TOKEN, TOKENS, web_tools
 from tests.unit.dead_letter.letters import NOW, a_letter, junk
 
 pytestmark = pytest.mark.integration
@@ -90,16 +86,8 @@ def served(folder: Path) -> Iterator[Served]:
     try:
         store, publisher, stop = SqlDeadLetterStore(database), FakeReplayPublisher(), Stop()
         store.keep([Arrival(letter=one, message_id=str(n)) for n, one in enumerate(LETTERS)], NOW)
-        tools = WebTools(
-            store=store,
-            replay=ReplayTools(
-                publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(FakeMirrors())
-            ),
-            console=ConsoleTools(poller=ServicePoller({}, FakeStatusPages(), WaitedClock(NOW))),
-            callers=Callers(tokens=lambda: TOKENS, open_reads=False),
-            clock=WaitedClock(NOW),
-            stop=stop,
-        )
+        callers = Callers(tokens=lambda: TOKENS, open_reads=False)
+        tools = web_tools(store, publisher, WaitedClock(NOW), stop, callers=callers)
         with serving(application(tools), "127.0.0.1", 0, stop) as port:
             yield Served(port, publisher, stop)
     finally:
@@ -151,6 +139,8 @@ def test_the_api_serves_by_its_settings_and_logs_no_secret(tmp_path: Path, capfd
         status, _headers, body = api.ask("POST", "replays", {"dead_letters": {"everything": True}, "execute": True})
         assert (status, b"set TOPIC" in body) == (503, True)
         assert api.answer("POST", "replays", {"dead_letters": {"everything": True}})["mirrors_asked"] is False
+        tokens.write_text("bob the-token-that-bob-has\n")
+        assert api.ask("GET", "stats")[0] == 401, "a token is taken back without a restart"
     said = "".join(capfd.readouterr())
     assert "api_served" in said
     assert TOKEN not in said

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -12,11 +12,13 @@ from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.app.service_poller import ServicePoller
 from services.dead_letter.core.attention import Launcher
 from services.dead_letter.core.dead_letters import DeadLetterId
-from services.dead_letter.ports import ReplayPublisher
+from services.dead_letter.ports import DeadLetterStore
 from services.dead_letter.web.app import application
 from services.dead_letter.web.callers import Callers, Token, read_tokens
 from services.dead_letter.web.tools import ConsoleTools, WebTools
+from shared.runtime.clock import Clock
 from shared.runtime.stop import Stop
+from tests.fakes.replaying import FakeMirrors, FakeReplayPublisher
 from tests.fakes.status_pages import FakeStatusPages
 from tests.unit.dead_letter.letters import JUNK, ONE, TWO
 from tests.worlds.replaying import World
@@ -46,36 +48,40 @@ class Answered:
         return str(error["message"])
 
 
+def web_tools(
+    store: DeadLetterStore,
+    publisher: FakeReplayPublisher,
+    clock: Clock,
+    stop: Stop,
+    *,
+    mirrors: FakeMirrors | None = None,
+    services: Mapping[str, str] | None = None,
+    pages: FakeStatusPages | None = None,
+    launcher: Launcher | None = None,
+    **more: Any,
+) -> WebTools:
+    """Return what requests act through, where somebody has a token and nothing is reached but fakes."""
+    given: dict[str, Any] = {
+        "replay": ReplayTools(
+            publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(mirrors or FakeMirrors())
+        ),
+        "console": ConsoleTools(
+            poller=ServicePoller(services or {}, pages or FakeStatusPages(), clock), launcher=launcher or Launcher()
+        ),
+        "callers": Callers(tokens=lambda: TOKENS, open_reads=True),
+    }
+    return WebTools(store=store, clock=clock, stop=stop, **given | more)
+
+
 class Api:
     """The API over a world of letters, asked by somebody with a token."""
 
-    def __init__(
-        self,
-        callers: Callers | None = None,
-        services: Mapping[str, str] | None = None,
-        pages: FakeStatusPages | None = None,
-        launcher: Launcher | None = None,
-        publisher: Callable[[Stop], AbstractContextManager[ReplayPublisher]] | None = None,
-        **more: Any,
-    ) -> None:
-        self.world = World()
+    def __init__(self, callers: Callers | None = None, **more: Any) -> None:
+        self.world = world = World()
         self.stop = Stop()
-        self.callers = callers or Callers(tokens=lambda: TOKENS, open_reads=True)
-        tools: dict[str, Any] = {
-            "store": self.world.store,
-            "replay": ReplayTools(
-                publisher=publisher or (lambda _stop: nullcontext(self.world.publisher)),
-                mirrors=lambda: nullcontext(self.world.mirrors),
-            ),
-            "console": ConsoleTools(
-                poller=ServicePoller(services or {}, pages or FakeStatusPages(), self.world.clock),
-                launcher=launcher or Launcher(),
-            ),
-            "callers": self.callers,
-            "clock": self.world.clock,
-            "stop": self.stop,
-        }
-        self.tools = WebTools(**(tools | more))
+        reached = {name: getattr(world, name) for name in ("store", "publisher", "mirrors", "clock")}
+        given = {} if callers is None else {"callers": callers}
+        self.tools = web_tools(**reached | {"stop": self.stop} | given | more)
         self.app = application(self.tools)
 
     def get(self, path: str, **options: Any) -> Answered:

@@ -6,6 +6,7 @@ import hmac
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from services.__main__ import SERVICES as SERVICES_LAUNCHED
+from services.dead_letter.app.replay.replay_tools import ReplayTools
 from services.dead_letter.core.attention import Launcher, command, needs_attention
 from services.dead_letter.core.guidance import GUIDANCE
 from services.dead_letter.core.selection import Selection
@@ -306,7 +308,7 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
 
 
 def test_a_replay_that_fails_reports_why_and_lets_the_next_one_begin(api: Api, ada: Visit) -> None:
-    failing = with_letters(Api(publisher=_refusing))
+    failing = with_letters(Api(replay=ReplayTools(publisher=_refusing, mirrors=nullcontext)))
     visit = Visit(failing)
     visit.sign_in()
     for _again in range(6):  # more than may be under way at once
