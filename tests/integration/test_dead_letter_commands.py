@@ -38,23 +38,6 @@ def test_a_replay_arrives_as_the_dead_letters_came_and_a_second_one_changes_noth
     assert place.published() == []
 
 
-@pytest.mark.parametrize("many", [1, 40, 120])
-def test_killed_at_any_moment_and_run_again_every_dead_letter_is_sent(place: Place, many: int) -> None:
-    letters = fresh(200)
-    place.keep(letters)
-    process = place.start("replay", "--all", "--execute", "--rate", "100")
-    place.wait_until(many)
-    process.kill()
-    process.communicate(timeout=TIMEOUT)
-
-    document = place.replay()  # what the dead one held is taken at once
-    assert document["verdicts"]["claimed"] == 0
-    times = Counter(message.attributes["replay_of"] for message in place.published())
-    assert times.keys() == {letter.identity for letter in letters}
-    assert max(times.values()) <= 2
-    assert place.replayed() == 200
-
-
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop_it_finishes_what_is_under_way_and_the_next_goes_on_at_once(
     place: Place, sign: signal.Signals
