@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +95,13 @@ class Place:
         return take(self.channel, self.topology.subscription)
 
 
-def fresh(count: int, keys: int = 8) -> list[DeadLetter]:
+def fresh(count: int, keys: int = 8, **row: Any) -> list[DeadLetter]:
     """Return letters of changes that were committed just now."""
     now = at(time.time_ns())
-    letters = []
-    for number in range(count):
-        letter = a_letter(a_change(number % keys + 1, sequence=number + 1), ordering_key=f"planes/{number % keys}")
-        data = letter.data.replace(letter.commit_timestamp.encode(), now.encode())
-        letters.append(replace(letter, data=data, commit_timestamp=now, identity=""))
-    return letters
+    return [
+        a_letter(
+            a_change(number % keys + 1, sequence=number + 1, committed=now, **row),
+            ordering_key=f"planes/{number % keys}",
+        )
+        for number in range(count)
+    ]

@@ -19,12 +19,12 @@ from services.dead_letter.adapters.store.store import SqlDeadLetterStore
 from services.dead_letter.core.dead_letters import DeadLetterLine
 from services.dead_letter.core.selection import Selection
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.reasons import Reason
-from shared.contracts.timestamps import Nanoseconds
 from shared.pubsub.dead_letters import DeadLetterPublisher
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
 from shared.runtime.stop import Stop
+from tests.builders import a_change
+from tests.unit.dead_letter import letters
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "millrace-test"
@@ -118,18 +118,7 @@ class Letters:
 
 
 def a_letter(number: int, size: int = 200) -> DeadLetter:
-    return DeadLetter(
-        data=b"%d " % number + b"x" * size,
-        attributes={"table": "planes"},
-        ordering_key="planes/3",
-        reason=Reason.VALUE_DOES_NOT_FIT,
-        detail="column seats of type INT64: not a whole number",
-        failed_at=Nanoseconds(1_760_000_000_000_000_000 + number),
-        failed_in="cdc_consumer",
-        table="planes",
-        key=f"[{number}]",
-        sequence="0000000000000001/0000000000000000/0000000000000000/0000000000000000",
-    )
+    return letters.a_letter(a_change(number), data=b"%d " % number + b"x" * size)
 
 
 def counted(letters: Sequence[DeadLetter]) -> Mapping[str, int]:

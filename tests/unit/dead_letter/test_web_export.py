@@ -37,6 +37,11 @@ def test_an_export_has_a_dead_letter_a_line_in_replay_order_as_the_command_write
     assert [action for action, _who in api.actions(ONE.identity)] == ["arrived"]
 
 
+def test_an_export_of_more_than_is_read_at_once_is_whole(api: Api) -> None:
+    more = api.world.keep(*(a_letter(a_change(number)) for number in range(100, 1_300)))
+    assert {one["id"] for one in lines(api)} == {*more, *(one.identity for one in (ONE, TWO, JUNK))}
+
+
 def test_the_usual_dead_letters_are_the_open_ones(api: Api) -> None:
     api.post("discard", {"dead_letters": {"id": [ONE.identity]}, "why": "of no use"})
     assert {one["id"] for one in lines(api)} == {TWO.identity, JUNK.identity}
