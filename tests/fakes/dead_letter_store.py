@@ -1,6 +1,7 @@
 """A letter store in memory: it keeps the promises of `LetterStore`, as `tests/contract/test_letter_store.py` shows."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy as shallow
@@ -31,7 +32,6 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.core.selection import Selection, sequence_order
 from services.dead_letter.ports import DeadLetterPage, Kept
 from shared.contracts.dead_letter import DeadLetter
-from shared.contracts.reasons import Reason
 from shared.contracts.timestamps import Nanoseconds
 
 _ACTIONS: Final = {State.OPEN: Action.RESTORED, State.SUPERSEDED: Action.SUPERSEDED, State.DISCARDED: Action.DISCARDED}
@@ -221,21 +221,14 @@ class FakeDeadLetterStore:
         with self._lock:
             letters = [held.stored for held in self._letters.values()]
         still_open = [one for one in letters if one.state is State.OPEN]
-        by_state: dict[State, int] = {}
-        by_reason: dict[Reason, int] = {}
-        by_table: dict[str, int] = {}
-        oldest: dict[Reason, Nanoseconds] = {}
-        for one in letters:
-            by_state[one.state] = by_state.get(one.state, 0) + 1
-        for one in still_open:
-            by_reason[one.reason] = by_reason.get(one.reason, 0) + 1
-            by_table[one.table] = by_table.get(one.table, 0) + 1
-            oldest[one.reason] = min(oldest.get(one.reason, one.first_failed_at), one.first_failed_at)
+        by_reason = Counter(one.reason for one in still_open)
         return DeadLetterStats(
-            by_state=by_state,
+            by_state=Counter(one.state for one in letters),
             by_reason=by_reason,
-            by_table=by_table,
-            oldest_by_reason=oldest,
+            by_table=Counter(one.table for one in still_open),
+            oldest_by_reason={
+                reason: min(one.first_failed_at for one in still_open if one.reason is reason) for reason in by_reason
+            },
             payload_bytes=sum(one.size for one in letters),
         )
 
@@ -411,16 +404,13 @@ def _replay_order(held: _Held) -> tuple[str, str, str, int, int]:
 
 def _group(identity: GroupId, members: Sequence[_Held]) -> DeadLetterGroup:
     newest = max(members, key=lambda held: (held.stored.last_failed_at, held.number)).stored
-    by_state: dict[State, int] = {}
-    for held in members:
-        by_state[held.stored.state] = by_state.get(held.stored.state, 0) + 1
     return DeadLetterGroup(
         id=identity,
         reason=newest.reason,
         table=newest.table,
         detail=normalised(newest.detail),
         dead_letters=len(members),
-        by_state=by_state,
+        by_state=Counter(held.stored.state for held in members),
         first_failed_at=min(held.stored.first_failed_at for held in members),
         last_failed_at=newest.last_failed_at,
         sample=newest.id,
