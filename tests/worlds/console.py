@@ -7,8 +7,9 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
@@ -84,6 +85,38 @@ def statuses(committed: str, lag: float = 2.5) -> dict[str, Any]:
     }
 
 
+class _Pressable(HTMLParser):
+    """The links and the buttons of a page by what stands on them: where they lead, and what the button's form has."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.pressed: dict[str, tuple[str, dict[str, str] | None]] = {}
+        self._form: tuple[str, dict[str, str]] = "", {}
+        self._leads: tuple[str, dict[str, str] | None] = "", None
+        self._text = ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        match tag:
+            case "form":
+                self._form = given["action"], {}
+            case "input" if given["type"] == "hidden":
+                self._form[1][given["name"]] = given["value"]
+            case "a":
+                self._leads, self._text = (given["href"], None), ""
+            case "button" if given.get("type") != "button":
+                own = {given["name"]: given["value"]} if "name" in given else {}
+                self._leads, self._text = (self._form[0], self._form[1] | own), ""
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("a", "button"):
+            self.pressed.setdefault(" ".join(self._text.split()), self._leads)
+
+
 @dataclass
 class Visit:
     """Somebody's browser."""
@@ -112,11 +145,21 @@ class Visit:
 
     def submit(self, path: str, **fields: str) -> Answered:
         """Send a form with the value that pages give forms, and follow where the answer leads."""
-        answered = self.post(path, {"form": self.form(), **fields})
+        return self._followed(self.post(path, {"form": self.form(), **fields}))
+
+    def press(self, page: Answered, name: str, **filled: str) -> Answered:
+        """Press what is so called on a page: follow the link, or send the form with what is filled in."""
+        where, hidden = _Pressable(page.body).pressed[name]
+        return self._at(where) if hidden is None else self._followed(self.post(where, hidden | filled))
+
+    def _followed(self, answered: Answered) -> Answered:
         while answered.status == 303:
-            where, _mark, query = answered.headers["location"].partition("?")
-            answered = self.get(where, **dict(part.split("=") for part in query.split("&") if part))
+            answered = self._at(answered.headers["location"])
         return answered
+
+    def _at(self, address: str) -> Answered:
+        path, _mark, query = address.partition("?")
+        return self.get(path, **dict(parse_qsl(query)))
 
     def form(self) -> str:
         found = _FORM.search(self.get("/sign-in").body.decode())

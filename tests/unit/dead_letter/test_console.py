@@ -243,11 +243,11 @@ def test_a_group_lists_its_dead_letters_page_by_page(api: Api) -> None:
     api.world.keep(*(a_letter(a_change(number)) for number in range(100, 160)))
     visit, path = Visit(api), f"/dead-letters/groups/{group_of(api, ONE)}"
     first = visit.get(path)
-    after = re.search(rb"\?after=([0-9.]+)", first.body)
-    assert after is not None
-    second = visit.get(path, after=after[1].decode())
+    second = visit.press(first, "Next page")
     shown = [set(re.findall(rb'href="/dead-letters/([0-9a-f]{32})"', page.body)) for page in (first, second)]
     assert ([len(one) for one in shown], shown[0] & shown[1]) == ([50, 11], set())
+    assert ("To the beginning" in text_of(first), "Next page" in text_of(second)) == (False, False)
+    assert visit.press(second, "To the beginning").body == first.body
     assert visit.get(path, after="no").status == 404
 
 
@@ -257,25 +257,31 @@ def test_a_dead_letter_is_masked_until_a_named_visitor_asks(api: Api, ada: Visit
     assert b"&lt;string of 3&gt;" in masked.body
     assert api.actions(ONE.identity) == [("arrived", "collector")]
 
-    shown = ada.submit(f"{LETTER}/values")
+    shown = ada.press(masked, "Show values")
     assert b"&#34;Ada&#34;" in shown.body
     assert api.actions(ONE.identity)[1:] == [("values_shown", "ada")]
     assert "ada values shown" in text_of(shown)
 
 
-def test_a_dry_run_sends_nothing_and_its_button_sends_what_it_has_shown(api: Api, ada: Visit) -> None:
-    group = group_of(api, ONE)
-    dry = ada.submit("/dead-letters/replays", group=group)
-    assert "1 of 1 would be sent. Nothing was sent." in text_of(dry)
+@pytest.mark.parametrize("of_its_group", [False, True])
+def test_a_dry_run_sends_nothing_and_its_button_sends_what_it_has_shown(
+    api: Api, ada: Visit, of_its_group: bool
+) -> None:
+    another = a_letter(a_change(3))
+    api.world.keep(another)
+    meant = [ONE, another] if of_its_group else [ONE]
+    sends = f"Send {len(meant)} dead letter{'s' * of_its_group}"
+    dry = ada.press(ada.get(f"/dead-letters/groups/{group_of(api, ONE)}" if of_its_group else LETTER), "Dry run")
+    assert f"{len(meant)} of {len(meant)} would be sent. Nothing was sent." in text_of(dry)
     assert (api.world.publisher.published, state_of(api, ONE)) == ([], "open")
-    hidden = dict(re.findall(rb'type="hidden" name="(\w+)" value="(\w+)"', dry.body))
-    assert (hidden[b"group"], hidden[b"execute"], b"Send 1 dead letter" in dry.body) == (group.encode(), b"yes", True)
 
-    done = ada.submit("/dead-letters/replays", group=group, execute="yes")
-    assert "1 sent." in text_of(done)
-    assert [one.identity for one in api.world.publisher.published] == [ONE.identity]
+    done = ada.press(dry, sends)
+    assert f"{len(meant)} sent." in text_of(done)
+    assert [one.identity for one in api.world.publisher.published] == [one.identity for one in meant]
     assert api.actions(ONE.identity)[1:] == [("replayed", "ada")]
-    assert (state_of(api, TWO), state_of(api, JUNK)) == ("open", "open"), "nothing but the group is meant"
+    assert (state_of(api, TWO), state_of(api, JUNK)) == ("open", "open"), "nothing else is meant"
+    back = ada.press(done, f"Back to the dead letter{'s' * of_its_group}")
+    assert "replayed" in text_of(back)
 
 
 def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, ada: Visit) -> None:
@@ -292,18 +298,18 @@ def test_a_replay_that_goes_on_shows_its_progress_and_can_be_stopped(api: Api, a
     assert reached.wait(30)
     assert 'data-refresh="1"' in shown.body.decode()
     assert "61 of 61 dead letters taken, 0 sent." in text_of(shown)
-    path = re.search(r'action="(/dead-letters/replays/[0-9a-f]+)/stop"', shown.body.decode())
-    assert path is not None
-    run = api.tools.console.runs.get(path[1].rpartition("/")[2])
-    assert run is not None
-    ada.submit(f"{path[1]}/stop")
+    assert "What is not sent stays open." in text_of(ada.press(shown, "Stop"))
+    (run,) = (run for run in threading.enumerate() if run.name.startswith("replay-"))
     go_on.set()
-    run.thread.join(30)
+    run.join(30)
 
-    over = text_of(ada.get(path[1]))
+    stopped = ada.press(shown, "Refresh")
+    over = text_of(stopped)
     assert "20 sent, 41 stay open." in over
     assert "It was stopped: a new replay goes on with the rest." in over
     assert len(api.world.publisher.published) == 20
+    dry = ada.press(ada.press(stopped, "Back to the dead letters"), "Dry run")
+    assert "41 of 41 would be sent." in text_of(dry)
     assert "not known here" in text_of(ada.get("/dead-letters/replays/000000000000"))
 
 
@@ -321,18 +327,18 @@ def _refusing(_stop: object) -> Any:
 
 
 def test_an_edit_shows_its_difference_first_and_is_kept_with_a_reason(api: Api, ada: Visit) -> None:
-    begun = ada.submit(f"{LETTER}/edit")
+    begun = ada.press(ada.get(LETTER), "Edit the row")
     assert b"&#34;seats&#34;: 3" in begun.body
     assert api.actions(ONE.identity)[-1] == ("values_shown", "ada")
     row = '{"name": "Ada", "seats": 4}'.replace("}", "\r\n}")  # as a browser sends lines
-    preview = ada.submit(f"{LETTER}/edit", row=row)
+    preview = ada.press(begun, "Show the difference", row=row)
     assert b'<span class="removed">-  &#34;seats&#34;: 3</span>' in preview.body
     assert b'<span class="added">+  &#34;seats&#34;: 4</span>' in preview.body
     assert state_of(api, ONE) == "open"
 
-    without = ada.submit(f"{LETTER}/edit", row=row, save="yes", why=" ")
+    without = ada.press(preview, "Save the edited copy", row=row, why=" ")
     assert (without.status, "Say what was wrong" in text_of(without)) == (422, True)
-    saved = ada.submit(f"{LETTER}/edit", row=row, save="yes", why="typed wrong")
+    saved = ada.press(preview, "Save the edited copy", row=row, why="typed wrong")
     assert "1 dead letter edited: this copy takes its place" in text_of(saved)
     assert (state_of(api, ONE), api.actions(ONE.identity)[-1]) == ("superseded", ("edited", "ada"))
     assert f"Edited copy of {ONE.identity[:8]}" in text_of(saved)
@@ -344,13 +350,14 @@ def test_an_edit_that_cannot_be_is_refused_with_the_reason(ada: Visit) -> None:
 
 
 def test_dead_letters_are_discarded_for_a_reason_and_restored(api: Api, ada: Visit) -> None:
-    group = group_of(api, TWO)
-    assert ada.submit("/dead-letters/discard", group=group).status == 422
+    group = ada.get(f"/dead-letters/groups/{group_of(api, TWO)}")
+    assert re.search(rb'<textarea id="discard-why"[^>]* required>', group.body)
+    assert ada.press(group, "Discard 1 open").status == 422
     assert state_of(api, TWO) == "open"
-    done = ada.submit("/dead-letters/discard", group=group, why="a rehearsal's")
+    done = ada.press(group, "Discard 1 open", why="a rehearsal's")
     assert "1 dead letter discarded: restore opens them again." in text_of(done)
     assert (state_of(api, TWO), api.actions(TWO.identity)[-1]) == ("discarded", ("discarded", "ada"))
-    again = ada.submit("/dead-letters/restore", letter=TWO.identity)
+    again = ada.press(ada.get(f"/dead-letters/{TWO.identity}"), "Open 1 again")
     assert "1 dead letter open again." in text_of(again)
     assert state_of(api, TWO) == "open"
 
@@ -367,8 +374,12 @@ def test_a_form_without_a_dead_letter_or_of_none_changes_nothing(api: Api, ada: 
 
 @pytest.mark.parametrize("path", ACTIONS)
 def test_no_visitor_acts_without_a_name(api: Api, path: str) -> None:
-    page = Visit(api).submit(path, letter=ONE.identity, why="x", execute="yes")
+    visit = Visit(api)
+    page = visit.submit(path, letter=ONE.identity, why="x", execute="yes")
     assert (page.status, "sign in with a token" in text_of(page)) == (401, True)
+    shown = visit.get(LETTER)
+    assert "To act on dead letters, or to see values, sign in" in text_of(shown)
+    assert b"<form" not in shown.body
     assert (api.actions(ONE.identity), api.world.publisher.published) == ([("arrived", "collector")], [])
 
 
@@ -444,7 +455,7 @@ def test_signing_in_ends_with_the_token_the_time_or_the_person(api: Api) -> None
     api.world.clock.move(timedelta(seconds=LASTS))
     assert visit.get("/").status == 401, "her time is over"
     visit.sign_in()
-    visit.submit("/sign-out")
+    visit.press(visit.get(LETTER), "Sign out")
     assert visit.get("/").status == 401
 
 
