@@ -1,6 +1,5 @@
 """A console over a real socket and a SQLite store, with services that answer and much that has failed."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,16 +37,10 @@ def failed(now: int) -> Sequence[DeadLetter]:
         _failed(number, now - number * 4 * _MINUTE, {"sequence": 7}, a_header("pilots"), **cause)
         for number in range(1, 13)
     ]
-    return [*planes(39, now=now), *pilots, junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
-
-
-def planes(count: int, *, since: int = 1, now: int | None = None) -> Sequence[DeadLetter]:
-    """Return dead letters of one cause, numbered from ``since`` on."""
-    now = time.time_ns() if now is None else now
-    return [
-        _failed(number, now - number % 60 * 23 * _MINUTE, {"name": f"N{number}UA", "seats": 150})
-        for number in range(since, since + count)
+    planes = [
+        _failed(number, now - number * 23 * _MINUTE, {"name": f"N{number}UA", "seats": 150}) for number in range(1, 40)
     ]
+    return [*planes, *pilots, junk(failed_at=Nanoseconds(now - 600 * _MINUTE))]
 
 
 def _failed(
@@ -66,11 +59,6 @@ class Shown:
     store: SqlDeadLetterStore
     publisher: FakeReplayPublisher
     pages: FakeStatusPages
-
-    def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Let more fail."""
-        arrivals = [Arrival(letter=one, message_id=one.identity) for one in letters]
-        self.store.keep(arrivals, Nanoseconds(time.time_ns()))
 
 
 @contextmanager

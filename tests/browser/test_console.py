@@ -1,4 +1,7 @@
-"""What an operator wants of the console, each in a real browser: the pages, their forms, their script and style."""
+"""What an operator wants of the console, in a real browser: the pages, their forms, their script and style.
+
+What a form does that needs no browser is in tests/unit/dead_letter/test_console.py, which presses the same buttons.
+"""
 
 import json
 import threading
@@ -7,8 +10,8 @@ from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.selection import Selection
 from shared.contracts.reasons import Reason
 from tests.browser.chromium import Browser
-from tests.browser.serving import Shown, planes
-from tests.browser.visits import NOT_THERE, PAGES, groups, letter, open_first, open_group, sign_in
+from tests.browser.serving import Shown
+from tests.browser.visits import NOT_THERE, PAGES, groups, open_group, sign_in
 from tests.unit.dead_letter.asgi import TOKEN
 from tests.worlds.console import CONSUMER, FLIGHTS, HOSTILE, TRAFFIC
 
@@ -78,79 +81,6 @@ def _wait(go_on: threading.Event) -> None:
     assert go_on.wait(60)
 
 
-def test_stop_a_replay_and_go_on_with_the_rest_later(browser: Browser, shown: Shown) -> None:
-    go_on = threading.Event()
-    shown.publisher.then = lambda _letters: _wait(go_on)
-    shown.add(planes(161, since=40))
-    sign_in(browser, shown)
-    open_group(browser, "value does not fit")
-    browser.press("Dry run")
-    browser.wait_for("200 of 200 would be sent")
-    browser.press("Send 200 dead letters")
-    browser.wait_for("200 of 200 dead letters taken, 0 sent.")
-    browser.press("Stop")
-    browser.wait_for("What is not sent stays open.")
-    go_on.set()
-    browser.wait_for("It was stopped: a new replay goes on with the rest.")
-    sent = len(shown.publisher.published)
-    assert 0 < sent < 200
-    assert f"{sent} sent, {200 - sent} stay open." in browser.text()
-    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 200 - sent
-
-    browser.press("Back to the dead letters")
-    browser.wait_for("Act on the group")
-    browser.press("Dry run")
-    browser.wait_for("Send ")
-    browser.press(f"Send {200 - sent} dead letters")
-    browser.wait_for(f"{200 - sent} sent.")
-    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 0
-
-
-def test_replay_one_dead_letter_and_leave_the_others_of_its_group(browser: Browser, shown: Shown) -> None:
-    sign_in(browser, shown)
-    open_group(browser, "value does not fit")
-    open_first(browser)
-    path = str(browser.run("location.pathname"))
-    browser.press("Dry run")
-    browser.wait_for("1 of 1 would be sent. Nothing was sent.")
-    browser.press("Send 1 dead letter")
-    browser.wait_for("1 sent.")
-    assert [one.identity for one in shown.publisher.published] == [path.rpartition("/")[2]]
-    assert open_count(shown, Reason.VALUE_DOES_NOT_FIT) == 38
-    browser.press("Back to the dead letter")
-    browser.wait_for("Audit trail")
-    assert "replayed" in browser.run("document.querySelector('h1').innerText")
-
-
-def test_page_through_a_group_and_back_to_its_beginning(browser: Browser, shown: Shown) -> None:
-    shown.add(planes(81, since=40))
-    open_group(browser, "value does not fit")
-    seen = list[str]()
-    for rows in (50, 50, 20):
-        browser.wait(f"document.querySelectorAll('tbody tr').length == {rows}")
-        seen += browser.run("[...document.querySelectorAll('tbody a')].map(one => one.pathname)")
-        if rows == 50:
-            browser.run("document.querySelector('tbody').id = 'before'")
-            browser.press("Next page")
-            browser.wait("document.querySelector('tbody') && !document.getElementById('before')")
-    assert len(set(seen)) == 120
-    assert "Next page" not in browser.text()
-    browser.press("To the beginning")
-    browser.wait(f"document.querySelector('tbody a').pathname == {json.dumps(seen[0])}")
-
-
-def test_sign_out_and_be_asked_to_sign_in_before_acting(browser: Browser, shown: Shown) -> None:
-    sign_in(browser, shown)
-    letter(browser, shown)
-    page = str(browser.run("location.href"))
-    browser.press("Sign out")
-    browser.wait("!document.body.innerText.includes('Signed in as')")
-    browser.open(page)
-    browser.wait_for("To act on dead letters, or to see values, sign in")
-    assert browser.run("document.querySelectorAll('main form').length") == 0
-    assert "Show values" not in browser.text()
-
-
 def test_correct_a_row_and_see_what_changes_before_it_is_kept(browser: Browser, shown: Shown) -> None:
     sign_in(browser, shown)
     open_group(browser, "value does not fit")
@@ -169,21 +99,6 @@ def test_correct_a_row_and_see_what_changes_before_it_is_kept(browser: Browser, 
     browser.wait_for("this copy takes its place")
     assert "Edited copy of" in browser.text()
     assert shown.store.count(Selection(states=frozenset({State.SUPERSEDED}))) == 1
-
-
-def test_discard_what_is_not_to_be_applied_and_take_it_back(browser: Browser, shown: Shown) -> None:
-    sign_in(browser, shown)
-    open_group(browser, "undecodable")
-    browser.press("Discard 1 open")
-    assert browser.run("document.getElementById('discard-why').validity.valueMissing")
-    assert open_count(shown, Reason.UNDECODABLE) == 1
-    browser.fill("Why not apply it?", "a rehearsal's")
-    browser.press("Discard 1 open")
-    browser.wait_for("1 dead letter discarded")
-    assert open_count(shown, Reason.UNDECODABLE) == 0
-    browser.press("Open 1 again")
-    browser.wait_for("1 dead letter open again")
-    assert open_count(shown, Reason.UNDECODABLE) == 1
 
 
 def test_everything_is_reached_and_done_with_the_keyboard(browser: Browser, shown: Shown) -> None:
