@@ -62,21 +62,15 @@ class IdentityAwareProxy:
         return who
 
 
-class KeysOfFile:
-    """Public keys in a file, as the proxy publishes them: a JSON object of key ids and PEM texts."""
-
-    def __init__(self, file: Path) -> None:
-        try:
-            self._keys = _keys.decode(file.read_bytes())
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise MisconfiguredError(
-                "iap-keys-unreadable",
-                f"IAP_KEYS_FILE={file} cannot be read ({error}): it is what {KEYS_URL} answers with",
-            ) from error
-
-    def __call__(self, name: str) -> str | None:
-        """Return the key that is so named."""
-        return self._keys.get(name)
+def keys_of_file(file: Path) -> Callable[[str], str | None]:
+    """Return the public keys in a file, as the proxy publishes them: a JSON object of key ids and PEM texts."""
+    try:
+        return _keys.decode(file.read_bytes()).get
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise MisconfiguredError(
+            "iap-keys-unreadable",
+            f"IAP_KEYS_FILE={file} cannot be read ({error}): it is what {KEYS_URL} answers with",
+        ) from error
 
 
 class PublishedKeys:

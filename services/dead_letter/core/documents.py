@@ -33,11 +33,9 @@ def line_document(line: DeadLetterLine, *, values: bool = False) -> Document:
 
 
 def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, values: bool) -> Document:
-    """Return a dead letter with its payload and its trail; ``masked``: whether values of rows are left out."""
+    """Return a dead letter with its payload and its trail."""
     return {
-        **line_document(stored, values=values),
-        "attributes": attributes(stored.letter, values=values),
-        "masked": not values,
+        **_whole(stored, values=values),
         "payload": payload(stored.letter, values=values),
         "trail": [trail_document(entry, values=values) for entry in trail],
     }
@@ -45,14 +43,15 @@ def letter_document(stored: StoredDeadLetter, trail: Sequence[TrailEntry], *, va
 
 def export_document(stored: StoredDeadLetter, *, values: bool) -> Document:
     """Return a dead letter as it is exported: with values its very bytes in base64, else their structure."""
-    document = {
-        **line_document(stored, values=values),
-        "attributes": attributes(stored.letter, values=values),
-        "masked": not values,
-    }
     if values:
-        return {**document, "data": base64.b64encode(stored.data).decode()}
-    return {**document, "payload": payload(stored.letter, values=False)}
+        return {**_whole(stored, values=True), "data": base64.b64encode(stored.data).decode()}
+    return {**_whole(stored, values=False), "payload": payload(stored.letter, values=False)}
+
+
+def _whole(stored: StoredDeadLetter, *, values: bool) -> Document:
+    """Return all but what its bytes hold; ``masked``: whether values of rows are left out."""
+    shown = attributes(stored.letter, values=values)
+    return {**line_document(stored, values=values), "attributes": shown, "masked": not values}
 
 
 def trail_document(entry: TrailEntry, *, values: bool) -> Document:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry
 
-from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
+from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, PublishedKeys, keys_of_file
 from services.dead_letter.adapters.status_pages import HttpStatusPages
 from services.dead_letter.app.metrics import ApiMetrics
 from services.dead_letter.app.service_poller import ServicePoller
@@ -59,5 +59,5 @@ def _tokens(settings: Settings) -> Callable[[], Sequence[Token]]:
 def _proxy(settings: Settings) -> IdentityProxy | None:
     if settings.iap_audience is None:
         return None
-    keys = PublishedKeys() if settings.iap_keys_file is None else KeysOfFile(settings.iap_keys_file)
+    keys = PublishedKeys() if settings.iap_keys_file is None else keys_of_file(settings.iap_keys_file)
     return IdentityAwareProxy(settings.iap_audience, keys)

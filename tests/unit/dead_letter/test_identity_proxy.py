@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth import crypt, jwt
 
-from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, KeysOfFile, PublishedKeys
+from services.dead_letter.adapters.identity_proxy import IdentityAwareProxy, PublishedKeys, keys_of_file
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.http_answers import answering
 
@@ -119,12 +119,12 @@ def test_one_that_the_proxy_has_not_signed_is_refused(proxy: IdentityAwareProxy,
 def test_keys_come_from_a_file_as_the_proxy_publishes_them(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"one": OURS.public}))
-    assert IdentityAwareProxy(AUDIENCE, KeysOfFile(file)).who(OURS.signed()) == "ada@example.com"
+    assert IdentityAwareProxy(AUDIENCE, keys_of_file(file)).who(OURS.signed()) == "ada@example.com"
 
     file.write_text("[]")
     for bad in (file, tmp_path / "none.json"):
         with pytest.raises(MisconfiguredError, match="IAP_KEYS_FILE="):
-            KeysOfFile(bad)
+            keys_of_file(bad)
 
 
 class Published:
