@@ -8,10 +8,8 @@ from services.dead_letter.core.pipeline import Pipeline, joined
 from services.dead_letter.settings import CommandSettings
 from services.dead_letter.wiring.connections import pipeline_named
 from shared.contracts.errors import MisconfiguredError
-from tests.builders import a_change
-from tests.unit.dead_letter.asgi import Api
 from tests.unit.dead_letter.letters import a_letter
-from tests.worlds.replaying import Shell, World
+from tests.worlds.replaying import Shell
 
 OURS = Pipeline(subscription="projects/p/subscriptions/ours", topic="projects/p/topics/ours")
 STAGING = "projects/p/topics/staging"
@@ -46,16 +44,6 @@ def test_a_replay_to_another_topic_sends_nothing_and_reports_both_and_the_fix(sh
     assert len(shell.world.publisher.published) == 1
 
 
-def test_a_replay_over_http_to_another_topic_sends_nothing_too(api: Api) -> None:
-    api.world.store.join(OURS)
-
-    answered = api.post("replays", {"dead_letters": {"everything": True}, "execute": True})
-
-    assert answered.status == 503
-    assert "projects/p/topics/ours" in answered.message
-    assert api.world.publisher.published == []
-
-
 def test_what_is_known_is_shown_and_changed_one_by_one(shell: Shell) -> None:
     assert shell.asked("pipeline") == {"subscription": None, "topic": None}
     shell.world.store.join(OURS)
@@ -85,10 +73,3 @@ def test_everything_that_differs_is_reported_at_once() -> None:
     for name in (OURS.subscription, OURS.topic, other.subscription, other.topic):
         assert name is not None
         assert name in str(told.value)
-
-
-def test_a_second_replay_to_the_same_topic_goes_on() -> None:
-    world = World()
-    for key in range(2):
-        world.keep(a_letter(a_change(key)))
-        assert world.replay().sent == 1

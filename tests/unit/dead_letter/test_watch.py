@@ -8,7 +8,7 @@ from services.dead_letter.commands.app import NOT_DONE, WRONG
 from services.dead_letter.core.statuses import WatchedService
 from shared.contracts.errors import TransientError
 from tests.fakes.status_pages import FakeStatusPages
-from tests.unit.dead_letter.letters import NOW, a_letter, at, junk
+from tests.unit.dead_letter.letters import NOW, a_letter, at
 from tests.worlds.console import HOSTILE, SERVICES, TRAFFIC, statuses
 from tests.worlds.replaying import Shell
 
@@ -75,20 +75,6 @@ def test_a_service_that_has_stopped_is_shown_as_it_was_with_the_age_of_that(shel
     assert shell.run("watch") == NOT_DONE
     assert "! traffic: refuses connections, since 2026-11-21 13:00:00" in shell.out
     assert "traffic: refuses connections, 0.8 s behind 0:07:00 ago, by its last answer" in shell.out
-
-
-def test_what_another_program_has_published_is_counted_apart_from_changes(shell: Shell) -> None:
-    shell.world.keep(junk())
-    assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
-    assert "1 thing needs attention\n" in shell.out
-    assert "- dead letters: 1 message that is no change batch, since 2026-11-21 13:00:00" in shell.out
-    assert "    $ ./millrace dead-letters discard --reason undecodable --why 'published by another" in shell.out
-    assert "open dead letter" not in shell.out
-
-    shell.world.keep(a_letter())
-    assert watch(shell, FakeStatusPages(statuses(at(NOW))), traffic=TRAFFIC) == 0
-    assert "2 things need attention\n" in shell.out
-    assert "- dead letters: 1 open dead letter, since" in shell.out
 
 
 def test_what_a_service_answers_does_not_steer_the_terminal(shell: Shell) -> None:
