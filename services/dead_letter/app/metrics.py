@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.dead_letter.app.replay.replay_report import REPLAY_RESULTS
+from services.dead_letter.app.replay.replay import REPLAY_RESULTS
 from services.dead_letter.core.dead_letters import Arrival, DeadLetterStats, State
 from services.dead_letter.ports import Kept
 from shared.contracts.reasons import Reason

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from services.dead_letter.app.replay.replay_report import DEFAULT_RATE
+from services.dead_letter.app.replay.replay import DEFAULT_RATE
 from services.dead_letter.commands.filters import SelectingCommand
 from shared.runtime.commands import CommandLine, DoctorCommand, Json
 

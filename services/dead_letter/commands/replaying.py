@@ -4,8 +4,7 @@ import time
 from typing import Final
 
 from services.dead_letter.app.decisions import FailingError, NotDoneError
-from services.dead_letter.app.replay.replay import Outcome, ReplayOrder
-from services.dead_letter.app.replay.replay_report import replay_document
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
 from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say

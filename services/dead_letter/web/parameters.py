@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from services.dead_letter.app.decisions import with_usual_states
-from services.dead_letter.app.replay.replay_report import DEFAULT_RATE
+from services.dead_letter.app.replay.replay import DEFAULT_RATE
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State
 from services.dead_letter.core.selection import Selection, moment, sequence_bound
 from services.dead_letter.ports import DeadLetterStore

@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress
-from services.dead_letter.app.replay.replay_report import replay_document, results_of
+from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, ReportProgress, replay_document, results_of
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.documents import Document
 from services.dead_letter.web import answers

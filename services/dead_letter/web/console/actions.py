@@ -16,8 +16,7 @@ from services.dead_letter.app.decisions import (
     row_to_edit,
     with_usual_states,
 )
-from services.dead_letter.app.replay.replay import ReplayOrder
-from services.dead_letter.app.replay.replay_report import DEFAULT_RATE
+from services.dead_letter.app.replay.replay import DEFAULT_RATE, ReplayOrder
 from services.dead_letter.core.dead_letters import DeadLetterId, GroupId, State, StoredDeadLetter
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.web.console.formats import visible
