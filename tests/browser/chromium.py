@@ -91,7 +91,7 @@ class Browser:
         """Wait until a text is on the page."""
         self.wait(f"document.body.innerText.includes({json.dumps(text)})")
 
-    def key(self, name: str, *, shift: bool = False) -> None:
+    def key(self, name: str) -> None:
         """Press a key: Tab, Enter or Space."""
         codes = {"Tab": (9, ""), "Enter": (13, "\r"), "Space": (32, " ")}
         code, text = codes[name]
@@ -99,7 +99,6 @@ class Browser:
             "key": " " if name == "Space" else name,
             "code": name,
             "windowsVirtualKeyCode": code,
-            "modifiers": 8 if shift else 0,
         }
         self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self._call("Input.dispatchKeyEvent", type="keyUp", **common)

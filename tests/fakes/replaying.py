@@ -41,10 +41,8 @@ class FakeMirrors:
     """Holds sequences by row."""
 
     applied: dict[RowOf, str] = field(default_factory=dict)
-    asked: list[RowOf] = field(default_factory=list)
 
     def sequences(self, rows: Sequence[RowOf]) -> Mapping[RowOf, str]:
-        self.asked += rows
         return {row: self.applied[row] for row in rows if row in self.applied}
 
 
@@ -54,7 +52,6 @@ class WaitedClock(Stop):
     def __init__(self, now: Nanoseconds) -> None:
         super().__init__()
         self._now = now
-        self.waits: list[timedelta] = []
 
     def now(self) -> Nanoseconds:
         return self._now
@@ -63,6 +60,5 @@ class WaitedClock(Stop):
         self._now = Nanoseconds(self._now + by // timedelta(microseconds=1) * 1_000)
 
     def wait(self, timeout: timedelta) -> bool:
-        self.waits.append(timeout)
         self.move(timeout)
         return self.requested
