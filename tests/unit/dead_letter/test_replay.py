@@ -34,6 +34,8 @@ def test_a_dry_run_changes_nothing_and_reports_what_would_be(world: World) -> No
 
     assert outcome.verdicts == {Verdict.SEND: 4}
     assert [one["verdict"] for one in outcome.dead_letters] == ["send"] * 4
+    listed = {"id", "table", "key", "sequence", "reason", "verdict", "why"}
+    assert outcome.dead_letters[0].keys() == listed, "a list of a thousand holds no bytes of any"
     assert world.publisher.published == []
     assert world.states() == {State.OPEN: 4}
     assert [entry.action for entry in world.store.trail(DeadLetterId(str(outcome.dead_letters[0]["id"])))] == [
