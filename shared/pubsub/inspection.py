@@ -182,7 +182,8 @@ class Inspection:
             code = status_code(error)
         match code:
             case grpc.StatusCode.NOT_FOUND:
-                return Finding.error(what, f"{arguments[0]} does not exist", SETUP)
+                fix = f"correct the setting that names it, or make it with {SETUP}"
+                return Finding.error(what, f"{arguments[0]} does not exist", fix)
             case grpc.StatusCode.PERMISSION_DENIED:
                 return Finding.error(
                     what, f"{arguments[0]} cannot be read by this identity", "grant it roles/pubsub.viewer"

@@ -396,8 +396,9 @@ class _Pubsub:
         if (found := self.subscription(name)) is None:
             raise MisconfiguredError(
                 "subscription-missing",
-                f"subscription {name} does not exist or cannot be read by this identity: make it with `{SETUP}`, or "
-                "grant roles/pubsub.viewer on it",
+                f"subscription {name} does not exist or cannot be read by this identity: correct SUBSCRIPTION or "
+                f"DEAD_LETTER_SUBSCRIPTION, whichever names it, or make it with `{SETUP}`, or grant "
+                "roles/pubsub.viewer on it",
             )
         return found
 

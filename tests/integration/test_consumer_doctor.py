@@ -143,7 +143,7 @@ def test_every_check_runs_although_others_fail(world: World, tmp_path: Path) -> 
         "write API",
     }
     assert "tables.toml:2" in found["tables file"].detail
-    assert found["subscription gone"].fix == "python -m services.cdc_consumer setup"
+    assert found["subscription gone"].fix.endswith("or make it with python -m services.cdc_consumer setup")
     assert f"bq --project_id={PROJECT} mk --dataset nowhere" in found["dataset nowhere"].fix
     assert "UNAVAILABLE" in found["write API"].detail
 
@@ -206,6 +206,8 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     world.make("conflict", bigquery.SchemaField("_millrace_sequence", "INT64"), **ours)
     world.make("strict", bigquery.SchemaField("name", "STRING", mode="REQUIRED"), **ours)
     world.make("fine", bigquery.SchemaField("_millrace_sequence", "STRING"), max_staleness="0-0 0 0:15:0", **ours)
+    world.make("denied", bigquery.SchemaField("_millrace_sequence", "STRING"), **ours)
+    world.stand_in.control("POST", "faults", action="answer", on="rights", table=world.path("denied"))
     found = world.wrong()
 
     assert set(found) == {
@@ -214,6 +216,7 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
         "table anew: pending resync",
         "table conflict: column conflict",
         "table strict: column conflict",
+        "table denied: rights",
     }
     assert found["table keyless: primary key"].level is Level.ERROR
     assert found["table stranger: primary key"].level is Level.WARNING
@@ -221,6 +224,7 @@ def test_tables_that_changes_cannot_be_applied_to_are_named(world: World) -> Non
     assert "--clear_label millrace_needs_resync" in found["table anew: pending resync"].fix
     assert "DROP COLUMN `_millrace_sequence`" in found["table conflict: column conflict"].fix
     assert "DROP NOT NULL" in found["table strict: column conflict"].fix
+    assert "lacks bigquery.tables.get" in found["table denied: rights"].detail
     fine = {one.check: one.detail for one in world.findings()}["table fine"]
     assert "max_staleness" in fine
     assert "merged by BigQuery" not in fine
@@ -304,4 +308,4 @@ def test_as_a_command_it_prints_a_table_and_its_exit_code_reports_whether_there_
     assert printed.splitlines()[-1].endswith(" ok, 0 warning, 0 error")
     code, printed = run(SUBSCRIPTION="gone")
     assert code == 1
-    assert "-> python -m services.cdc_consumer setup" in printed
+    assert "-> correct the setting that names it, or make it with python -m services.cdc_consumer setup" in printed

@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from services.cdc_consumer.app.status.status import RUNNING
+from services.cdc_consumer.app.status.status import DEFERRED, RUNNING
 from services.cdc_consumer.commands.command_line import ConsumerStatusCommand
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.answers import print_answer
@@ -75,7 +75,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"lag of the last change: {_seconds(lag['commit_to_published'])} from commit to topic, "
         f"{_seconds(lag['published_to_applied'])} from topic to BigQuery"
-        + (f"; oldest outstanding message: {_seconds(lag['oldest_outstanding'])} old" if processes else "")
+        + (f"; oldest outstanding message: {_oldest(document)}" if processes else "")
     )
     if processes:  # an older consumer may not know
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
@@ -106,6 +106,14 @@ def ask_consumer(address: str) -> Mapping[str, Any]:
 def _moment(text: str | None) -> str:
     """Return a timestamp to the second, which is enough to read."""
     return "-" if text is None else text.partition(".")[0].rstrip("Z") + "Z"
+
+
+def _oldest(document: Mapping[str, Any]) -> str:
+    age = document["lag_seconds"]["oldest_outstanding"]
+    if age is not None:
+        return f"{_seconds(age)} old"
+    deferred = any(each["state"] == DEFERRED for table in document["tables"] for each in table["troubles"])
+    return "none; deferred messages come again by themselves" if deferred else "none"
 
 
 def _seconds(value: float | None) -> str:

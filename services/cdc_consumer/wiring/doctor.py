@@ -64,8 +64,7 @@ def running_consumer(address: str) -> Iterator[Finding]:
             yield Finding.warning(
                 f"running consumer, table {table['table']}",
                 f"{trouble['state']}: {trouble['why']}",
-                "see docs/reference/dead-letters.md or docs/how-to/resync.md; "
-                "the command `status` shows it until it is over",
+                "see docs/how-to/diagnose-a-table.md; the command `status` shows it until it is over",
             )
 
 

@@ -370,6 +370,22 @@ def test_the_table_on_screen_has_a_line_for_each_trouble(world: World) -> None:
     assert "dead letters since the start: bad_name 4" in printed
 
 
+@pytest.mark.parametrize(
+    ("held", "note", "shown"),
+    [
+        (MICROS - 60_000_000, WAITS, "60.0s old"),
+        (None, WAITS, "none; deferred messages come again by themselves"),
+        (None, TableNote(), "none"),
+    ],
+)
+def test_the_oldest_message_is_shown_and_that_deferred_ones_are_none_of_those(
+    world: World, held: int | None, note: TableNote, shown: str
+) -> None:
+    world.take(Counts(tables={"planes": note}))
+    world.take(process="a:1", oldest_outstanding=held)
+    assert any(line.endswith(f"oldest outstanding message: {shown}") for line in lines(world.document()))
+
+
 def test_it_asks_the_running_service(world: World) -> None:
     world.take(Counts(tables={"planes": WAITS}))
 

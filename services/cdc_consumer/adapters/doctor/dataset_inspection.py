@@ -56,7 +56,7 @@ def inspect_dataset(client: bigquery.Client, storage: grpc.Channel, project: str
     try:
         found = client.get_dataset(path, retry=_NO_RETRY, timeout=_TIMEOUT)
     except exceptions.NotFound:
-        fix = f"bq --project_id={project} mk --dataset {dataset}"
+        fix = f"correct BIGQUERY_DATASET or the tables file, or bq --project_id={project} mk --dataset {dataset}"
         yield Finding.error(what, f"{path} does not exist", fix)
         yield from _write_api(storage, project, dataset, _PROBE)
         return
@@ -223,11 +223,19 @@ def _tables(client: bigquery.Client, storage: grpc.Channel, path: str) -> Iterat
         except _ANSWERS as error:
             yield _unanswered(f"table {name}", error)
             continue
-        wrong = list(_table(table))
+        wrong = [*_table(table), *_denied(client, table)]
         yield from wrong
         if not wrong:
             yield Finding.ok(f"table {name}", _described(table, applied.get(name)))
         yield from inspect_readers(storage, table)
+
+
+def _denied(client: bigquery.Client, table: bigquery.Table) -> Iterator[Finding]:
+    """Return that one of our tables may not be written, though its dataset's others may."""
+    if not {MIRROR_OF, HISTORY_OF}.isdisjoint(table.labels):
+        found = _rights(client, str(table.reference), f"table {table.table_id}")
+        if found.level is not Level.OK:
+            yield found
 
 
 def _applied(client: bigquery.Client, path: str) -> Mapping[str, datetime]:
