@@ -55,7 +55,7 @@ instead, after a semicolon.
 |---|---|
 | duration | a number and a unit: `500ms`, `10s`, `5m`, `2h`, `7d` |
 | time | RFC 3339, up to nanoseconds: `2024-05-01T09:00:00.123456789Z` |
-| truth value | `true`, `1`, `yes` or `false`, `0`, `no` |
+| `true` or `false` | `true`, `1`, `yes` or `false`, `0`, `no` |
 | topic, subscription | its id, in GOOGLE_CLOUD_PROJECT, or its full name: `projects/P/topics/T` |
 
 Services also read these variables:
@@ -114,6 +114,8 @@ def _default(hint: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def _shown(hint: Any, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return "" if value is None else str(value_shown(hint, value))
 
 
