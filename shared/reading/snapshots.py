@@ -18,7 +18,7 @@ import structlog
 
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
-from shared.reading.confirmed_keys import ConfirmedKeys, KeyT
+from shared.reading.confirmed_prefix import ConfirmedPrefix
 from shared.reading.publishing import ChangePublisher
 from shared.runtime.retries import retrying_async
 from shared.runtime.stop import Stop
@@ -74,6 +74,9 @@ class SnapshotOptions:
     """How often complete snapshots and tables that are pending resync are checked, and after each survey with news."""
 
 
+KeyT = TypeVar("KeyT")
+
+
 class OwnedRange(Generic[KeyT]):
     """A key range that this reader has the lease of, and how far it is read."""
 
@@ -81,14 +84,50 @@ class OwnedRange(Generic[KeyT]):
         """Continue behind the ``last`` confirmed key; ``names`` are the fields that name the range in logs."""
         self.place = place
         self.names = names
-        self.read_to = last
-        """The key of the last row that was read, confirmed or not: reading continues behind it."""
-        self.keys: ConfirmedKeys[KeyT] = ConfirmedKeys(last, rows)
+        self.begin(last, rows)
+        self.outstanding_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self.complete = False
         """Whether all of it is read and confirmed."""
         self.over = False
         """Whether this reader no longer saves progress of it: it is done, lost, released or given up."""
+
+    def begin(self, last: KeyT | None, rows: int) -> None:
+        """Read on behind a key up to which so many rows are confirmed; nothing may wait for its confirmation."""
+        self._prefix: ConfirmedPrefix[int, KeyT] = ConfirmedPrefix(0, last)
+        self._rows_before = rows
+
+    @property
+    def last(self) -> KeyT | None:
+        """Return the last key up to which all rows are confirmed."""
+        return self._prefix.token
+
+    @property
+    def read_to(self) -> KeyT | None:
+        """Return the key of the last row that was read, confirmed or not: reading continues behind it."""
+        return self._prefix.read_token
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows are confirmed, and all before them."""
+        return self._rows_before + self._prefix.confirmed
+
+    @property
+    def all_confirmed(self) -> bool:
+        """Return whether Pub/Sub has confirmed everything that was read."""
+        return not self._prefix.outstanding
+
+    def take(self, last: KeyT, rows: int, size: int, publications: int = 1) -> Callable[[], None]:
+        """Take the next rows, up to a key, which so many publications contain; return what confirms one of these."""
+        prefix, place = self._prefix, self._prefix.add(0, publications, records=rows, token=last)
+        self.outstanding_bytes += size
+
+        def confirm() -> None:
+            prefix.confirm((place,))
+            if not place.waiting:
+                self.outstanding_bytes -= size
+
+        return confirm
 
 
 RangeT = TypeVar("RangeT", bound=OwnedRange[Any])
@@ -122,7 +161,7 @@ class SnapshotPublisher:
     async def wait_for_room(self, rows: int) -> None:
         """Return when so many more rows may be published."""
         await self._pace.wait_for(rows)
-        while sum(one.keys.outstanding_bytes for one in self._owned.values()) >= self._options.unconfirmed_bytes:
+        while sum(one.outstanding_bytes for one in self._owned.values()) >= self._options.unconfirmed_bytes:
             await self._change()
 
     async def publish(
@@ -143,7 +182,7 @@ class SnapshotPublisher:
 
     async def wait_until_confirmed(self, owned: OwnedRange[Any]) -> None:
         """Return when Pub/Sub has confirmed everything of a range."""
-        while not owned.keys.all_confirmed:
+        while not owned.all_confirmed:
             await self._change()
 
     def wake(self) -> None:
@@ -358,7 +397,7 @@ class Snapshots(Generic[RangeT, SurveyT]):
         for one in complete:
             if one.place not in lost:
                 self._owned.pop(one.place, None)
-                self._log.info("snapshot_range_read", **one.names, rows=one.keys.rows)
+                self._log.info("snapshot_range_read", **one.names, rows=one.rows)
 
     def _lose(self, lost: Collection[Hashable]) -> None:
         for place in lost:

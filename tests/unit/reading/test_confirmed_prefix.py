@@ -92,7 +92,7 @@ def test_the_prefix_never_passes_what_is_unconfirmed_and_never_goes_back_in_what
     steps: list[tuple[int, int, int] | int],
 ) -> None:
     prefix = ConfirmedPrefix(START)
-    line: list[tuple[Place[Nanoseconds], Nanoseconds, int]] = []
+    line: list[tuple[Place[Nanoseconds, str], Nanoseconds, int]] = []
     left: list[int] = []
     now, before = START, START
     for step in steps:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from shared.contracts.change_batch import Change
@@ -111,7 +110,7 @@ class ToySnapshotSource:
         ours = [one for one in owned if self._range(one).owner == self.owner]
         for one in ours:
             saved = self._range(one)
-            saved.last, saved.rows, saved.done = one.keys.last, one.keys.rows, one.complete
+            saved.last, saved.rows, saved.done = one.last, one.rows, one.complete
             saved.free_at = _now() + (0 if release else self.world.options.lease.total_seconds())
         self.life.step()
         return {one.place for one in owned if one not in ours}
@@ -125,10 +124,9 @@ class ToySnapshotSource:
             self.life.step()
             if self.world.read_errors:
                 raise self.world.read_errors.pop()
-            taken = owned.keys.add(page[-1], len(page), ROW_BYTES * len(page))
-            owned.read_to = taken.last
+            confirm = owned.take(page[-1], len(page), ROW_BYTES * len(page))
             changes = [("", Change("UPSERT", "SNAPSHOT", "", "", "", str(key), "{}")) for key in page]
-            await publisher.publish(HEADER, changes, partial(owned.keys.confirm, taken))
+            await publisher.publish(HEADER, changes, confirm)
         await publisher.wait_until_confirmed(owned)
         return True
 

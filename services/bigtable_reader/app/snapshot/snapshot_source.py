@@ -60,7 +60,6 @@ from services.bigtable_reader.core.stream.partitions import BigtablePartitionSur
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
 from services.bigtable_reader.ports import BigtableReaderMetrics, ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
-from shared.reading.confirmed_keys import ConfirmedKeys, TakenRows
 from shared.reading.publishing import ChangePublisher
 from shared.reading.snapshots import (
     OwnedRange,
@@ -94,8 +93,8 @@ class OwnedPart(OwnedRange[bytes]):
 
     def progress(self) -> PartProgress:
         """Return how far it is."""
-        rows, done, since = self.keys.rows, self.complete, self.read_since
-        return PartProgress(self.part, self.run, self.keys.last, self.min_version, rows, done, since)
+        rows, done, since = self.rows, self.complete, self.read_since
+        return PartProgress(self.part, self.run, self.last, self.min_version, rows, done, since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +284,7 @@ class BigtableSnapshotSource:
                 await self._scan.first_key(rest)
             why = f"Bigtable does not read this row, and reads others: {again}"
             await self._dead_letters.keep([self._rows.images.unreadable_row(row_key, place, why)])
-            taken = owned.keys.add(row_key, 1, 0, 0)
-            owned.read_to = taken.last
+            owned.take(row_key, 1, 0, 0)
             return
         await self._publish(owned, publisher, place, page.rows, row_key)
 
@@ -318,19 +316,17 @@ class BigtableSnapshotSource:
             return True
         size = sum(one.change.size() for some in made.values() for one in some)
         number = len(refused) + sum(map(len, made.values()))
-        taken = owned.keys.add(last, number, size, len(made) + bool(refused))
-        owned.read_to = taken.last
+        confirm = owned.take(last, number, size, len(made) + bool(refused))
         for some in made.values():
             changes = [(one.ordering_key, one.change) for one in some]
-            confirmed = partial(self._on_confirmed, owned.keys, taken, len(some))
-            await publisher.publish(some[0].header, changes, confirmed)
+            await publisher.publish(some[0].header, changes, partial(self._on_confirmed, confirm, len(some)))
         if refused:
             kept = await self._dead_letters.begin(refused)
-            publisher.call_when_done(kept, partial(self._on_confirmed, owned.keys, taken, 0))
+            publisher.call_when_done(kept, confirm)
         return True
 
-    def _on_confirmed(self, keys: ConfirmedKeys[bytes], taken: TakenRows[bytes], rows: int) -> None:
-        keys.confirm(taken)
+    def _on_confirmed(self, confirm: Callable[[], None], rows: int) -> None:
+        confirm()
         self._metrics.snapshot_read(self._rows.table, rows)
 
 

@@ -97,7 +97,7 @@ class BigtableOwnedPartition(OwnedPartition):
             round(self.load),
         )
 
-    def confirm(self, places: Iterable[Place[Microseconds]]) -> None:
+    def confirm(self, places: Iterable[Place[Microseconds, str]]) -> None:
         """Say that one more part of each of these records is confirmed."""
         self.prefix.confirm(places)
         self.moved.set()

@@ -81,9 +81,9 @@ class DataChangePublisher:
         versions = iter(await self._versions(owned, sum(asking)))
         add = owned.prefix.add
         lines: list[tuple[str, Change]] = []
-        of_lines: list[Place[Microseconds]] = []
+        of_lines: list[Place[Microseconds, str]] = []
         refused: list[RefusedChange] = []
-        of_refused: list[Place[Microseconds]] = []
+        of_refused: list[Place[Microseconds, str]] = []
         for record, asks in zip(records, asking, strict=True):
             made, failed = entries.changes(record) if entries is not None else ((), ())
             place = add(record.low_watermark, asks + bool(made) + bool(failed), token=record.token)

@@ -59,7 +59,7 @@ class _Waiting(msgspec.Struct, eq=False):
     row_key: bytes
     trigger: Trigger
     version: int
-    places: list[Place[Microseconds]]
+    places: list[Place[Microseconds, str]]
 
 
 _Row = tuple[int, bytes]
@@ -103,7 +103,7 @@ class ReadBack:
         row_key: bytes,
         trigger: Trigger,
         version: int,
-        place: Place[Microseconds],
+        place: Place[Microseconds, str],
         stop: Stop,
     ) -> None:
         """Have a record's row read and its image published; confirms the place. Ask `room` whether for more."""

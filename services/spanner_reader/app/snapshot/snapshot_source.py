@@ -40,7 +40,6 @@ from services.spanner_reader.ports import (
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
-from shared.reading.confirmed_keys import ConfirmedKeys, TakenRows
 from shared.reading.snapshots import OwnedRange, SnapshotPublisher, Snapshots, wait_for_operator
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -70,14 +69,14 @@ class OwnedTableRange(OwnedRange[KeyText]):
 
     def restart(self) -> None:
         """Read from the beginning next: rows in no order do not show what is left. All of them are confirmed."""
-        self.read_to, self.keys = None, ConfirmedKeys(None)
+        self.begin(None, 0)
         self.in_key_order = self.in_key_order_next
 
     @property
     def progress(self) -> RangeProgress:
         """Return how far it has been read and confirmed."""
-        last = self.keys.last if self.in_key_order else None
-        return RangeProgress(self.range, last, self.keys.rows, self.read_at, done=self.complete)
+        last = self.last if self.in_key_order else None
+        return RangeProgress(self.range, last, self.rows, self.read_at, done=self.complete)
 
 
 class SpannerSnapshotSource:
@@ -286,16 +285,14 @@ class SpannerSnapshotSource:
         if asyncio.get_running_loop().time() > until:  # now, not before what may have taken hours
             raise NotReadableError("time-nearly-forgotten", _NEARLY_TOO_OLD)
         changes = sorted(maker.changes(rows), key=itemgetter(0))  # by ordering key: packed faster
-        taken = owned.keys.add(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
-        owned.read_to = taken.last
-        owned.taken += taken.rows
-        await publisher.publish(
-            maker.header, changes, partial(self._on_confirmed, owned.range.table, owned.keys, taken)
-        )
+        confirm = owned.take(maker.key_text(rows[-1]), len(rows), sum(change.size() for _key, change in changes))
+        owned.taken += len(rows)
+        confirmed = partial(self._on_confirmed, confirm, owned.range.table, len(rows))
+        await publisher.publish(maker.header, changes, confirmed)
 
-    def _on_confirmed(self, table: str, keys: ConfirmedKeys[KeyText], taken: TakenRows[KeyText]) -> None:
-        keys.confirm(taken)
-        self._metrics.snapshot_read(table, taken.rows)
+    def _on_confirmed(self, confirm: Callable[[], None], table: str, rows: int) -> None:
+        confirm()
+        self._metrics.snapshot_read(table, rows)
 
 
 SpannerSnapshots = Snapshots[OwnedTableRange, SnapshotSurvey]

@@ -181,7 +181,7 @@ class Completer:
         self._share = completion.budget.share()
         self._block: asyncio.Timeout | None = None
         self._broken_off: TransientError | None = None
-        self._places: set[Place[Nanoseconds]] = set()
+        self._places: set[Place[Nanoseconds, str]] = set()
         """Of records whose changes wait, or are not confirmed yet."""
         self._since = owned.prefix.watermark
         """What records have named since then is in ``_named``: here the query begins."""
@@ -272,7 +272,7 @@ class Completer:
         self.passed(_END_OF_TIME)
         await self._idle.wait()
 
-    def _confirm(self, place: Place[Nanoseconds], confirm: Callable[[], None]) -> None:
+    def _confirm(self, place: Place[Nanoseconds, str], confirm: Callable[[], None]) -> None:
         self._places.discard(place)
         confirm()
 

@@ -63,7 +63,7 @@ class SpannerOwnedPartition(OwnedPartition):
         """Return what names it in the log."""
         return {"partition_token": self.partition.token}
 
-    def confirming(self, place: Place[Nanoseconds]) -> Callable[[], None]:
+    def confirming(self, place: Place[Nanoseconds, str]) -> Callable[[], None]:
         """Return what confirms a record's place, also where the partition has been begun again meanwhile."""
         prefix = self.prefix
 
