@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -44,7 +44,7 @@ class ReaderOptions:
         return self.lease
 
 
-OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
+OwnedT = TypeVar("OwnedT", bound=OwnedPartition[Any])
 ProgressT = TypeVar("ProgressT")
 ProgressT_contra = TypeVar("ProgressT_contra", contravariant=True)
 

@@ -3,12 +3,13 @@
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
 from shared.contracts.errors import TransientError
+from shared.reading.confirmed_prefix import ConfirmedPrefix, Place, TimeT
 from shared.runtime.retries import retried, retrying_async
 from shared.runtime.stop import Stop
 
@@ -20,10 +21,12 @@ _UNCONFIRMED: Final = 20_000
 RecordedT = TypeVar("RecordedT")
 
 
-class OwnedPartition(ABC):
+class OwnedPartition(ABC, Generic[TimeT]):
     """A partition that this reader has the lease of."""
 
-    def __init__(self) -> None:
+    def __init__(self, watermark: TimeT, load: float = 0.0) -> None:
+        """Go on from where it was claimed; ``load``: as its former owner saved it last."""
+        self.prefix: ConfirmedPrefix[TimeT, str] = ConfirmedPrefix(watermark)
         self.moved = asyncio.Event()
         """Set when Pub/Sub has confirmed one of its records."""
         self.task: asyncio.Task[None] | None = None
@@ -34,7 +37,7 @@ class OwnedPartition(ABC):
         """Whether this reader has no more part in it: the lease is lost or released, or the partition has ended."""
         self.leaving = False
         """Whether it is on its way to another reader."""
-        self.load = 0.0
+        self.load = load
         """Records read per second."""
         self._measured: tuple[float, int] | None = None
         """When it was, by the event loop's clock, and how many records had been read."""
@@ -43,16 +46,6 @@ class OwnedPartition(ABC):
     @abstractmethod
     def key(self) -> str:
         """Return what names it in the partition table."""
-
-    @property
-    @abstractmethod
-    def outstanding(self) -> int:
-        """Return how many of its records wait for Pub/Sub."""
-
-    @property
-    @abstractmethod
-    def taken(self) -> int:
-        """Return how many records have been read of it."""
 
     @property
     @abstractmethod
@@ -69,9 +62,19 @@ class OwnedPartition(ABC):
         """Return whether its lease may still be extended."""
         return not self.over
 
+    @property
+    def outstanding(self) -> int:
+        """Return how many of its records wait for Pub/Sub."""
+        return self.prefix.outstanding
+
+    def confirm(self, places: Iterable[Place[TimeT, str]]) -> None:
+        """Say that one more part of each of these records is confirmed."""
+        self.prefix.confirm(places)
+        self.moved.set()
+
     def measure(self, now: float) -> None:
         """Take into its load what was read since this was called last; ``now``: by the event loop's clock."""
-        before, taken = self._measured, self.taken
+        before, taken = self._measured, self.prefix.taken
         self._measured = now, taken
         if before is None or now <= before[0]:
             return
@@ -107,7 +110,7 @@ class OwnedPartition(ABC):
             self.lease_ends.cancel()
 
 
-async def read_to_the_end(owned: OwnedPartition, read: Callable[[], Awaitable[None]], stop: Stop) -> None:
+async def read_to_the_end(owned: OwnedPartition[Any], read: Callable[[], Awaitable[None]], stop: Stop) -> None:
     """Read a partition until it is over; where ``read`` breaks off, or returns early, it is called again."""
 
     async def read_on() -> None:

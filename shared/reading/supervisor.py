@@ -39,7 +39,7 @@ _SURVEYED_TOGETHER: Final = 10
 """Readers that survey at the full pace; more of them survey as often as these, all together."""
 
 DueT = TypeVar("DueT")
-OwnedT = TypeVar("OwnedT", bound=OwnedPartition)
+OwnedT = TypeVar("OwnedT", bound=OwnedPartition[Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from shared.reading.owned_partition import OwnedPartition
 OPTIONS = ReaderOptions(owner="reader", lease=timedelta(seconds=30), heartbeat=timedelta(seconds=10))
 
 
-class Owned(OwnedPartition):
+class Owned(OwnedPartition[int]):
     """A partition of whose progress nothing is known but its key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__()
+        super().__init__(0)
         self._key = key
         self.is_expired = False
 
@@ -22,16 +22,6 @@ class Owned(OwnedPartition):
     def key(self) -> str:
         """Return its key."""
         return self._key
-
-    @property
-    def outstanding(self) -> int:
-        """Return that nothing waits for Pub/Sub."""
-        return 0
-
-    @property
-    def taken(self) -> int:
-        """Return that nothing was read of it."""
-        return 0
 
     @property
     def position(self) -> None:

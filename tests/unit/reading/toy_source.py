@@ -46,35 +46,16 @@ class ToyStream:
     broken: dict[str, Exception] = field(default_factory=dict)  # by which the reading of partitions ends
 
 
-class ToyPartition(OwnedPartition):
+class ToyPartition(OwnedPartition[int]):
     """A partition that this reader owns."""
 
     def __init__(self, name: str, row: ToyRow) -> None:
-        super().__init__()
-        self.name, self.fence, self.claimed_at, self.load = name, row.fence, row.saved, row.load
-        self.read, self._unconfirmed = row.saved, set[int]()
+        super().__init__(row.saved, row.load)
+        self.name, self.fence, self.claimed_at, self.read = name, row.fence, row.saved, row.saved
 
     key = property(lambda self: self.name)
     position = property(lambda self: self.read)
-    taken = property(lambda self: self.read)
-    outstanding = property(lambda self: len(self._unconfirmed))
     log_fields = property(lambda self: {"partition": self.name})
-
-    @property
-    def confirmed_up_to(self) -> int:
-        """Return how many records are confirmed, and all before them."""
-        return min(self._unconfirmed, default=self.read)
-
-    def next_place(self) -> int:
-        """Take the next record."""
-        self._unconfirmed.add(self.read)
-        self.read += 1
-        return self.read - 1
-
-    def confirm(self, place: int) -> None:
-        """Take the confirmation of a record."""
-        self._unconfirmed.discard(place)
-        self.moved.set()
 
 
 ToyProgress = tuple[str, int, int, float]  # name, fence, position and load
@@ -86,10 +67,10 @@ class ToyLeases(PartitionLeases[ToyPartition, ToyProgress]):
     not_saved: ClassVar[str] = "positions_not_saved"
 
     def _to_save(self, owned: Sequence[ToyPartition]) -> Sequence[ToyProgress]:
-        return [(one.name, one.fence, one.confirmed_up_to, one.load) for one in owned]
+        return [(one.name, one.fence, one.prefix.watermark, one.load) for one in owned]
 
     def _to_release(self, owned: ToyPartition, *, durable: bool) -> ToyProgress:
-        return owned.name, owned.fence, owned.confirmed_up_to if durable else owned.claimed_at, owned.load
+        return owned.name, owned.fence, owned.prefix.watermark if durable else owned.claimed_at, owned.load
 
 
 class ToyReader:
@@ -147,8 +128,9 @@ class ToyReader:
                 await asyncio.sleep(0.1)
                 continue
             change = Change("DELETE", "DELETE", "", "", "", row.records[owned.read], None)
-            place = owned.next_place()
-            await self._publishing.publish(HEADER, [("", change)], partial(owned.confirm, place))
+            owned.read += 1
+            confirm = partial(owned.confirm, [owned.prefix.add(owned.read, 1)])
+            await self._publishing.publish(HEADER, [("", change)], confirm)
             await owned.room()
         await owned.end(partial(self._finish, owned, row.children), stop)
 
@@ -160,7 +142,7 @@ class ToyReader:
         row = self._stream.rows[owned.name]
         if row.fence != owned.fence:
             return None
-        row.saved, row.finished = owned.confirmed_up_to, True
+        row.saved, row.finished = owned.prefix.watermark, True
         return children.keys()
 
     async def end_in_error(self, error: MisconfiguredError) -> None:

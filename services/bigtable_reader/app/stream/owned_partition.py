@@ -1,7 +1,7 @@
 """A partition that this reader owns, and how a reader reads."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -9,7 +9,6 @@ from typing import Final
 from services.bigtable_reader.core.stream.partitions import BigtablePartition, BigtableProgress
 from services.bigtable_reader.core.stream.records import Microseconds, Position, RangeToken
 from services.bigtable_reader.core.stream.versions import VersionAllocator
-from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
 from shared.reading.leases import ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
@@ -37,14 +36,12 @@ class BigtableReaderOptions(ReaderOptions):
         return self.lease - self.lease / _MARGIN
 
 
-class BigtableOwnedPartition(OwnedPartition):
+class BigtableOwnedPartition(OwnedPartition[Microseconds]):
     """A partition that this reader has the lease of."""
 
     def __init__(self, partition: BigtablePartition) -> None:
-        super().__init__()
+        super().__init__(partition.low_watermark, partition.load)
         self.partition = partition
-        self.prefix = ConfirmedPrefix(partition.low_watermark)
-        self.load = partition.load
         self.versions = VersionAllocator(partition.min_version, partition.reserved_up_to)
         self.raised_min_version = 0
         """No further version up to it is to be made, as soon as the reserved upper limit is above it."""
@@ -55,16 +52,6 @@ class BigtableOwnedPartition(OwnedPartition):
     def key(self) -> str:
         """Return its key range's id."""
         return self.partition.stream_range.id
-
-    @property
-    def outstanding(self) -> int:
-        """Return how many of its records wait for Pub/Sub."""
-        return self.prefix.outstanding
-
-    @property
-    def taken(self) -> int:
-        """Return how many of its records were read."""
-        return self.prefix.taken
 
     @property
     def position(self) -> Position:
@@ -96,11 +83,6 @@ class BigtableOwnedPartition(OwnedPartition):
             self.versions.last,
             round(self.load),
         )
-
-    def confirm(self, places: Iterable[Place[Microseconds, str]]) -> None:
-        """Say that one more part of each of these records is confirmed."""
-        self.prefix.confirm(places)
-        self.moved.set()
 
     def raise_reserved(self, reserved_up_to: int) -> None:
         """Let versions be made up to a reserved upper limit that is saved."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from services.spanner_reader.core.stream.partitions import SpannerPartition
 from services.spanner_reader.ports import SpannerProgress, StartTooOldError
 from shared.contracts.timestamps import Nanoseconds
-from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
+from shared.reading.confirmed_prefix import Place
 from shared.reading.leases import PartitionLeases, ReaderOptions
 from shared.reading.owned_partition import OwnedPartition
 
@@ -25,14 +25,12 @@ class SpannerReaderOptions(ReaderOptions):
     tidy: timedelta = timedelta(minutes=10)
 
 
-class SpannerOwnedPartition(OwnedPartition):
+class SpannerOwnedPartition(OwnedPartition[Nanoseconds]):
     """A partition that this reader has the lease of."""
 
     def __init__(self, partition: SpannerPartition) -> None:
-        super().__init__()
+        super().__init__(partition.watermark, partition.load)
         self.partition = partition
-        self.prefix = ConfirmedPrefix(partition.watermark)
-        self.load = partition.load
         self.read_again_from: Nanoseconds | None = None
         """Where it was begun again because its position lies behind its end."""
         self.too_old: StartTooOldError | None = None
@@ -42,16 +40,6 @@ class SpannerOwnedPartition(OwnedPartition):
     def key(self) -> str:
         """Return its token."""
         return self.partition.token
-
-    @property
-    def outstanding(self) -> int:
-        """Return how many of its records wait for Pub/Sub."""
-        return self.prefix.outstanding
-
-    @property
-    def taken(self) -> int:
-        """Return how many of its records were read."""
-        return self.prefix.taken
 
     @property
     def position(self) -> Nanoseconds:
