@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 from services.bigtable_reader.core.changes.images import Row
@@ -322,40 +321,3 @@ class VersionClock(Protocol):
 
     def now(self) -> Microseconds:
         """Return the time."""
-
-
-class BigtableReaderMetrics(Protocol):
-    """What is counted and shown of a reader."""
-
-    def read(self, records: Sequence[StreamRecord]) -> None:
-        """Count records that were read, users' and garbage collection's."""
-
-    def read_back(self, rows: int, records: int) -> None:
-        """Count rows that were read back, and the records that asked for it."""
-
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-
-    def snapshot_read(self, table: str, rows: int) -> None:
-        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
-
-    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
-        """Show how many ranges of which tables are left to be read."""
-
-    def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count key ranges that were split, merged and reconciled."""
-
-    def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
-        """Show how many key ranges are in which state, how far all have come, and since when that stands still."""
-
-    def lease_lost(self) -> None:
-        """Count a key range that was lost to another reader, or whose lease could not be renewed in time."""
-
-    def families_changed(self) -> None:
-        """Show that families were added or dropped, which no record contains."""
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show for how long the change stream keeps what is not read yet, and for how long still the oldest of it."""
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""

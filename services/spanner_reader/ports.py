@@ -17,7 +17,6 @@ from services.spanner_reader.core.snapshot.snapshot import KeyText, SnapshotRang
 from services.spanner_reader.core.stream.partitions import NewPartition, SpannerPartition, SpannerPartitionSurvey
 from services.spanner_reader.core.stream.records import (
     PartitionToken,
-    RecordKind,
     SpannerColumnType,
     SpannerStreamQuery,
     StreamRecord,
@@ -322,55 +321,3 @@ class DatabaseSnapshotStore(Protocol):
 
     async def save(self, progress: Sequence[RangeProgress], *, release: bool = False) -> Collection[tuple[str, int]]:
         """Save how far ranges have come and renew the leases, or give them back; return those not ours any more."""
-
-
-class SpannerReaderMetrics(Protocol):
-    """What is counted and shown of a reader."""
-
-    def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
-        """Count records of one kind that were read, and the changes in them."""
-
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-
-    def reshaped(self, split: int, merged: int) -> None:
-        """Count partitions that were split and merged."""
-
-    def snapshot_read(self, table: str, rows: int) -> None:
-        """Count rows of a table's snapshots that Pub/Sub has confirmed."""
-
-    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
-        """Show how many ranges of which tables are left to be read."""
-
-    def dropped(self, table: str, changes: int) -> None:
-        """Count changes that were dropped, for their table is paused."""
-
-    def completed(self, changes: int, *, reconstructed: bool = False) -> None:
-        """Count changes whose rows were completed, ``reconstructed`` from rows of another time."""
-
-    def completion_read(self, seconds: float) -> None:
-        """Count a read that completed rows, and how long it took."""
-
-    def completion_failed(self) -> None:
-        """Count a read that was to complete rows and failed, or a change that cannot be completed."""
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show for how long the stream keeps what is not read yet, and for how long still the oldest of it."""
-
-    def paused(self, pauses: Pauses) -> None:
-        """Show what is paused."""
-
-    def lease_lost(self) -> None:
-        """Count a partition that was lost to another reader, or whose lease could not be renewed in time."""
-
-    def violated(self) -> None:
-        """Count a record that was returned after a heartbeat which said that it would not come."""
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-
-    def set_pending_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
-        """Show how many tables are pending resync, and why; ``quote`` is what the database's SQL has around a name."""
-
-    def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
-        """Show how many partitions are in which state, and how far all of them have come."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import structlog
 
 from shared.contracts.errors import TransientError
+from shared.reading.metrics import ReaderMetrics
 from shared.reading.owned_partition import OwnedPartition
 
 _LONGEST_TICK: Final = timedelta(seconds=5)
@@ -56,13 +57,6 @@ class LeaseStore(Protocol[ProgressT_contra]):
         """Save progress and renew the leases, or release them; return the partitions that are no longer ours."""
 
 
-class LeaseMetrics(Protocol):
-    """What counts lost leases."""
-
-    def lease_lost(self) -> None:
-        """Count a lease that another reader took, or that was not renewed in time."""
-
-
 class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
     """Keeps the leases of the partitions that this reader owns, until they are lost or released."""
 
@@ -72,7 +66,7 @@ class PartitionLeases(ABC, Generic[OwnedT, ProgressT]):
     def __init__(
         self,
         store: LeaseStore[ProgressT],
-        metrics: LeaseMetrics,
+        metrics: ReaderMetrics,
         options: ReaderOptions,
         is_durable: Callable[[], bool],
     ) -> None:

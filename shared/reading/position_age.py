@@ -1,25 +1,20 @@
 """How much of what the stream keeps lies behind the position: a warning at half of it, an error when little is left."""
 
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
+
+from shared.reading.metrics import ReaderMetrics
 
 _AGES: Final = (0.5, 0.8)
 """The parts of the retention behind which the low watermark is too old."""
 
 
-class RetentionMetrics(Protocol):
-    """What shows the retention."""
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show for how long the stream keeps what is not read, and for how long still the oldest of it."""
-
-
 class PositionAge:
     """Follows how far the low watermark is behind, and reports once when it has passed each of the ages."""
 
-    def __init__(self, metrics: RetentionMetrics, lengthen: str) -> None:
+    def __init__(self, metrics: ReaderMetrics, lengthen: str) -> None:
         """``lengthen`` is the statement or command that makes the retention longer."""
         self._metrics = metrics
         self._lengthen = f"make the retention longer meanwhile (seven days at most): {lengthen}"

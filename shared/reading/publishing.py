@@ -7,6 +7,7 @@ from typing import Protocol
 
 from shared.contracts.change_batch import Change, Header
 from shared.reading.byte_budget import ByteBudget
+from shared.reading.metrics import ReaderMetrics
 
 
 class ChangePublisher(Protocol):
@@ -23,20 +24,13 @@ class ChangePublisher(Protocol):
         """Publish what was taken, and end: return when Pub/Sub has confirmed it, or will not."""
 
 
-class PublishedMetrics(Protocol):
-    """What counts published changes."""
-
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-
-
 class ConfirmedPublishing:
     """Publishes changes, and moves progress only when they are confirmed."""
 
     def __init__(
         self,
         publisher: ChangePublisher,
-        metrics: PublishedMetrics,
+        metrics: ReaderMetrics,
         fail: Callable[[BaseException | None], None],
         budget: ByteBudget | None = None,
     ) -> None:

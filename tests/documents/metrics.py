@@ -6,13 +6,13 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.wiring.stores import MicrosecondClock
 from services.cdc_consumer.app.status.apply_watermarks import ApplyWatermarks
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.core.stream.counts import MOST_SOURCES
 from services.dead_letter.app.metrics import ApiMetrics, CollectorMetrics
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from shared.pubsub.backlogs import MOST_SUBSCRIPTIONS
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import MOST_TABLES, RETRIED, count_runtime
@@ -31,8 +31,8 @@ def _collector(registry: CollectorRegistry) -> None:
 
 
 SERVICES: Final[Mapping[str, Callable[[CollectorRegistry], object]]] = {
-    "spanner_reader": lambda registry: SpannerPrometheusMetrics(registry, ""),
-    "bigtable_reader": lambda registry: BigtablePrometheusMetrics(registry, "", MicrosecondClock()),
+    "spanner_reader": lambda registry: SpannerReaderMetrics(registry, ""),
+    "bigtable_reader": lambda registry: BigtableReaderMetrics(registry, "", MicrosecondClock()),
     "cdc_consumer": _consumer,
     "dead_letter": _collector,
 }

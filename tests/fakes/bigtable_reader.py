@@ -1,24 +1,20 @@
 """In-memory ports of the Bigtable reader: one reader's way to `bigtable_table.py`'s world, which outlives it."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import msgspec
 
 from services.bigtable_reader.core.changes.images import Row, TooLargeRow
 from services.bigtable_reader.core.schema.seen import InspectedTable
-from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import (
     BigtableStreamQuery,
     CloseStream,
     DataChange,
     Heartbeat,
     KeyRange,
-    Microseconds,
     Position,
     StreamRecord,
 )
@@ -237,62 +233,3 @@ class FakeDeadLetterSink:
         await asyncio.sleep(0)
         await self.open.wait()
         self.kept += letters
-
-
-@dataclass
-class FakeMetrics:
-    """Counts in memory."""
-
-    rows: int = 0
-    asked: int = 0
-    split: int = 0
-    merged: int = 0
-    leases_lost: int = 0
-    losing: bool = False
-    survey: BigtablePartitionSurvey | None = None
-    stalled_for: timedelta = timedelta(0)
-    snapshot_rows: Counter[str] = field(default_factory=Counter)
-    ranges_left: Mapping[str, int] = field(default_factory=dict)
-
-    def read(self, records: Sequence[StreamRecord]) -> None:
-        """Count nothing."""
-
-    def read_back(self, rows: int, records: int) -> None:
-        """Count rows that were read back, and the records that asked for it."""
-        self.rows += rows
-        self.asked += records
-
-    def published(self, changes: int) -> None:
-        """Count nothing."""
-
-    def snapshot_read(self, table: str, rows: int) -> None:
-        """Count rows of snapshots."""
-        self.snapshot_rows[table] += rows
-
-    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
-        """Remember how many ranges are left."""
-        self.ranges_left = dict(ranges)
-
-    def reshaped(self, split: int, merged: int, reconciled: int) -> None:
-        """Count key ranges that were split and merged."""
-        self.split += split
-        self.merged += merged
-
-    def surveyed(self, survey: BigtablePartitionSurvey, low_watermark: Microseconds, stalled_for: timedelta) -> None:
-        """Remember what was shown."""
-        self.survey = survey
-        self.stalled_for = stalled_for
-
-    def lease_lost(self) -> None:
-        """Count a lost key range."""
-        self.leases_lost += 1
-
-    def families_changed(self) -> None:
-        """Count nothing."""
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Remember nothing."""
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self.losing = True

@@ -1,99 +1,79 @@
-"""A reader's metrics in memory."""
+"""The readers' own metrics, of which a test sees what they show."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 
-from services.spanner_reader.core.pauses import Pauses
+from prometheus_client import CollectorRegistry
+
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
-from services.spanner_reader.core.stream.records import RecordKind
 from shared.contracts.timestamps import Nanoseconds
+from shared.reading.metrics import ReaderMetrics
+from tests.fakes.bigtable_table import VirtualClock
 
 
-@dataclass
-class FakeMetrics:
-    """Counts in memory."""
+class Shown:
+    """What metrics show."""
 
-    read_changes: int = 0
-    published_changes: int = 0
-    split: int = 0
-    merged: int = 0
-    violations: int = 0
-    snapshot_rows: int = 0
-    completed_changes: Counter[str] = field(default_factory=Counter)
-    completion_reads: int = 0
-    completion_failures: int = 0
-    dropped_changes: Counter[str] = field(default_factory=Counter)
-    pauses: Pauses | None = None
-    leases_lost: int = 0
-    retention: timedelta | None = None
-    losing: bool = False
-    requests: Sequence[SpannerResyncRequest] = ()
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def values(self, name: str) -> Mapping[str, float]:
+        """Return the values of a metric by its only label, or by "" where it has none."""
+        samples = (sample for metric in self.registry.collect() for sample in metric.samples)
+        return {"".join(one.labels.values()): one.value for one in samples if one.name == f"millrace_{name}"}
+
+    def value(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        found = self.registry.get_sample_value(f"millrace_{name}")
+        assert found is not None, f"there is no metric {name}"
+        return found
+
+
+class AnyMetrics(Shown, ReaderMetrics):
+    """The metrics of any reader."""
+
+    def __init__(self) -> None:
+        Shown.__init__(self)
+        ReaderMetrics.__init__(self, self.registry, "//source")
+
+
+class SpannerMetrics(Shown, SpannerReaderMetrics):
+    """The metrics of a Spanner reader, and times and resync requests as they were handed over."""
+
     low_watermark: Nanoseconds | None = None
     now: Nanoseconds | None = None
+    requests: Sequence[SpannerResyncRequest] = ()
 
-    def read(self, kind: RecordKind, records: int = 1, changes: int = 0) -> None:
-        """Count records that were read, and the changes in them."""
-        self.read_changes += changes
+    def __init__(self) -> None:
+        Shown.__init__(self)
+        SpannerReaderMetrics.__init__(self, self.registry, "//spanner/s")
 
-    def published(self, changes: int) -> None:
-        """Count changes that Pub/Sub has confirmed."""
-        self.published_changes += changes
-
-    def reshaped(self, split: int, merged: int) -> None:
-        """Count partitions that were split and merged."""
-        self.split += split
-        self.merged += merged
-
-    def dropped(self, table: str, changes: int) -> None:
-        """Count changes that were dropped."""
-        self.dropped_changes[table] += changes
-
-    def paused(self, pauses: Pauses) -> None:
-        """Remember what is paused."""
-        self.pauses = pauses
-
-    def completed(self, changes: int, *, reconstructed: bool = False) -> None:
-        """Count completed changes."""
-        self.completed_changes["reconstructed" if reconstructed else "exact"] += changes
-
-    def completion_read(self, seconds: float) -> None:
-        """Count reads."""
-        self.completion_reads += 1
-
-    def completion_failed(self) -> None:
-        """Count failures."""
-        self.completion_failures += 1
-
-    def lease_lost(self) -> None:
-        """Count a lost partition."""
-        self.leases_lost += 1
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Remember the retention."""
-        self.retention = retention
-
-    def snapshot_read(self, table: str, rows: int) -> None:
-        """Count rows of snapshots."""
-        self.snapshot_rows += rows
-
-    def snapshots_left(self, ranges: Mapping[str, int]) -> None:
-        """Remember nothing."""
-
-    def violated(self) -> None:
-        """Count a record that came after its heartbeat."""
-        self.violations += 1
-
-    def topic_loses(self) -> None:
-        """Show that the topic does not keep what is published to it."""
-        self.losing = True
+    @property
+    def completed_changes(self) -> tuple[int, int]:
+        """Return how many changes were completed from rows of then, and from rows of now."""
+        return int(self.value("reader_completed_changes_total")), int(self.value("reader_reconstructed_changes_total"))
 
     def set_pending_resync(self, requests: Sequence[SpannerResyncRequest], quote: str) -> None:
-        """Remember which tables are pending resync."""
+        """Show and remember which tables are pending resync."""
+        super().set_pending_resync(requests, quote)
         self.requests = requests
 
     def surveyed(self, states: Mapping[str, int], low_watermark: Nanoseconds, now: Nanoseconds) -> None:
-        """Remember what was shown."""
-        self.low_watermark = low_watermark
-        self.now = now
+        """Show and remember how far all partitions have come."""
+        super().surveyed(states, low_watermark, now)
+        self.low_watermark, self.now = low_watermark, now
+
+
+class BigtableMetrics(Shown, BigtableReaderMetrics):
+    """The metrics of a Bigtable reader."""
+
+    def __init__(self) -> None:
+        Shown.__init__(self)
+        BigtableReaderMetrics.__init__(self, self.registry, "//bigtable/t", VirtualClock())
+
+    @property
+    def stalled_for(self) -> timedelta:
+        """Return how long the low watermark has stood still."""
+        return timedelta(seconds=self.value("reader_low_watermark_stalled_seconds"))

@@ -21,7 +21,7 @@ from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import FakePartitionStore, FakePublisher, Table, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore
@@ -49,7 +49,7 @@ class World:
     server: ScriptedSpanner
     table: Table = field(default_factory=Table)
     topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    metrics: SpannerMetrics = field(default_factory=SpannerMetrics)
     catalog: FakeCatalog = field(
         default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))
     )

@@ -36,7 +36,8 @@ from services.bigtable_reader.wiring.stores import MicrosecondClock
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakePublisher, Topic
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.integration.bigtable_front import INSTANCE, Front, FrontTable, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writers, settle
@@ -63,7 +64,7 @@ class Pipeline:
     def __init__(self, channels: BigtableChannels, table: FrontTable, seed: int) -> None:
         self.table = table
         self.topic = Topic()
-        self.metrics = FakeMetrics()
+        self.metrics = BigtableMetrics()
         self.dead_letters = FakeDeadLetterSink()
         self.watched = Table(INSTANCE, table.name.rpartition("/")[2])
         self.rows = PartitionRows(channels, Table(INSTANCE, "replay-partitions"), f"seed-{seed}")
@@ -195,7 +196,8 @@ async def replay(front: Front, channels: BigtableChannels, seed: int) -> Found:
     if pipeline.outputs.images is not None:
         wrong |= differing(rows_of_images(pipeline.topic.batches, pipeline.images), held)
     await asyncio.to_thread(front.tables.delete_table, name=table.name)
-    return Found(wrong, repeated, pipeline.metrics.split + pipeline.metrics.merged)
+    reshaped = sum(pipeline.metrics.value(f"partitions_{how}_total") for how in ("split", "merged"))
+    return Found(wrong, repeated, int(reshaped))
 
 
 async def live(pipeline: Pipeline, seed: int) -> dict[bytes, Cells]:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.settings import Settings
 from services.bigtable_reader.wiring.service import read
 from services.bigtable_reader.wiring.stores import MicrosecondClock
@@ -28,7 +28,7 @@ def test_what_bigtable_does_not_answer_at_the_start_is_cancelled() -> None:
             "DEAD_LETTER_TOPIC": "dead",
             "BIGTABLE_EMULATOR_HOST": address,
         }
-        metrics = BigtablePrometheusMetrics(CollectorRegistry(), "s", MicrosecondClock())
+        metrics = BigtableReaderMetrics(CollectorRegistry(), "s", MicrosecondClock())
         subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
         await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
 

@@ -103,7 +103,7 @@ def test_values_that_only_a_real_spanner_writes_pass_through_untouched(world: Wo
 
     async def scenario() -> None:
         async with world.running():
-            await until(lambda: world.metrics.published_changes == 1)
+            await until(lambda: world.metrics.value("published_changes_total") == 1)
 
     run(scenario)
     (change,) = world.topic.changes
@@ -138,12 +138,12 @@ def test_records_of_the_watermarks_own_time_are_read_again_after_a_restart(world
 
     async def scenario() -> None:
         async with world.running("one"):
-            await until(lambda: world.metrics.published_changes == 1)
+            await until(lambda: world.metrics.value("published_changes_total") == 1)
         assert world.table.rows[T1].watermark == time
         # Another transaction of the same commit timestamp, which the first reading had not come to.
         world.stream.add(T1, a_record(time, 2, transaction="y"))
         async with world.running("two"):
-            await until(lambda: world.metrics.published_changes == 3)
+            await until(lambda: world.metrics.value("published_changes_total") == 3)
 
     run(scenario)
     assert world.stream.asked(T1) == [FIRST, time]

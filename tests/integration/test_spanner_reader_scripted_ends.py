@@ -61,7 +61,7 @@ def test_an_end_is_ignored_for_a_query_that_began_before_the_end(world: World) -
 
     async def scenario() -> None:
         async with world.running(end=end):
-            await until(lambda: T1 in world.stream.open and world.metrics.published_changes == 1)
+            await until(lambda: T1 in world.stream.open and world.metrics.value("published_changes_total") == 1)
             world.table.clock.time = at("11:00:00")
             await until(lambda: world.metrics.now == at("11:00:00"))
             world.stream.add(T1, HeartbeatRecord(at("09:20:00")), a_record(at("09:40:00"), 2), a_record(end, 3))

@@ -18,7 +18,7 @@ from services.spanner_reader.adapters.snapshot.rows import SpannerRows
 from services.spanner_reader.adapters.spanner.connection import Row, SpannerChannels, SpannerDatabaseClient, Statement
 from services.spanner_reader.adapters.stream import change_stream
 from services.spanner_reader.adapters.stream.change_stream import SpannerChangeStream
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.stream.records import ROOT, HeartbeatRecord, SpannerStreamQuery, StreamRecord
 from services.spanner_reader.ports import WatchedTable
 from services.spanner_reader.settings import Settings
@@ -54,7 +54,7 @@ def test_what_spanner_does_not_answer_at_the_start_is_cancelled() -> None:
             "SPANNER_EMULATOR_HOST": address,
         }
         subscriptions = TopicSubscriptions(address, [], timedelta(days=1))
-        metrics = SpannerPrometheusMetrics(CollectorRegistry(), "s")
+        metrics = SpannerReaderMetrics(CollectorRegistry(), "s")
         await read(read_settings(Settings, needed), stop, Health(), metrics, subscriptions)
 
     stopped_before_a_silent_server(scenario)

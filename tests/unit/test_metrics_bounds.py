@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from services.cdc_consumer.app.status.metrics import ConsumerMetrics
 from services.cdc_consumer.core.stream.counts import Applied, Counts, Report, TableNote
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from shared.runtime.clock import SystemClock
 from shared.runtime.metrics import MOST_TABLES, OTHER_TABLES, PublishingMetrics, count_runtime
 from tests.documents.metrics import LABELS, SERVICES, collectors, labels_of
@@ -91,7 +91,7 @@ def test_an_unknown_reason_makes_no_series_of_its_own() -> None:
 
 def test_a_reader_shows_tables_up_to_a_limit_and_adds_up_the_others() -> None:
     registry = CollectorRegistry()
-    metrics = SpannerPrometheusMetrics(registry, "s")
+    metrics = SpannerReaderMetrics(registry, "s")
 
     def value(name: str, table: str) -> float | None:
         return registry.get_sample_value(f"millrace_reader_{name}", {"table": table})

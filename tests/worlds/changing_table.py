@@ -26,7 +26,7 @@ from shared.contracts.timestamps import Nanoseconds, parse_timestamp
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
@@ -51,7 +51,7 @@ class World:
     versions: Versions = field(init=False)
     snapshots: SnapshotTable = field(init=False)
     topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    metrics: SpannerMetrics = field(default_factory=SpannerMetrics)
     shapes: Shapes = field(default_factory=Shapes)
     trusted: bool = True
     resting: set[str] = field(default_factory=set)

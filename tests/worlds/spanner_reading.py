@@ -24,7 +24,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.spanner_reader import FakePublisher, Topic
 from tests.fakes.subscriptions import FakeSubscriptions
 
@@ -47,7 +47,7 @@ class Adapters:
         topic: Topic,
         changes: ChangeMaker,
         options: SpannerReaderOptions,
-        metrics: FakeMetrics,
+        metrics: SpannerMetrics,
         tables: WatchedTables | None = None,
     ) -> SpannerReader:
         return SpannerReader(
@@ -121,7 +121,7 @@ def read_until(
                 topic,
                 ChangeMaker(source.path, 16, {table.name: table.primary_key for table in tables}),
                 SpannerReaderOptions(owner="test", lease=lease, heartbeat=timedelta(seconds=1), end=end),
-                FakeMetrics(),
+                SpannerMetrics(),
                 WatchedTables(options=lambda name: TableOptions(name=name, mode=mode)),
             )
             await reader.run(Stop())

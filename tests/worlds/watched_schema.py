@@ -19,7 +19,7 @@ from shared.contracts.change_batch import Header
 from shared.contracts.tables_file import TablesFile
 from shared.contracts.timestamps import Nanoseconds
 from shared.runtime.stop import Stop
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.spanner_reader import Topic
 from tests.worlds.spanner_reading import adapters
 
@@ -34,7 +34,7 @@ class Watched:
     partitions: SpannerDatabase
     started: Nanoseconds = field(default_factory=lambda: Nanoseconds(0))
     topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    metrics: SpannerMetrics = field(default_factory=SpannerMetrics)
 
     @property
     def postgresql(self) -> bool:
@@ -53,7 +53,7 @@ class Watched:
         look: timedelta = timedelta(milliseconds=200),
         remembering_start: bool = False,
         owner: str = "test",
-        metrics: FakeMetrics | None = None,
+        metrics: SpannerMetrics | None = None,
     ) -> AsyncIterator[None]:
         """Run a reader of the real adapters with a fake topic."""
         stop = Stop()

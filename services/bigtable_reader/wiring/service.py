@@ -25,7 +25,7 @@ from services.bigtable_reader.app.schema.last_inspection import inspect_before_t
 from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
 from services.bigtable_reader.app.snapshot.snapshot_ends import BigtableSnapshotEnds
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots, BigtableSnapshotSource
-from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.first_start import begin, request_initial_snapshot
 from services.bigtable_reader.app.stream.owned_partition import BigtableReaderOptions
 from services.bigtable_reader.app.stream.reader import BigtableOutput, BigtableReader, BigtableStores, SourceTable
@@ -75,7 +75,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = BigtablePrometheusMetrics(registry, settings.source, MicrosecondClock())
+    metrics = BigtableReaderMetrics(registry, settings.source, MicrosecondClock())
     with serving_health(health, registry, stop, settings.host, settings.port, metrics.document), unless_stopped(stop):
         subscriptions = topic_of(settings).subscriptions()
         try:
@@ -90,7 +90,7 @@ async def read(
     settings: Settings,
     stop: Stop,
     health: Health,
-    metrics: BigtablePrometheusMetrics,
+    metrics: BigtableReaderMetrics,
     subscriptions: TopicSubscriptions,
 ) -> None:
     """Check what can be checked, and read until the end."""

@@ -10,8 +10,9 @@ from functools import partial
 
 import structlog
 
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.pauses import Pauses
-from services.spanner_reader.ports import PauseStore, SpannerReaderMetrics
+from services.spanner_reader.ports import PauseStore
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.reading.stream_pause import StreamPause
 from shared.runtime.retries import retried

@@ -30,7 +30,7 @@ from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.schema.schema_watch import WatchedTables, remember_refused
 from services.spanner_reader.app.snapshot.snapshot_ends import SpannerSnapshotEnds
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots, SpannerSnapshotSource
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.app.stream.first_start import first_start
 from services.spanner_reader.app.stream.owned_partition import SpannerReaderOptions
 from services.spanner_reader.app.stream.reader import SpannerOutput, SpannerReader, SpannerStores, WatchedDatabase
@@ -74,7 +74,7 @@ def serve(settings: Settings, stop: Stop) -> None:
     """Read, with the health and the metrics served beside it, until asked to stop or until the end."""
     health = Health(settings.liveness)
     registry = CollectorRegistry()
-    metrics = SpannerPrometheusMetrics(registry, settings.source)
+    metrics = SpannerReaderMetrics(registry, settings.source)
     with serving_health(health, registry, stop, settings.host, settings.port, metrics.document), unless_stopped(stop):
         subscriptions = topic_of(settings).subscriptions()
         try:
@@ -86,7 +86,7 @@ def serve(settings: Settings, stop: Stop) -> None:
 
 
 async def read(
-    settings: Settings, stop: Stop, health: Health, metrics: SpannerPrometheusMetrics, subscriptions: TopicSubscriptions
+    settings: Settings, stop: Stop, health: Health, metrics: SpannerReaderMetrics, subscriptions: TopicSubscriptions
 ) -> None:
     """Check what can be checked, and read until the end."""
     _text, file = load_tables_file(settings.tables_file)

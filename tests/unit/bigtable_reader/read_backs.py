@@ -11,8 +11,9 @@ from services.bigtable_reader.ports import ReadRefusedError, ReadRows
 from shared.contracts.change_sequence import four_sections
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
-from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakePublisher, Topic
 from tests.fakes.bigtable_table import VirtualClock
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.unit.bigtable_reader.readings import a_held, a_record, image_maker
 
 ROW: RowCells = {"f": {b"q": [CellVersion(1_000, b"v")]}}
@@ -52,7 +53,7 @@ class Reading:
         self.topic = Topic()
         self.publisher = FakePublisher(self.topic)
         self.letters = FakeDeadLetterSink()
-        self.metrics = FakeMetrics()
+        self.metrics = BigtableMetrics()
         self.failures: list[BaseException | None] = []
         self.held = a_held()
         self.stop = Stop()

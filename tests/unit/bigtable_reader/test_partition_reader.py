@@ -32,8 +32,9 @@ from shared.reading.owned_partition import read_to_the_end
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakeRows
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeRows
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.unit.bigtable_reader.readings import a_record, image_maker, outputs
 
 Answer = StreamRecord | list[StreamRecord] | Exception
@@ -79,9 +80,9 @@ def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]
     return ReadBack(
         FakeRows(Bigtable()),
         image_maker(),
-        ConfirmedPublishing(publisher, FakeMetrics(), failures.append),
+        ConfirmedPublishing(publisher, BigtableMetrics(), failures.append),
         DeadLettering(FakeDeadLetterSink(), VirtualClock()),
-        FakeMetrics(),
+        BigtableMetrics(),
     )
 
 
@@ -100,14 +101,14 @@ class Reading:
             self.stream,
             self.store,
             DataChangePublisher(
-                ConfirmedPublishing(self.publisher, FakeMetrics(), self.failures.append),
+                ConfirmedPublishing(self.publisher, BigtableMetrics(), self.failures.append),
                 outputs(images=mirror, entries=not mirror),
                 a_read_back(self.publisher, self.failures) if mirror else None,
                 DeadLettering(self.letters, VirtualClock()),
                 VirtualClock(),
                 lambda: None,
             ),
-            FakeMetrics(),
+            BigtableMetrics(),
             BigtableReaderOptions(owner="reader", lease=timedelta(seconds=10), heartbeat=timedelta(seconds=5), end=end),
         )
 

@@ -13,7 +13,8 @@ async def test_records_of_a_row_that_wait_share_one_reading_and_the_newest_versi
     assert reading.rows.readings == [[b"a"]]
     assert reading.published() == [("UPSERT", '{"row_key":"a"}', sequence(3))]
     assert reading.held.prefix.outstanding == 0
-    assert (reading.metrics.rows, reading.metrics.asked) == (1, 3)
+    assert reading.metrics.value("reader_rows_read_back_total") == 1
+    assert reading.metrics.value("reader_read_backs_requested_total") == 3
 
 
 async def test_what_comes_while_a_row_is_read_does_not_give_that_image_its_version_and_is_read_again_after_it() -> None:

@@ -50,8 +50,8 @@ async def live_through(killed_at: int | None, seed: int = 0) -> tuple[World, int
 def test_killed_at_each_step_in_turn_nothing_is_lost_and_nothing_goes_back(seed: int) -> None:
     world, steps = run_in_virtual_time(live_through(None, seed))
     assert world.table.splits == world.table.merges == 1
-    assert world.metrics.split >= 1
-    assert world.metrics.merged >= 1
+    assert world.metrics.value("partitions_split_total") >= 1
+    assert world.metrics.value("partitions_merged_total") >= 1
     assert steps > 100
     for killed_at in range(1, steps + 1):
         run_in_virtual_time(live_through(killed_at, seed))

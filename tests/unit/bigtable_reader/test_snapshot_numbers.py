@@ -13,9 +13,10 @@ from services.bigtable_reader.core.stream.partitions import BigtablePartitionSur
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, SetCell
 from shared.contracts.change_sequence import four_sections
 from shared.reading.snapshots import SnapshotOptions, SnapshotPublisher
-from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeMetrics, FakePublisher, Topic
+from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakePublisher, Topic
 from tests.fakes.bigtable_snapshots import FakeScan, FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.unit.bigtable_reader.readings import a_partition, a_record, image_maker
 
 LAST = EPOCH + 5
@@ -66,7 +67,7 @@ async def test_the_last_row_that_was_published_before_a_snapshot_is_older_than_i
         MirroredRows(images, [ALL_KEYS]),
         DeadLettering(FakeDeadLetterSink(), VirtualClock()),
         lambda keys, min_version: raised.append((keys, min_version)),
-        FakeMetrics(),
+        BigtableMetrics(),
     )
     publisher = SnapshotPublisher(FakePublisher(Topic()), SnapshotOptions(), {}, lambda _error: None)
     await store.request([ALL_KEYS], EPOCH, again=True, whole=True)

@@ -148,8 +148,9 @@ async def test_confirmed_rows_and_ranges_that_are_left_are_shown_by_table() -> N
     world.start(slowest=0.02)
     await world.wait_until_snapshots_are_over()
     await world.end()
-    assert world.metrics.snapshot_rows == {"weather": len([key for key in KEYS if world.table.row(key) is not None])}
-    assert world.metrics.ranges_left == {"weather": 0}
+    there = [key for key in KEYS if world.table.row(key) is not None]
+    assert world.metrics.values("reader_snapshot_rows_total") == {"weather": len(there)}
+    assert world.metrics.values("reader_snapshot_ranges_left") == {"weather": 0}
 
 
 @pytest.mark.parametrize("kind", ["too large", "unreadable"])

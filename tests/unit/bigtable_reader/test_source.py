@@ -24,9 +24,10 @@ from shared.reading.supervisor import Monitoring
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionedStream, PartitionTable
-from tests.fakes.bigtable_reader import FakeCatalog, FakeDeadLetterSink, FakeMetrics
+from tests.fakes.bigtable_reader import FakeCatalog, FakeDeadLetterSink
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
 from tests.fakes.life import Life
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.unit.bigtable_reader.read_backs import ROW
 from tests.unit.bigtable_reader.readings import FAMILIES, a_record, outputs
@@ -90,7 +91,7 @@ class BigtableWorld:
                 subscriptions=FakeSubscriptions(),
                 outputs=outputs(),
             ),
-            Monitoring(FakeMetrics(), Health()),
+            Monitoring(BigtableMetrics(), Health()),
             BigtableReaderOptions(owner=owner, lease=OPTIONS.lease, heartbeat=OPTIONS.heartbeat),
         )
         return reader.run(stop)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.status.status import document, exit_code, lines
 from services.bigtable_reader.core.schema.resync import (
     BigtableResyncCause,
@@ -98,7 +98,7 @@ def test_what_a_dead_reader_owns_and_what_has_just_ended_is_unread() -> None:
         c=Saved("one", 1, "CLOSING", NOON, False),
     )
     registry = CollectorRegistry()
-    BigtablePrometheusMetrics(registry, "s", MicrosecondClock()).surveyed(survey, NOON, timedelta(0))
+    BigtableReaderMetrics(registry, "s", MicrosecondClock()).surveyed(survey, NOON, timedelta(0))
 
     assert document("s", survey, DAY, NOON)["unread"] == ["[, b)", "[d, end)"]
     assert registry.get_sample_value("millrace_reader_unread_ranges") == 2
@@ -140,7 +140,7 @@ def test_a_table_that_needs_re_sync_is_shown_with_since_when_why_and_the_fix_and
     assert told[at + 4].startswith("  -> readers have had different tables files")
     assert "`python -m services.bigtable_reader snapshot`" in told[at + 4]
     registry = CollectorRegistry()
-    metrics = BigtablePrometheusMetrics(registry, "s", MicrosecondClock())
+    metrics = BigtableReaderMetrics(registry, "s", MicrosecondClock())
     for resync_request, value in ((BigtableResyncRequest("weather", findings), 1), (None, 0)):
         metrics.surveyed(replace(survey, resync_request=resync_request), NOON, timedelta(0))
         name = "millrace_reader_tables_pending_resync"

@@ -19,10 +19,11 @@ from services.bigtable_reader.core.stream.records import ALL_KEYS
 from services.bigtable_reader.ports import StreamGoneError
 from shared.contracts.errors import MisconfiguredError, TransientError
 from tests.fakes.bigtable_partitions import FakePartitionStore, PartitionTable
-from tests.fakes.bigtable_reader import FakeCatalog, FakeMetrics
+from tests.fakes.bigtable_reader import FakeCatalog
 from tests.fakes.bigtable_resync import FakeResyncStore
 from tests.fakes.bigtable_snapshots import FakeSnapshotStore, SnapshotTable
 from tests.fakes.bigtable_table import EPOCH, VirtualClock
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.fakes.virtual_time import run_in_virtual_time
 
 WATCHES = Watching(excluded_families=("unwatched",))
@@ -69,7 +70,7 @@ def watched(
         watch = TableWatch(
             catalog,
             store,
-            FakeMetrics(),
+            BigtableMetrics(),
             learn,
             report_retention,
             resync_requests,

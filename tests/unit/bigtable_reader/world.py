@@ -31,13 +31,13 @@ from tests.fakes.bigtable_reader import (
     FakeCatalog,
     FakeChangeStream,
     FakeDeadLetterSink,
-    FakeMetrics,
     FakePublisher,
     FakeRows,
     Topic,
 )
 from tests.fakes.bigtable_table import EPOCH, Bigtable, Vector, VirtualClock, loop_time
 from tests.fakes.life import CrashError, Life, Way
+from tests.fakes.reader_metrics import BigtableMetrics
 from tests.fakes.subscriptions import FakeSubscriptions
 from tests.unit.bigtable_reader.published import LOSSLESS, cells_of, rows_of_entries
 from tests.unit.bigtable_reader.readings import FAMILIES, folded, image_of, outputs
@@ -79,7 +79,7 @@ class World:
     table: Bigtable = field(default_factory=lambda: Bigtable(b"c"))
     partitions: PartitionTable = field(default_factory=PartitionTable)
     topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    metrics: BigtableMetrics = field(default_factory=BigtableMetrics)
     dead_letters: FakeDeadLetterSink = field(default_factory=FakeDeadLetterSink)
     subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     readers: list[Living] = field(default_factory=list)

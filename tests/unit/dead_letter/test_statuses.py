@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.bigtable_reader.app.status.metrics import BigtablePrometheusMetrics
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.core.schema.resync import (
     BigtableResyncCause,
     BigtableResyncKind,
@@ -20,7 +20,7 @@ from services.cdc_consumer.core.stream.counts import Counts, TableNote
 from services.cdc_consumer.ports import Mirror
 from services.dead_letter.core.attention import Launcher, needs_attention
 from services.dead_letter.core.statuses import StatusAnswer, WatchedService, polled, status_of
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.pauses import Pause, Pauses
 from services.spanner_reader.core.schema.shapes import SpannerResyncCause, SpannerResyncKind, SpannerResyncRequest
 from shared.contracts.timestamps import Nanoseconds
@@ -47,7 +47,7 @@ def a_backlog(subscription: str, *, days: int) -> SubscriptionBacklog:
 
 
 def spanner_reader() -> Mapping[str, object]:
-    metrics, pause = SpannerPrometheusMetrics(CollectorRegistry(), SPANNER), Pause(NOW, NOW)
+    metrics, pause = SpannerReaderMetrics(CollectorRegistry(), SPANNER), Pause(NOW, NOW)
     cause = SpannerResyncCause("airports", SpannerResyncKind.COLUMN_DEFAULTED, NOW, NOW, ("city",))
     metrics.set_pending_resync([SpannerResyncRequest("airports", (cause,))], "`")
     metrics.paused(Pauses(NOW, stream=pause, tables={"planes": pause}))
@@ -57,7 +57,7 @@ def spanner_reader() -> Mapping[str, object]:
 
 
 def bigtable_reader() -> Mapping[str, object]:
-    metrics, now = BigtablePrometheusMetrics(CollectorRegistry(), BIGTABLE, _Clock()), _Clock().now()
+    metrics, now = BigtableReaderMetrics(CollectorRegistry(), BIGTABLE, _Clock()), _Clock().now()
     cause = BigtableResyncCause(kind=BigtableResyncKind.FAMILIES_DROPPED, found_at=now, run=0)
     request = BigtableResyncRequest("traffic", (cause,))
     survey = BigtablePartitionSurvey((), {}, frozenset(), now, None, request)

@@ -48,13 +48,3 @@ class Leases(PartitionLeases[Owned, str]):
 
     def _to_release(self, owned: Owned, *, durable: bool) -> str:
         return owned.key if durable else f"{owned.key} as it was claimed"
-
-
-class NoMetrics:
-    """Counts nothing."""
-
-    def lease_lost(self) -> None:
-        """Count no lost lease."""
-
-    def published(self, changes: int) -> None:
-        """Count no changes."""

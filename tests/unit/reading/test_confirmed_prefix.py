@@ -5,6 +5,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.reading.confirmed_prefix import ConfirmedPrefix, Place
 
 START = Nanoseconds(1_000)
+Prefix = ConfirmedPrefix[Nanoseconds, str]
 
 
 def at(offset: int) -> Nanoseconds:
@@ -12,7 +13,7 @@ def at(offset: int) -> Nanoseconds:
 
 
 def test_records_that_are_confirmed_together_stand_in_one_place_and_count_each() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     three = prefix.add(at(3), 1, records=3)
     one = prefix.add(at(4), 1)
     prefix.confirm([one])
@@ -22,7 +23,7 @@ def test_records_that_are_confirmed_together_stand_in_one_place_and_count_each()
 
 
 def test_a_heartbeat_counts_only_when_all_data_before_it_are_confirmed() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     place = prefix.add(at(1), 1)
     prefix.add(at(5), 0)
     assert (prefix.watermark, prefix.outstanding) == (START, 2)
@@ -31,13 +32,13 @@ def test_a_heartbeat_counts_only_when_all_data_before_it_are_confirmed() -> None
 
 
 def test_a_heartbeat_on_a_quiet_partition_counts_at_once() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     prefix.add(at(5), 0)
     assert prefix.watermark == at(5)
 
 
 def test_a_record_that_is_published_in_parts_counts_once_all_of_them_are_confirmed() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     place = prefix.add(at(1), 2)
     prefix.confirm([place])
     assert prefix.watermark == START
@@ -46,7 +47,7 @@ def test_a_record_that_is_published_in_parts_counts_once_all_of_them_are_confirm
 
 
 def test_confirming_once_too_often_and_repeating_earlier_records_move_nothing_back() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     first = prefix.add(at(9), 1)
     prefix.confirm([first])
     repeated = prefix.add(at(2), 1)
@@ -58,7 +59,7 @@ def test_confirming_once_too_often_and_repeating_earlier_records_move_nothing_ba
 
 
 def test_the_token_is_that_of_the_last_confirmed_record_though_its_time_is_earlier() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     assert (prefix.token, prefix.read_token) == (None, None)
     prefix.add(at(9), 0, token="a")
     place = prefix.add(at(2), 1, token="b")
@@ -68,7 +69,7 @@ def test_the_token_is_that_of_the_last_confirmed_record_though_its_time_is_earli
 
 
 def test_what_is_given_up_moves_nothing_nor_does_what_stands_beside_it_until_it_is_read_again() -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     noted, waiting, published = (prefix.add(at(n), 1, token=str(n)) for n in (1, 2, 3))
     prefix.give_up([waiting])
     assert (prefix.outstanding, prefix.read_token) == (3, None)  # the others are still to be confirmed
@@ -91,7 +92,7 @@ ADDED = st.tuples(st.integers(-20, 50), st.integers(0, 2), st.integers(1, 3))
 def test_the_prefix_never_passes_what_is_unconfirmed_and_never_goes_back_in_whatever_order_it_is_confirmed(
     steps: list[tuple[int, int, int] | int],
 ) -> None:
-    prefix = ConfirmedPrefix(START)
+    prefix = Prefix(START)
     line: list[tuple[Place[Nanoseconds, str], Nanoseconds, int]] = []
     left: list[int] = []
     now, before = START, START

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
+from tests.fakes.reader_metrics import AnyMetrics
 from tests.unit.reading.owned import OPTIONS, Leases, Owned
 
 
@@ -12,20 +13,16 @@ class World:
     def __init__(self) -> None:
         self.saved: list[str] = []
         self.released: list[str] = []
-        self.lost = 0
+        self.metrics = AnyMetrics()
         self.trusted = True
         self.renewal_takes = 0.0
-        self.leases = Leases(self, self, OPTIONS, lambda: self.trusted)
+        self.leases = Leases(self, self.metrics, OPTIONS, lambda: self.trusted)
 
     async def advance(self, progress: Sequence[str], *, release: bool = False) -> Collection[str]:
         """Remember progress; no partition has another owner."""
         await asyncio.sleep(0 if release else self.renewal_takes)
         (self.released if release else self.saved).extend(progress)
         return ()
-
-    def lease_lost(self) -> None:
-        """Count it."""
-        self.lost += 1
 
     def own(self, key: str) -> Owned:
         """Return a partition with a new lease, which is read."""
@@ -80,7 +77,7 @@ async def test_a_renewal_that_arrives_after_the_lease_has_expired_here_does_not_
     keeper.cancel()
     assert world.saved == ["p"]
     assert owned.over
-    assert world.lost == 1
+    assert world.metrics.value("reader_leases_lost_total") == 1
 
 
 async def test_a_lease_that_is_not_renewed_ends_the_reading_at_its_end_and_not_before() -> None:

@@ -6,27 +6,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.reading.position_age import PositionAge
+from tests.fakes.reader_metrics import AnyMetrics
 
 WEEK = timedelta(days=7)
 LENGTHEN = "ALTER CHANGE STREAM"
-
-
-class Shown:
-    """What the metrics show last."""
-
-    left: timedelta | None = None
-
-    def kept_for(self, retention: timedelta, left: timedelta) -> None:
-        """Show it."""
-        assert retention == WEEK
-        self.left = left
 
 
 @pytest.mark.parametrize(("paused", "fix"), [(True, "`resume`, before"), (False, "find out what holds it up")])
 def test_a_position_that_is_half_the_retention_old_is_a_warning_and_soon_an_error_each_reported_once(
     paused: bool, fix: str
 ) -> None:
-    shown = Shown()
+    shown = AnyMetrics()
     age = PositionAge(shown, LENGTHEN)
     with capture_logs() as logs:
         age.report(timedelta(days=6), None, paused=paused)
@@ -38,4 +28,6 @@ def test_a_position_that_is_half_the_retention_old_is_a_warning_and_soon_an_erro
         ("position_is_ageing", "warning", str(timedelta(days=3.6)), paused),
     ]
     assert all(line["fix"].startswith(fix) and LENGTHEN in line["fix"] for line in logs)
-    assert shown.left == WEEK - timedelta(days=3.6)
+    assert shown.value("reader_retention_seconds") == WEEK.total_seconds()
+    left = (WEEK - timedelta(days=3.6)).total_seconds()
+    assert shown.values("retention_left_seconds")["source_stream"] == pytest.approx(left, abs=60)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.spanner_reader.app.status.metrics import SpannerPrometheusMetrics
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.pauses import Pauses
 from shared.contracts.timestamps import Nanoseconds
 
@@ -25,7 +25,7 @@ NOW = Nanoseconds(1_700_000_000_000_000_000)
 )
 def test_what_is_not_known_yet_is_no_number(metric: str, labels: dict[str, str], known: float) -> None:
     registry = CollectorRegistry()
-    metrics = SpannerPrometheusMetrics(registry, SOURCE["source"])
+    metrics = SpannerReaderMetrics(registry, SOURCE["source"])
 
     def value() -> float:
         found = registry.get_sample_value(f"millrace_reader_{metric}", labels)

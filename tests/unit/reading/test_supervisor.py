@@ -15,7 +15,8 @@ from shared.reading.shares import Shares
 from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
-from tests.unit.reading.owned import OPTIONS, Leases, NoMetrics, Owned
+from tests.fakes.reader_metrics import AnyMetrics
+from tests.unit.reading.owned import OPTIONS, Leases, Owned
 
 Effects = Mapping[str, Callable[[], Awaitable[None]]]
 
@@ -39,7 +40,7 @@ class World:
         self._reading = reading
         self._surveys = surveys
         self.effects: Effects = effects or {}
-        self._leases = Leases(self, NoMetrics(), OPTIONS, lambda: True)
+        self._leases = Leases(self, AnyMetrics(), OPTIONS, lambda: True)
         self._supervisor: Supervisor[str, Owned] = Supervisor(self._leases, self, health or Health(), OPTIONS)
 
     async def run(self, stop: Stop) -> None:

@@ -9,14 +9,14 @@ from shared.contracts.change_batch import Header
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.publishing import ConfirmedPublishing
 from shared.reading.topic_heartbeats import TopicHeartbeats
-from tests.unit.reading.owned import NoMetrics
+from tests.fakes.reader_metrics import AnyMetrics
 from tests.unit.reading.toy_topic import HEADER, ToyPublisher, ToyTopic
 
 
 async def test_the_low_watermark_is_published_each_minute_once_it_and_a_table_are_known() -> None:
     topic, headers, reached = ToyTopic(), list[Header](), [Nanoseconds(5_000)]
     heartbeats = TopicHeartbeats(
-        ConfirmedPublishing(ToyPublisher(topic), NoMetrics(), lambda _error: None),
+        ConfirmedPublishing(ToyPublisher(topic), AnyMetrics(), lambda _error: None),
         timedelta(minutes=1),
         lambda: headers[-1] if headers else None,
         lambda: reached[-1] if reached else None,

@@ -16,7 +16,7 @@ from shared.reading.supervisor import Round, Supervisor
 from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
-from tests.unit.reading.owned import NoMetrics
+from tests.fakes.reader_metrics import AnyMetrics
 from tests.unit.reading.toy_topic import HEADER
 
 
@@ -78,9 +78,9 @@ class ToyReader:
 
     def __init__(self, stream: ToyStream, publisher: ChangePublisher, options: ReaderOptions, life: Life) -> None:
         self._stream, self._options, self._life = stream, options, life
-        self._leases = ToyLeases(self, NoMetrics(), options, lambda: True)
+        self._leases = ToyLeases(self, AnyMetrics(), options, lambda: True)
         self._supervisor: Supervisor[str, ToyPartition] = Supervisor(self._leases, publisher, Health(), options)
-        self._publishing = ConfirmedPublishing(publisher, NoMetrics(), self._supervisor.fail)
+        self._publishing = ConfirmedPublishing(publisher, AnyMetrics(), self._supervisor.fail)
 
     async def run(self, stop: Stop) -> None:
         """Read until asked to stop."""

@@ -15,7 +15,7 @@ from shared.contracts.timestamps import Nanoseconds
 from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.unit.spanner_reader.capturing import CapturedDatabase, CapturedRows, CapturingWorld
@@ -54,7 +54,7 @@ class Completing(Generic[RowsT]):
         self.changes = ChangeMaker("//spanner/s", 16, keys)
         self.clock = SteppingClock(start)
         self.failed: list[BaseException | None] = []
-        self.metrics = FakeMetrics()
+        self.metrics = SpannerMetrics()
         self.publisher = FakePublisher(topic, by_hand=by_hand)
         self.completion = Completion(
             rows,

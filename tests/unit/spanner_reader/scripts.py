@@ -31,7 +31,7 @@ from shared.runtime.health import Health
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.pauses import FakePauseStore, PauseTable
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.snapshots import FakeRows, Versions
 from tests.fakes.spanner_reader import (
     FakeChangeStream,
@@ -138,7 +138,7 @@ class World:
     script: Script
     table: Table = field(default_factory=Table)
     topic: Topic = field(default_factory=Topic)
-    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    metrics: SpannerMetrics = field(default_factory=SpannerMetrics)
     subscriptions: FakeSubscriptions = field(default_factory=FakeSubscriptions)
     catalog: FakeCatalog = field(
         default_factory=lambda: FakeCatalog(WatchedTable("Singers", ("Id",), COLUMNS, "NEW_ROW"))

@@ -21,7 +21,7 @@ from shared.contracts.timestamps import Nanoseconds, microseconds
 from shared.reading.snapshots import SnapshotOptions, Snapshots
 from shared.runtime.stop import Stop
 from tests.fakes.life import CrashError, Life, Way
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.snapshots import FakeRows, FakeSnapshotStore, SnapshotTable, Versions
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.fakes.virtual_time import VirtualTimeLoop
@@ -226,7 +226,7 @@ class SnapshotWorld:
         way = Way(Random(self.chance.random()), life, slowest=slowest, breaks=self.breaks)
         store, publisher = SlowStore(self.snapshots, f"reader {self._started}", way), SlowPublisher(self, way)
         tables = MirroredTables(self.catalog, self.changes, lambda _table: True)
-        shapes, metrics, stop = FakeShapeStore(Shapes(), life), FakeMetrics(), Stop()
+        shapes, metrics, stop = FakeShapeStore(Shapes(), life), SpannerMetrics(), Stop()
         snapshots = Snapshots(
             SpannerSnapshotSource(
                 store, SlowRows(self, way), tables, is_paused=self.resting.__contains__, metrics=metrics, stop=stop

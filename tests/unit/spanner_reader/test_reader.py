@@ -86,8 +86,8 @@ async def test_the_worked_example_reads_a_merged_partition_once_and_after_both_p
     assert {query.heartbeat_milliseconds for query in queries} == {10_000}
     assert {query.end for query in queries} == {None}
     assert world.table.rows[T4].parents == {T2, T3}
-    assert world.metrics.merged == 1
-    assert world.metrics.split == 0
+    assert world.metrics.value("partitions_merged_total") == 1
+    assert world.metrics.value("partitions_split_total") == 0
 
 
 async def test_what_becomes_of_each_partition_is_logged_for_debugging_only() -> None:
@@ -199,8 +199,8 @@ async def test_a_full_publisher_holds_the_stream_back() -> None:
     async with running(world.reader(publisher=publisher)):
         await until(lambda: len(publisher.waiting) == 5)
         await a_while()
-        assert world.metrics.read_changes <= 5
-        while world.metrics.published_changes < 50:
+        assert world.metrics.value("reader_changes_total") <= 5
+        while world.metrics.value("published_changes_total") < 50:
             await until(lambda: bool(publisher.waiting))
             publisher.confirm(publisher.waiting[0])
             await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_a_record_after_the_heartbeat_that_excluded_it_is_counted_and_publ
     world = await World.begun({ROOT: [heartbeat, *late, a_record(at("12:36:00"))]})
     async with running(world.reader()):
         await until(lambda: len(world.topic.changes) == 3)
-    assert world.metrics.violations == 2
+    assert world.metrics.value("reader_late_records_total") == 2
     assert world.table.rows[ROOT].watermark == at("12:36:00")
 
 

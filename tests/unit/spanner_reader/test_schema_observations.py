@@ -14,7 +14,7 @@ from services.spanner_reader.ports import CatalogInspection
 from shared.contracts.timestamps import Nanoseconds
 from shared.reading.publishing import ConfirmedPublishing
 from tests.fakes.life import Life
-from tests.fakes.reader_metrics import FakeMetrics
+from tests.fakes.reader_metrics import SpannerMetrics
 from tests.fakes.spanner_reader import FakePublisher, Topic
 from tests.fakes.spanner_schema import FakeCatalog, FakeShapeStore, Shapes
 from tests.unit.spanner_reader.scripts import COLUMNS, START, a_record, at, running, until
@@ -43,10 +43,10 @@ def a_watch(catalog: FakeCatalog, shapes: Shapes) -> tuple[SchemaWatch, Callable
     watch = SchemaWatch(
         catalog,
         FakeShapeStore(shapes),
-        ConfirmedPublishing(FakePublisher(Topic(), Life()), FakeMetrics(), lambda _error: None),
+        ConfirmedPublishing(FakePublisher(Topic(), Life()), SpannerMetrics(), lambda _error: None),
         changes,
         WatchedTables(),
-        FakeMetrics(),
+        SpannerMetrics(),
     )
 
     def saw(committed: str, *columns: SpannerColumnType) -> "asyncio.Future[None] | None":

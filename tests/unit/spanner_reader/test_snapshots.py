@@ -96,7 +96,7 @@ async def test_no_more_than_its_share_waits_for_confirmation() -> None:
                 publisher.confirm(future)
                 confirmed += 1
     assert confirmed >= 20  # of the rows; and there is one of the end
-    assert world.metrics.snapshot_rows == 40
+    assert world.metrics.values("reader_snapshot_rows_total") == {"Planes": 40}
 
 
 async def test_what_one_readers_tables_file_leaves_out_is_left_to_a_reader_that_mirrors_it() -> None:

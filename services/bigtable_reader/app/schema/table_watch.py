@@ -14,8 +14,9 @@ import structlog
 
 from services.bigtable_reader.app.schema.last_inspection import inspect_before_the_end, still_there
 from services.bigtable_reader.app.schema.resync_requests import ResyncRequests
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.core.schema.seen import InspectedTable
-from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, TableCatalog
+from services.bigtable_reader.ports import KeyRangePartitionStore, TableCatalog
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.runtime.stop import Stop
 

@@ -39,6 +39,7 @@ import structlog
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.mirrored_rows import MirroredRows
 from services.bigtable_reader.app.snapshot.snapshot_status import WAITS
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.core.changes.images import Row
 from services.bigtable_reader.core.changes.refused import Made, RefusedChange
 from services.bigtable_reader.core.snapshot.snapshot import (
@@ -58,7 +59,7 @@ from services.bigtable_reader.core.snapshot.snapshot import (
 )
 from services.bigtable_reader.core.stream.partitions import BigtablePartitionSurvey
 from services.bigtable_reader.core.stream.records import ALL_KEYS, KeyRange, Microseconds
-from services.bigtable_reader.ports import BigtableReaderMetrics, ReadRefusedError, TableScan, TableSnapshotStore
+from services.bigtable_reader.ports import ReadRefusedError, TableScan, TableSnapshotStore
 from shared.contracts.errors import MisconfiguredError
 from shared.reading.publishing import ChangePublisher
 from shared.reading.snapshots import (

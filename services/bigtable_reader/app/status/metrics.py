@@ -28,7 +28,7 @@ from shared.reading.status import PAUSED, READING
 _SECOND: Final = 1_000_000
 
 
-class BigtablePrometheusMetrics(ReaderMetrics):
+class BigtableReaderMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all key ranges of the key space have come."""
 
     def __init__(self, registry: CollectorRegistry, source: str, clock: VersionClock) -> None:

@@ -6,10 +6,11 @@ from typing import ClassVar, Final
 
 from msgspec.structs import replace
 
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.core.stream.partitions import BigtableProgress, overlapping
 from services.bigtable_reader.core.stream.records import KeyRange
-from services.bigtable_reader.ports import BigtableReaderMetrics, KeyRangePartitionStore, VersionClock
+from services.bigtable_reader.ports import KeyRangePartitionStore, VersionClock
 from shared.reading.leases import PartitionLeases
 
 _MICROSECOND: Final = timedelta(microseconds=1)

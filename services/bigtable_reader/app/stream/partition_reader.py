@@ -14,6 +14,7 @@ import structlog
 
 from services.bigtable_reader.app.dead_lettering import DeadLettering
 from services.bigtable_reader.app.stall_watch import shown
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.read_back import ReadBack
 from services.bigtable_reader.core.changes.images import Trigger
@@ -28,13 +29,7 @@ from services.bigtable_reader.core.stream.records import (
     Microseconds,
 )
 from services.bigtable_reader.core.stream.topology import partition_around
-from services.bigtable_reader.ports import (
-    BigtableReaderMetrics,
-    KeyRangePartitionStore,
-    PositionLostError,
-    TableChangeStream,
-    VersionClock,
-)
+from services.bigtable_reader.ports import KeyRangePartitionStore, PositionLostError, TableChangeStream, VersionClock
 from shared.contracts.change_batch import Change
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.confirmed_prefix import ConfirmedPrefix, Place

@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from services.bigtable_reader.app.dead_lettering import DeadLettering
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition
 from services.bigtable_reader.core.changes.images import ImageMaker, Row, Trigger
 from services.bigtable_reader.core.changes.refused import RefusedChange
 from services.bigtable_reader.core.stream.records import Microseconds
-from services.bigtable_reader.ports import BigtableReaderMetrics, CurrentRows, ReadRefusedError
+from services.bigtable_reader.ports import CurrentRows, ReadRefusedError
 from shared.contracts.change_batch import Change, Header
 from shared.reading.confirmed_prefix import Place
 from shared.reading.publishing import ConfirmedPublishing

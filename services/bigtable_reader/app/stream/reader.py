@@ -19,6 +19,7 @@ from services.bigtable_reader.app.schema.resync_requests import ResyncRequests, 
 from services.bigtable_reader.app.schema.table_watch import LENGTHEN_RETENTION, TableWatch
 from services.bigtable_reader.app.snapshot.snapshot_source import BigtableSnapshots
 from services.bigtable_reader.app.stall_watch import StallWatch, shown
+from services.bigtable_reader.app.status.metrics import BigtableReaderMetrics
 from services.bigtable_reader.app.stream.leases import BigtablePartitionLeases
 from services.bigtable_reader.app.stream.owned_partition import BigtableOwnedPartition, BigtableReaderOptions
 from services.bigtable_reader.app.stream.partition_reader import BigtablePartitionReader, DataChangePublisher
@@ -29,7 +30,6 @@ from services.bigtable_reader.core.stream.partitions import RESTART_WITH_ALL_ROW
 from services.bigtable_reader.core.stream.records import KeyRange
 from services.bigtable_reader.core.stream.sharing import claimable, has_reached, low_watermark, readable
 from services.bigtable_reader.ports import (
-    BigtableReaderMetrics,
     CurrentRows,
     DeadLetterSink,
     KeyRangePartitionStore,

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.schema.resync import fix_of
 from services.spanner_reader.core.schema.shapes import (
     DROPPED_UNSEEN,
@@ -25,14 +26,7 @@ from services.spanner_reader.core.schema.shapes import (
 )
 from services.spanner_reader.core.stream.changes import ChangeMaker, googlesql_type, is_whole
 from services.spanner_reader.core.stream.records import DataChangeRecord, SpannerColumnType
-from services.spanner_reader.ports import (
-    CatalogInspection,
-    DatabaseCatalog,
-    SchemaFindings,
-    ShapeStore,
-    SpannerReaderMetrics,
-    WatchedTable,
-)
+from services.spanner_reader.ports import CatalogInspection, DatabaseCatalog, SchemaFindings, ShapeStore, WatchedTable
 from shared.contracts.change_batch import Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.tables_file import TableOptions

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.schema.shapes import SpannerResyncRequest
 from services.spanner_reader.core.snapshot.snapshot import (
     CompleteSnapshot,
@@ -21,7 +22,7 @@ from services.spanner_reader.core.snapshot.snapshot import (
     complete_snapshots,
     lost_until,
 )
-from services.spanner_reader.ports import DatabaseSnapshotStore, ShapeStore, SpannerReaderMetrics, WatchedTable
+from services.spanner_reader.ports import DatabaseSnapshotStore, ShapeStore, WatchedTable
 from shared.contracts.change_sequence import four_sections
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
 from shared.reading.publishing import ChangePublisher

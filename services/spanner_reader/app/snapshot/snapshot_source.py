@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.core.snapshot.snapshot import (
     OLDEST_READ,
     UNFINISHED,
@@ -35,7 +36,6 @@ from services.spanner_reader.ports import (
     NotReadableError,
     RangeProgress,
     RowsAtTimestamp,
-    SpannerReaderMetrics,
     WatchedTable,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError

@@ -14,7 +14,7 @@ from shared.reading.metrics import ReaderMetrics
 from shared.reading.status import PAUSED, READING
 
 
-class SpannerPrometheusMetrics(ReaderMetrics):
+class SpannerReaderMetrics(ReaderMetrics):
     """Counts what was read and published, and shows how far all partitions have come."""
 
     def __init__(self, registry: CollectorRegistry, source: str) -> None:

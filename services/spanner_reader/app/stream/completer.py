@@ -20,6 +20,7 @@ import structlog
 
 from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.schema.watched_columns import WatchedColumns
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition
 from services.spanner_reader.core.snapshot.snapshot import KeyText
 from services.spanner_reader.core.stream.changes import WHOLE_ROW, as_whole, is_whole
@@ -40,7 +41,7 @@ from services.spanner_reader.core.stream.completion import (
     versions,
 )
 from services.spanner_reader.core.stream.records import DataChangeRecord
-from services.spanner_reader.ports import NotReadableError, RowsAtTimestamp, SpannerReaderMetrics, WatchedTable
+from services.spanner_reader.ports import NotReadableError, RowsAtTimestamp, WatchedTable
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.row_id import canonical_key

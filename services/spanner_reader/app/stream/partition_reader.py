@@ -16,6 +16,7 @@ import structlog
 
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.app.stream.completer import Completer, Completion
 from services.spanner_reader.app.stream.owned_partition import SpannerOwnedPartition, SpannerReaderOptions
 from services.spanner_reader.core.stream.changes import is_whole
@@ -26,13 +27,7 @@ from services.spanner_reader.core.stream.records import (
     HeartbeatRecord,
     SpannerStreamQuery,
 )
-from services.spanner_reader.ports import (
-    DatabaseChangeStream,
-    SpannerReaderMetrics,
-    StartPastEndError,
-    StartTooOldError,
-    TokenPartitionStore,
-)
+from services.spanner_reader.ports import DatabaseChangeStream, StartPastEndError, StartTooOldError, TokenPartitionStore
 from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, nanoseconds

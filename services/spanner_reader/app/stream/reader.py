@@ -18,6 +18,7 @@ from services.spanner_reader.app.mirrored_tables import MirroredTables
 from services.spanner_reader.app.pause_watch import PauseWatch
 from services.spanner_reader.app.schema.schema_watch import SchemaWatch, WatchedTables
 from services.spanner_reader.app.snapshot.snapshot_source import SpannerSnapshots
+from services.spanner_reader.app.status.metrics import SpannerReaderMetrics
 from services.spanner_reader.app.stream.completer import Completion
 from services.spanner_reader.app.stream.owned_partition import (
     SpannerOwnedPartition,
@@ -43,7 +44,6 @@ from services.spanner_reader.ports import (
     PauseStore,
     RowsAtTimestamp,
     ShapeStore,
-    SpannerReaderMetrics,
     TokenPartitionStore,
 )
 from shared.contracts.errors import MisconfiguredError, TransientError
