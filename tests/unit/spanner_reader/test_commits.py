@@ -1,28 +1,21 @@
 """What a transaction on the reader's own tables sends to Spanner: in which Commit, and how often."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.api_core.exceptions import Aborted, ServiceUnavailable
 from google.cloud.spanner_v1 import (
-    CommitRequest,
-    CommitResponse,
     DirectedReadOptions,
-    ExecuteSqlRequest,
     PartialResultSet,
-    RollbackRequest,
-    Session,
 )
-from google.cloud.spanner_v1.types import MultiplexedSessionPrecommitToken
 
 from services.spanner_reader.adapters.snapshot.snapshot_table import SpannerSnapshotStore
-from services.spanner_reader.adapters.spanner.connection import CallOptions, SpannerChannels, SpannerDatabaseClient, row
+from services.spanner_reader.adapters.spanner.connection import CallOptions
 from services.spanner_reader.adapters.stream.partition_table import SpannerPartitionStore
 from services.spanner_reader.core.snapshot.snapshot import RangeState, SnapshotRange
 from services.spanner_reader.core.stream.partitions import NewPartition, PartitionState, SpannerPartition
@@ -30,6 +23,7 @@ from services.spanner_reader.core.stream.records import PartitionToken
 from services.spanner_reader.ports import RangeProgress, SpannerProgress
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import format_timestamp, parse_timestamp
+from tests.fakes.spanner_client import FakeAnswer, FakeSpanner
 
 START = parse_timestamp("2026-11-21T09:00:00Z")
 TIME = format_timestamp(START)
@@ -46,88 +40,11 @@ RUNNING = SpannerPartition(
 )
 
 
-class FakeSpanner:
-    """Google's client of Spanner: every query has the same rows, and some commits are asked for again."""
-
-    def __init__(self, *rows: Sequence[Any], asks_again: int = 0) -> None:
-        self.commits: list[Any] = []
-        self.rolled_back: list[bytes] = []
-        self.begun_after: list[bytes] = []
-        """The aborted transaction that each transaction names as the one before it."""
-        self.calls: list[tuple[str, Any, bool]] = []
-        """What was asked: the call, its request, and whether it is routed to the leader."""
-        self.answers: list[_Answer] = []
-        """What the next queries are answered with, instead of the rows."""
-        self._rows = rows
-        self._asks_again = asks_again
-
-    def _note(self, name: str, request: Any, metadata: Sequence[tuple[str, str]]) -> None:
-        self.calls.append((name, request, ("x-goog-spanner-route-to-leader", "true") in metadata))
-
-    async def create_session(self, *, request: Any, metadata: Any, **_call: Any) -> Session:
-        self._note("create_session", request, metadata)
-        return Session(name="sessions/s", multiplexed=True)
-
-    async def rollback(self, request: RollbackRequest, *, metadata: Any, **_call: Any) -> None:
-        self._note("rollback", request, metadata)
-        self.rolled_back.append(request.transaction_id)
-
-    async def execute_streaming_sql(self, request: ExecuteSqlRequest, *, metadata: Any, **_call: Any) -> "_Answer":
-        self._note("execute_streaming_sql", request, metadata)
-        read_write = request.transaction.begin.read_write
-        self.begun_after.append(read_write.multiplexed_session_previous_transaction_id)
-        if self.answers:
-            return self.answers.pop(0)
-        fields = [{"name": f"c{place}"} for place in range(len(self._rows[0]))]
-        answer = PartialResultSet.pb(PartialResultSet(metadata={"row_type": {"fields": fields}}))
-        answer.metadata.transaction.id = b"t"
-        for one in self._rows:
-            answer.values.extend(row(one).values)
-        return _Answer([PartialResultSet(answer)])
-
-    async def commit(self, request: CommitRequest, *, metadata: Any, **_call: Any) -> CommitResponse:
-        self._note("commit", request, metadata)
-        self.commits.append(CommitRequest.pb(CommitRequest.deserialize(CommitRequest.serialize(request))))
-        if not self._asks_again:
-            return CommitResponse()
-        self._asks_again -= 1
-        return CommitResponse(precommit_token=MultiplexedSessionPrecommitToken(precommit_token=b"newer", seq_num=2))
-
-
-class _Answer:
-    def __init__(self, responses: Sequence[PartialResultSet], error: Exception | None = None) -> None:
-        self._responses = responses
-        self._error = error
-
-    async def __aiter__(self) -> AsyncIterator[PartialResultSet]:
-        for response in self._responses:
-            yield response
-        if self._error is not None:
-            raise self._error
-
-    def cancel(self) -> None:
-        """Be over."""
-
-
-class _Silent(_Answer):
-    """An answer that stops after its first responses and never ends."""
-
-    async def __aiter__(self) -> AsyncIterator[PartialResultSet]:
-        async for response in super().__aiter__():
-            yield response
-        await asyncio.Event().wait()
-
-
 BEGUN = [PartialResultSet(metadata={"row_type": {"fields": [{"name": "c"}]}, "transaction": {"id": b"begun"}})]
 
 
-def database_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerDatabaseClient:
-    channels = cast("SpannerChannels", SimpleNamespace(client=spanner, streaming=None, admin=None))
-    return SpannerDatabaseClient("projects/p/instances/i/databases/d", channels, options=options)
-
-
 def store_of(spanner: FakeSpanner, options: CallOptions | None = None) -> SpannerPartitionStore:
-    database = database_of(spanner, options)
+    database = spanner.database(options)
     return SpannerPartitionStore(database, "partitions", change_stream="s", owner="reader", lease=LEASE)
 
 
@@ -138,7 +55,7 @@ def a_row(partition: SpannerPartition) -> Sequence[Any]:
 
 
 async def test_mutations_are_sent_once_however_often_spanner_asks_for_another_commit() -> None:
-    spanner = FakeSpanner([TIME], asks_again=2)
+    spanner = FakeSpanner({"": [[TIME]]}, asks_again=2)
     await store_of(spanner).attend()
 
     assert [len(one.mutations) for one in spanner.commits] == [1, 0, 0]
@@ -147,7 +64,7 @@ async def test_mutations_are_sent_once_however_often_spanner_asks_for_another_co
 
 
 async def test_no_commit_finishes_a_partition_whose_children_are_not_stored() -> None:
-    spanner = FakeSpanner(a_row(RUNNING))
+    spanner = FakeSpanner({"": [a_row(RUNNING)]})
     children = [NewPartition(CHILD, frozenset({PARENT}), START)]
     await store_of(spanner).finish(SpannerProgress(RUNNING, START), children)
 
@@ -162,7 +79,7 @@ async def test_no_commit_finishes_a_partition_whose_children_are_not_stored() ->
 
 
 async def test_a_renewal_under_an_earlier_claim_of_the_same_reader_writes_nothing() -> None:
-    spanner = FakeSpanner(a_row(replace(RUNNING, fencing=2)))
+    spanner = FakeSpanner({"": [a_row(replace(RUNNING, fencing=2))]})
 
     assert await store_of(spanner).advance([SpannerProgress(RUNNING, START)]) == {PARENT}
     assert spanner.commits == []
@@ -174,17 +91,17 @@ async def test_progress_of_a_snapshot_under_an_earlier_claim_of_the_same_reader_
     )
     keys = [None, None, None]
     stored = ["Singers", "0", "1", *keys, TIME, TIME, "0", RangeState.CUT.value, "reader", TIME, "2", None, TIME]
-    spanner = FakeSpanner(stored)
-    store = SpannerSnapshotStore(database_of(spanner), "partitions", owner="reader", lease=LEASE)
+    spanner = FakeSpanner({"": [stored]})
+    store = SpannerSnapshotStore(spanner.database(), "partitions", owner="reader", lease=LEASE)
 
     assert await store.save([RangeProgress(claimed, None, 0, START)]) == {claimed.place}
     assert spanner.commits == []
 
 
 async def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled_back() -> None:
-    spanner = FakeSpanner([TIME])
+    spanner = FakeSpanner({"": [[TIME]]})
     broken: Exception = ServiceUnavailable("GOAWAY")  # type: ignore[no-untyped-call]
-    spanner.answers = [_Answer(BEGUN, broken)]
+    spanner.answers = [FakeAnswer(BEGUN, broken)]
     with pytest.raises(TransientError, match="GOAWAY"):
         await store_of(spanner).attend()
 
@@ -192,8 +109,8 @@ async def test_a_transaction_whose_read_fails_after_its_first_response_is_rolled
 
 
 async def test_a_transaction_whose_caller_is_cancelled_while_it_reads_is_rolled_back() -> None:
-    spanner = FakeSpanner([TIME])
-    spanner.answers = [_Silent(BEGUN)]
+    spanner = FakeSpanner({"": [[TIME]]})
+    spanner.answers = [FakeAnswer(BEGUN, ends=False)]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(store_of(spanner).attend(), 1)
 
@@ -201,11 +118,11 @@ async def test_a_transaction_whose_caller_is_cancelled_while_it_reads_is_rolled_
 
 
 async def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_is_aborted_in_its_read() -> None:
-    spanner = FakeSpanner([TIME])
+    spanner = FakeSpanner({"": [[TIME]]})
     store = store_of(spanner)
     aborted: Exception = Aborted("another transaction has the locks")  # type: ignore[no-untyped-call]
 
-    for answer in (_Answer(BEGUN, aborted), _Answer([], aborted)):
+    for answer in (FakeAnswer(BEGUN, aborted), FakeAnswer([], aborted)):
         spanner.answers = [answer]
         with pytest.raises(TransientError):
             await store.attend()
@@ -216,8 +133,8 @@ async def test_the_priority_of_an_aborted_transaction_outlasts_an_attempt_that_i
 
 
 async def test_an_answer_without_any_response_is_no_empty_result() -> None:
-    spanner = FakeSpanner([TIME])
-    spanner.answers = [_Answer([])]
+    spanner = FakeSpanner({"": [[TIME]]})
+    spanner.answers = [FakeAnswer([])]
     with pytest.raises(TransientError, match="before its first response"):
         await store_of(spanner).attend()
 
@@ -225,7 +142,7 @@ async def test_an_answer_without_any_response_is_no_empty_result() -> None:
 
 
 async def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_rolled_back() -> None:
-    spanner = FakeSpanner([TIME], asks_again=10)
+    spanner = FakeSpanner({"": [[TIME]]}, asks_again=10)
     with pytest.raises(TransientError, match="asked for another Commit after each of 4"):
         await store_of(spanner).attend()
 
@@ -234,7 +151,7 @@ async def test_a_commit_that_spanner_asks_for_again_and_again_is_given_up_and_ro
 
 
 async def test_a_transaction_goes_to_the_leader_with_the_priority_and_without_a_querys_directed_reads() -> None:
-    spanner = FakeSpanner([TIME])
+    spanner = FakeSpanner({"": [[TIME]]})
     directed = DirectedReadOptions(include_replicas={"replica_selections": [{"location": "us-east1"}]})
     store = store_of(spanner, CallOptions(role="mirror", priority="low", directed_reads=directed))
 

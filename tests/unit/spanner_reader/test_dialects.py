@@ -1,16 +1,12 @@
 """By which index the partition table's rows are found, in both dialects, and what a database of another one does."""
 
 import re
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from google.cloud.spanner_v1 import PartialResultSet, Session, TypeCode
 
-from services.spanner_reader.adapters.spanner.connection import SpannerChannels, SpannerDatabaseClient
 from services.spanner_reader.adapters.spanner.dialects import Dialect, partition_sql
 from shared.contracts.errors import MisconfiguredError
+from tests.fakes.spanner_client import FakeSpanner
 
 HINTS = {
     Dialect.GOOGLESQL: "partitions@{FORCE_INDEX=partitions_by_state}",
@@ -18,47 +14,13 @@ HINTS = {
 }
 
 
-class FakeAnswer:
-    """Spanner's answer to a query: one row of one text."""
-
-    def __init__(self, text: str) -> None:
-        fields = [{"name": "option_value", "type_": {"code": TypeCode.STRING}}]
-        made = PartialResultSet.pb(PartialResultSet(metadata={"row_type": {"fields": fields}}))
-        made.values.add(string_value=text)
-        self._response = PartialResultSet(made)
-
-    async def __aiter__(self) -> AsyncIterator[PartialResultSet]:
-        yield self._response
-
-    def cancel(self) -> None:
-        """End it."""
-
-
-class FakeSpanner:
-    """Google's client of Spanner, which answers every query with a dialect."""
-
-    def __init__(self, dialect: str) -> None:
-        self._dialect = dialect
-
-    async def create_session(self, **_call: Any) -> Session:
-        return Session(name="sessions/s", multiplexed=True)
-
-    async def execute_streaming_sql(self, _request: Any, **_call: Any) -> FakeAnswer:
-        return FakeAnswer(self._dialect)
-
-
-def a_database(dialect: str) -> SpannerDatabaseClient:
-    channels = cast("SpannerChannels", SimpleNamespace(client=FakeSpanner(dialect), admin=None))
-    return SpannerDatabaseClient("projects/p/instances/i/databases/d", channels)
-
-
 async def test_a_database_says_which_dialect_it_has_and_one_that_is_not_known_is_refused() -> None:
-    database = a_database("POSTGRESQL")
+    database = FakeSpanner({"": [["POSTGRESQL"]]}).database()
     await database.learn_dialect()
     assert database.dialect is Dialect.POSTGRESQL
 
     with pytest.raises(MisconfiguredError, match=r"/d has the dialect ESPERANTO, .* SPANNER_DATABASE") as refused:
-        await a_database("ESPERANTO").learn_dialect()
+        await FakeSpanner({"": [["ESPERANTO"]]}).database().learn_dialect()
     assert refused.value.code == "dialect-unknown"
 
 
