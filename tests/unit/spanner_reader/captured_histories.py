@@ -11,19 +11,23 @@ STEPS = (
     *("commit",) * 15, *("moment",) * 4, *("wait",) * 3, *("start",) * 2, *("reshape",) * 2, "pause", "pause between",
     *("nobody reads",) * 2, "kill", "stop", "leases end", "alter", "unwatch",
 )  # fmt: skip
-KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause", "pause between"), "reshaping": ("reshape",)}
+PAUSES = ("pause", "pause all", "snapshot")
+KINDS = {"altering": ("alter", "unwatch"), "pausing": ("pause", "pause between", *PAUSES), "reshaping": ("reshape",)}
+SLOWEST_LOOK = 5.0
 
 
 async def play(world: CapturingWorld, kinds: Collection[str]) -> None:
     """Let a history of some `KINDS` happen, and all of it be read."""
     chance = world.chance
-    steps = [chance.choice(STEPS) for _step in range(chance.randint(5, 60))]
+    likely = (*STEPS, *PAUSES * 2) if "pausing" in kinds else STEPS
+    steps = [chance.choice(likely) for _step in range(chance.randint(5, 60))]
     left_out = [step for kind, some in KINDS.items() if kind not in kinds for step in some]
+    world.slowest_look = SLOWEST_LOOK if "pausing" in kinds else 0.0
     world.unread = [step for kind in sorted(kinds) for step in KINDS[kind]]
     world.database.alter("a", "b", "c")
     world.database.commit(*[("insert", key, {"a": f"{key}"}) for key in KEYS])
     world.start()
-    for step in steps:
+    for step in [*steps, "snapshot"]:
         if step not in left_out:
             await happen(world, step)
     await world.until_all_is_read()
@@ -42,6 +46,17 @@ async def happen(world: CapturingWorld, step: str) -> None:
             world.database.reshape(KEYS, chance)
         case "pause":
             await world.pause_or_resume()
+        case "pause all":
+            await world.pause_or_resume_all()
+        case "snapshot":  # soon after a pause or a resumption, of which readers have not all heard
+            await world.pause_or_resume()
+            await asyncio.sleep(chance.uniform(0, SLOWEST_LOOK))
+            world.begin_snapshot()
+            for _commit in KEYS:
+                await happen(world, "commit")
+                await happen(world, "moment")
+            await happen(world, chance.choice(("pause", "moment", "wait")))
+            await world.end_snapshot()
         case "pause between":  # changes of one row, which are read together
             key, names = chance.choice(KEYS), [name for name, _place in world.database.now.columns or ()]
             for pauses in (True, True, False):

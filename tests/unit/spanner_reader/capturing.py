@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from services.spanner_reader.core.pauses import Pause
 from services.spanner_reader.core.snapshot.snapshot import KeyText
@@ -424,6 +425,12 @@ class CapturingWorld:
     """What happens beside commits while nobody reads."""
     readers: list[tuple[Life, Stop, "asyncio.Task[None]"]] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
+    slowest_look: float = 0.0
+    """How many seconds a reader's look at the pauses takes at most."""
+    begun: Nanoseconds | None = None
+    """The time of a snapshot whose rows have not arrived."""
+    arrived: Nanoseconds | None = None
+    """That of the last one whose rows have."""
     rows: list[CapturedRows] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -433,23 +440,27 @@ class CapturingWorld:
             self.world.table.rows[token] = SpannerPartition(token=token, start=START, watermark=START)
         self._started = 0
 
-    def start(self, killed_at: int | None = None) -> Life:
+    def start(self, killed_at: int | None = None, **options: Any) -> Life:
         """Start one more reader, which is killed at a step of its own."""
         life, stop = Life(killed_at), Stop()
         self._started += 1
-        rows = CapturedRows(self.database, self.chance, life, self.breaks)
+        rows, looks = CapturedRows(self.database, self.chance, life, self.breaks), random.Random(self._started)
         self.rows.append(rows)
+        usual: dict[str, Any] = {
+            "owner": f"reader {self._started}",
+            "included": lambda table: self.included and table != LEFT_OUT,
+        }
         reader = self.world.reader(
-            owner=f"reader {self._started}",
             life=life,
             lease=LEASE,
             poll=timedelta(seconds=1),
             publisher=FakePublisher(self.world.topic, life, seed=self._started, room=1_000, in_order=self.orderly),
             shapes=FakeShapeStore(self.world.shapes, life),
+            pauses=FakePauseStore(self.world.pauses, life, lambda: looks.uniform(0, self.slowest_look)),
             stream=CapturedStream(self.database, self.chance, life, self.breaks, 0.0 if self.orderly else 0.3),
             rows=rows,
-            included=lambda table: self.included and table != LEFT_OUT,
             table_options=lambda name: TableOptions(name=name, mode=self.mode),
+            **usual | options,
         )
         self.readers.append((life, stop, asyncio.create_task(reader.run(stop))))
         return life
@@ -476,6 +487,26 @@ class CapturingWorld:
         elif await store.resume(SINGERS):
             self.pauses[-1] = rows[SINGERS]
 
+    async def pause_or_resume_all(self) -> None:
+        """Pause the whole stream, or let it go on."""
+        store = FakePauseStore(self.world.pauses)
+        if not await store.pause(None):
+            await store.resume(None)
+
+    def begin_snapshot(self) -> None:
+        """Read the rows as they are now; they arrive later."""
+        self.begun = self.database.tick()
+
+    async def end_snapshot(self) -> None:
+        """Let the rows of a snapshot arrive, and heal the mark that is older."""
+        if self.begun is not None:
+            self.arrived, self.begun = self.begun, None
+            await FakeShapeStore(self.world.shapes).healed(SINGERS, self.arrived)
+
+    def marked(self) -> bool:
+        """Return whether the table is pending resync."""
+        return any(one.table == SINGERS for one in self.world.shapes.all_requests)
+
     def may_be_dropped(self, sequence: str) -> bool:
         """Return whether a change was committed during a pause."""
         commit = Nanoseconds(parse_sequence(sequence).sections[0] * 1_000)
@@ -483,6 +514,7 @@ class CapturingWorld:
 
     async def until_all_is_read(self) -> None:
         """Let everything go well until all that was committed is confirmed."""
+        await FakePauseStore(self.world.pauses).resume(None)
         if not self.readers:
             self.start()
         self.breaks = 0.0
@@ -505,13 +537,19 @@ class CapturingWorld:
         return [(header, change) for header, changes in self.world.topic.batches for change in changes]
 
     def mirror(self) -> Mapping[int, Row]:
-        """Return what the mirror is when the newest change of each row has won; equal ones must be equal."""
+        """Return what the mirror is when the newest of each row has won, changes and the last snapshot's rows."""
         newest: dict[int, tuple[str, Row | None]] = {}
         for header, change in self.published:
             key, row = key_of(change), row_of(header, change)
             before = newest.get(key, ("", None))
             if change.sequence >= before[0]:
                 newest[key] = change.sequence, row
+        if self.arrived is not None:
+            sequence = str(spanner_sequence(microseconds(self.arrived), "0", 0))
+            moment = self.database.at(self.arrived)
+            for key in {*newest, *moment.rows}:
+                if newest.get(key, ("", None))[0] < sequence:
+                    newest[key] = sequence, moment.watched_values(moment.rows.get(key))
         names = dict(self.database.now.columns or ())
         return {
             key: {name: row.get(name) for name in names}

@@ -1,5 +1,6 @@
 """Updates that hold only what changed, whatever happens to rows, columns, readers and versions: what is published is
-true, or says that it is not, and the newest of each row, in the mirror or in a history alone, ends up equal.
+true, or says that it is not, and the newest of each row, in the mirror or in a history alone, ends up equal. What a
+pause drops is under a resync request until a later snapshot, however late a reader hears of the pause.
 
 The readers are the real ones, with all of their core; the ports are in memory, the time is virtual.
 """
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.contracts.tables_file import Mode
+from tests.fakes.pauses import FakePauseStore
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.seeds import examples
 from tests.unit.spanner_reader.captured_histories import KEYS, KINDS, play
@@ -49,15 +51,24 @@ def test_what_is_published_is_true_and_the_newest_of_each_row_ends_up_equal(
 ) -> None:
     database = CapturedDatabase(capture, retention, unwatched=frozenset({"unwatched"}), another_table=another_table)
     world = CapturingWorld(Random(seed), database, mode, breaks)
-    run_in_virtual_time(play(world, kinds))
-    assert {header.table for header, _change in world.published} <= {SINGERS}
-    world.check_versions()
-    newest = dict(sorted(world.database.truth))
-    stale = {key for key, sequence in newest.items() if world.may_be_dropped(sequence)}
-    mirror, rows = world.mirror(), world.database.now.watched_rows
-    assert {key: mirror.get(key) for key in KEYS if key not in stale} == {
-        key: rows.get(key) for key in KEYS if key not in stale
-    }
+
+    async def scenario() -> None:
+        await play(world, kinds)
+        assert {header.table for header, _change in world.published} <= {SINGERS}
+        world.check_versions()
+        newest = dict(sorted(world.database.truth))
+        stale = {key for key, sequence in newest.items() if world.marked() and world.may_be_dropped(sequence)}
+        mirror, rows = world.mirror(), world.database.now.watched_rows
+        assert {key: mirror.get(key) for key in KEYS if key not in stale} == {
+            key: rows.get(key) for key in KEYS if key not in stale
+        }
+        await FakePauseStore(world.world.pauses).resume(SINGERS)
+        world.begin_snapshot()
+        await world.end_snapshot()
+        assert not world.marked()
+        assert world.mirror() == rows
+
+    run_in_virtual_time(scenario())
     if world.mode != "mirror":
         published = {(key_of(change), change.sequence) for _header, change in world.published}
         kept = {(key, sequence) for key, sequence in world.database.truth if not world.may_be_dropped(sequence)}
