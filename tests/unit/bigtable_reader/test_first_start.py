@@ -71,6 +71,28 @@ async def test_what_follows_is_done_again_by_itself_for_a_new_stream_is_known_by
     assert answers == []
 
 
+@pytest.mark.parametrize("error", [None, TransientError("UNAVAILABLE"), MisconfiguredError("made-up", "no right")])
+async def test_a_start_that_is_refused_is_not_counted_among_the_readers_that_share_the_stream(
+    error: Exception | None,
+) -> None:
+    table = PartitionTable()
+
+    class Store(FakePartitionStore):
+        """Says that it leaves, to a table that may not answer."""
+
+        async def leave(self) -> None:
+            await super().leave()
+            if error is not None:
+                raise error
+
+    async def refuse() -> None:
+        raise MisconfiguredError("made-up", "another topic")
+
+    with pytest.raises(MisconfiguredError, match="another topic"):
+        await start(Store(table, "reader", timedelta(seconds=10)), after=refuse)
+    assert table.readers == {}
+
+
 @pytest.mark.parametrize("resume", ["new", "resume-or-new", "resume-or-fail"])
 async def test_a_stream_whose_key_ranges_were_deleted_is_not_begun_again_for_that_would_skip_changes(
     resume: Resume,

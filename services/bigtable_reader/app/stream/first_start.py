@@ -1,7 +1,7 @@
 """Where a reader goes on, or begins: the first key ranges of the key space, and the time from which they are read."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 import structlog
@@ -16,7 +16,7 @@ from services.bigtable_reader.ports import (
     TableSnapshotStore,
 )
 from shared.contracts.bigtable_options import BigtableOptions
-from shared.contracts.errors import MisconfiguredError
+from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from shared.runtime.retries import retried
 from shared.runtime.stop import Stop
@@ -43,21 +43,27 @@ async def begin(
 
     ``asked``: START_TIMESTAMP. ``before`` is done before a first start is remembered: one that is killed in between is
     a first start again. ``after`` is done once the key ranges are known, at each start. ``mirrored``: there is a
-    mirror, which a hole in the stream leaves stale. TransientError, MisconfiguredError.
+    mirror, which a hole in the stream leaves stale. TransientError, MisconfiguredError; a start that is refused is
+    counted among the readers no more.
     """
     log = structlog.get_logger()
-    survey = await store.survey()
-    if not begins(resume, survey, name):
-        log.info("resumed", partitions=len(survey.stream_ranges), start_timestamp_ignored=asked is not None)
-    else:
-        ranges = await stream.initial_partitions()
-        start = await _first_start(stream, ranges[0], survey.now, asked)
-        await before()
-        # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new
-        # would then refuse the key ranges that it has just remembered. So it is with what follows.
-        if await retried(stop, lambda: store.begin(ranges, start, mirrored=mirrored)):
-            log.info("first_start", start=_time(start), partitions=len(ranges))
-    await retried(stop, after)
+    try:
+        survey = await store.survey()
+        if not begins(resume, survey, name):
+            log.info("resumed", partitions=len(survey.stream_ranges), start_timestamp_ignored=asked is not None)
+        else:
+            ranges = await stream.initial_partitions()
+            start = await _first_start(stream, ranges[0], survey.now, asked)
+            await before()
+            # Again by itself, and not with what precedes it: its answer may be lost after it succeeded, and RESUME=new
+            # would then refuse the key ranges that it has just remembered. So it is with what follows.
+            if await retried(stop, lambda: store.begin(ranges, start, mirrored=mirrored)):
+                log.info("first_start", start=_time(start), partitions=len(ranges))
+        await retried(stop, after)
+    except MisconfiguredError:
+        with suppress(TransientError, MisconfiguredError):  # then it is counted as one that died
+            await store.leave()
+        raise
 
 
 async def _first_start(
