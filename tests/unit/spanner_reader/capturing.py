@@ -18,7 +18,7 @@ from typing import Any
 
 from services.spanner_reader.core.pauses import Pause
 from services.spanner_reader.core.snapshot.snapshot import KeyText
-from services.spanner_reader.core.stream.changes import WHOLE_ROW, spanner_sequence
+from services.spanner_reader.core.stream.changes import WHOLE_ROW
 from services.spanner_reader.core.stream.partitions import PartitionState, SpannerPartition
 from services.spanner_reader.core.stream.records import (
     ChildPartition,
@@ -33,7 +33,7 @@ from services.spanner_reader.core.stream.records import (
 )
 from services.spanner_reader.ports import CatalogInspection, NotReadableError, WatchedTable
 from shared.contracts.change_batch import RECONSTRUCTED, Change, Header
-from shared.contracts.change_sequence import parse_sequence
+from shared.contracts.change_sequence import four_sections, parse_sequence
 from shared.contracts.errors import TransientError
 from shared.contracts.tables_file import Mode, TableOptions
 from shared.contracts.timestamps import Nanoseconds, microseconds, parse_timestamp
@@ -187,7 +187,7 @@ class CapturedDatabase:
             records[token].append(record)
             if self.another_table and chance is not None and chance.random() < 0.3:
                 records[token].append(replace(record, table=LEFT_OUT, record_sequence=f"{1_000 + place:08d}"))
-            sequence = str(spanner_sequence(microseconds(commit), record.record_sequence, 0))
+            sequence = str(four_sections(microseconds(commit), int(record.record_sequence, 16)))
             self.truth[key, sequence] = before.watched_values(new)
         for token, found in records.items():
             if chance is not None:
@@ -545,7 +545,7 @@ class CapturingWorld:
             if change.sequence >= before[0]:
                 newest[key] = change.sequence, row
         if self.arrived is not None:
-            sequence = str(spanner_sequence(microseconds(self.arrived), "0", 0))
+            sequence = str(four_sections(microseconds(self.arrived)))
             moment = self.database.at(self.arrived)
             for key in {*newest, *moment.rows}:
                 if newest.get(key, ("", None))[0] < sequence:

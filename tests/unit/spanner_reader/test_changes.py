@@ -9,7 +9,6 @@ from services.spanner_reader.core.stream.changes import (
     googlesql_type,
     header_type,
     is_whole,
-    spanner_sequence,
 )
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Header
@@ -29,6 +28,11 @@ def only(record: DataChangeRecord, made_by: ChangeMaker | None = None) -> Change
     """Return the one change of a record."""
     _header, ((_key, change),) = (made_by or maker()).changes(record)
     return change
+
+
+def sequence_of(commit_micros: int, record_sequence: str) -> str:
+    """Return the change sequence number of the first change of a record."""
+    return only(replace(a_record(Nanoseconds(commit_micros * 1_000)), record_sequence=record_sequence)).sequence
 
 
 @pytest.mark.parametrize(
@@ -102,18 +106,17 @@ def test_a_place_says_all_that_puts_a_transaction_together_again() -> None:
 @pytest.mark.parametrize("sequence", ["", "xyz", "-1", "0x1f", "1_0", " 1", "00000000000000001"])
 def test_a_record_sequence_in_another_form_is_refused_with_where_it_is_and_what_to_do(sequence: str) -> None:
     with pytest.raises(MisconfiguredError, match=r"2023-11-14T22:13:20Z.*hexadecimal.*start a version"):
-        spanner_sequence(1_700_000_000_000_000, sequence, 0)
+        sequence_of(1_700_000_000_000_000, sequence)
 
 
 def test_a_record_sequence_is_read_as_hexadecimal_and_keeps_its_order() -> None:
-    assert str(spanner_sequence(1_700_000_000_000_000, "00000002", 0)) == (
+    assert sequence_of(1_700_000_000_000_000, "00000002") == (
         "00060A24181E4000/0000000000000002/0000000000000000/0000000000000000"
     )
-    decimal = [spanner_sequence(1, f"{n:08d}", 0) for n in (0, 9, 10, 99, 100, 1000012389)]
-    hexadecimal = [spanner_sequence(1, f"{n:08x}", 0) for n in (0, 9, 10, 255, 256)]
-    for numbers in (decimal, hexadecimal):
-        assert numbers == sorted(numbers)
-        assert [str(n) for n in numbers] == sorted(map(str, numbers))
+    decimal = [sequence_of(1, f"{n:08d}") for n in (0, 9, 10, 99, 100, 1000012389)]
+    hexadecimal = [sequence_of(1, f"{n:08x}") for n in (0, 9, 10, 255, 256)]
+    for sequences in (decimal, hexadecimal):
+        assert sequences == sorted(sequences) == sorted(sequences, key=parse_sequence)
 
 
 def test_an_update_of_a_later_commit_is_newer_whatever_its_record_and_mod() -> None:

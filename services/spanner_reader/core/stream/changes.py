@@ -9,7 +9,6 @@ import msgspec
 
 from services.spanner_reader.core.stream.records import DataChangeRecord, Mod, SpannerColumnType
 from shared.contracts.change_batch import Change, Column, Header, Op
-from shared.contracts.change_sequence import ChangeSequenceNumber, parse_sequence
 from shared.contracts.errors import MisconfiguredError, PoisonRecordError
 from shared.contracts.row_id import bucket_of, canonical_key, ordering_key
 from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseconds
@@ -39,17 +38,13 @@ _keys: Final = msgspec.json.Decoder(dict[str, object])
 _type: Final = msgspec.json.Decoder(dict[str, object])
 
 
-def spanner_sequence(commit_micros: int, record_sequence: str, mod: int) -> ChangeSequenceNumber:
-    """Order changes of one row: commit, then record in transaction, then mod in record.
-
-    The record sequence is read as hexadecimal whatever it is: that keeps the order of decimal and hexadecimal text.
-    MisconfiguredError for any other text: without its order a change can neither be published nor left out.
-    """
-    return parse_sequence(_first_sections(commit_micros, record_sequence) + _last_sections(mod))
-
-
 def _first_sections(commit_micros: int, record_sequence: str) -> str:
-    """Return the sections of a change sequence number that all changes of a record have, as text."""
+    """Return the sections of a change sequence number that all changes of a record have, as text.
+
+    It orders changes of one row: commit, then record in transaction, then mod in record. The record sequence is read as
+    hexadecimal whatever it is: that keeps the order of decimal and hexadecimal text. MisconfiguredError for any other
+    text: without its order a change can neither be published nor left out.
+    """
     if _SEQUENCE.fullmatch(record_sequence) is None:
         raise MisconfiguredError(
             "record-sequence-unknown",
