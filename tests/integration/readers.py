@@ -7,17 +7,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-import grpc
-from google.pubsub_v1 import SubscriberClient
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
-
 from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import Process, Processes
-from shared.pubsub.names import short_name
-from shared.pubsub.topology import PubsubTopology, create_topology
+from shared.pubsub.topology import PubsubTopology
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
 from tests.worlds.commands import run_command
 
 STARTS: Final = timedelta(seconds=60)
@@ -29,6 +23,8 @@ class Readers(ABC):
     """The readers of one source; what is below this class names what they stand on."""
 
     module: ClassVar[str]
+    pubsub: str
+    topology: PubsubTopology
     processes: Processes
     readers: int = 0
     """How many were started, commands beside them too."""
@@ -36,6 +32,14 @@ class Readers(ABC):
     @abstractmethod
     def environment(self) -> Mapping[str, str]:
         """Return the settings of a reader."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Commit a change."""
+
+    @abstractmethod
+    def wait_for_all(self) -> None:
+        """Wait until everything committed has arrived."""
 
     def start(self, **variables: str) -> Process:
         """Start a reader and wait until it reads."""
@@ -88,25 +92,11 @@ def refusal(reader: Process, within: timedelta = STARTS) -> str:
     return reader.output()
 
 
-def refused_without_a_subscription(readers: Readers, topology: PubsubTopology, channel: grpc.Channel) -> None:
-    """Start where the topic has no subscription, and again once something was read; another topic says nothing."""
-    other, client = a_topology(channel), SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-    for each in (topology, other):
-        client.delete_subscription(request={"subscription": each.subscription}, timeout=10)
-
-    def refused(topic: str) -> str:
-        return readers.refused(TOPIC=short_name(topic))
-
-    assert "it has no subscription" in refused(topology.topic)  # a first start: nothing was read into it
-    create_topology(channel, topology)
-    reader = readers.start()
+def stop(reader: Process) -> None:
+    """Ask a reader to stop, which is quick and good."""
     reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
+    assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
     reader.end()
-    client.delete_subscription(request={"subscription": topology.subscription}, timeout=10)
-    assert "publish to" in refused(other.topic)  # that one has lost nothing of this stream
-    assert readers.status()[1]["pending_resync"] == []
-    assert "it has no subscription" in refused(topology.topic)
 
 
 def ready(reader: Process) -> bool:

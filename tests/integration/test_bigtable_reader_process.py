@@ -16,7 +16,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp
 from tests.integration.bigtable_front import CLUSTER, INSTANCE, Front, delete_row, set_cell
 from tests.integration.bigtable_workload import FAMILIES, SUMS, Writer
 from tests.integration.log_lines import events
-from tests.integration.readers import STARTS, TIMEOUT, refusal
+from tests.integration.readers import STARTS, TIMEOUT, refusal, stop
 from tests.integration.wire import wire
 from tests.worlds.bigtable_pipeline import BigtablePipeline
 
@@ -40,8 +40,7 @@ def test_what_is_written_arrives_a_stop_is_quick_and_the_next_start_goes_on_wher
     pipeline.wait_until_equal("f", "g")
     assert pipeline.run_command("doctor")[0] == 0
     assert "1 RUNNING" in pipeline.run_command("status")[1]
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
+    stop(reader)
     pipeline.pull()  # the rows of the first snapshot may have come after the changes
     published = pipeline.changes
 

@@ -1,11 +1,8 @@
 """The topic that a stream in the partition table belongs to: readers of another one are refused."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
-import grpc
 import pytest
 
 from services.bigtable_reader.adapters.bigtable.connection import BigtableChannels
@@ -13,16 +10,8 @@ from services.bigtable_reader.adapters.stream.partition_rows import PartitionRow
 from services.bigtable_reader.adapters.stream.partition_schema import create_partition_table
 from services.bigtable_reader.adapters.stream.partition_table import BigtablePartitionStore
 from services.bigtable_reader.adapters.stream.topic_cell import keep_topic, replace_topic
-from services.bigtable_reader.core.schema.resync import BigtableResyncKind
 from shared.contracts.errors import MisconfiguredError
-from shared.pubsub.names import published_to, short_name
-from shared.runtime.service import MISCONFIGURED
 from tests.contract.bigtable_partitions import PARTITION_TABLE, a_store, a_stream, begun
-from tests.integration.bigtable_front import PROJECT, Front, set_cell
-from tests.integration.log_lines import events
-from tests.integration.pubsub_topics import a_topology
-from tests.integration.readers import refusal, refused_without_a_subscription
-from tests.worlds.bigtable_pipeline import BigtablePipeline
 
 pytestmark = pytest.mark.integration
 
@@ -111,64 +100,3 @@ def run(emulator: str, scenario: Callable[[BigtableChannels], Awaitable[None]]) 
             await channels.close()
 
     asyncio.run(opened())
-
-
-@pytest.fixture
-def pipeline(front: Front, bigtable_pipeline: Callable[..., BigtablePipeline]) -> BigtablePipeline:
-    """Return a pipeline on a table of its own, with the family f."""
-    return bigtable_pipeline(front.table("f"))
-
-
-def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(pipeline: BigtablePipeline) -> None:
-    other = a_topology(pipeline.channel)
-    reader = pipeline.start()
-    refused = pipeline.launch(TOPIC=short_name(other.topic))
-    refusal(refused)
-    (told,) = events(refused, "service_misconfigured")
-    for topic in (pipeline.topology.topic, other.topic):
-        assert published_to(PROJECT, topic, pipeline.pubsub) in told["error"]
-    pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
-    pipeline.wait_until_equal("f")
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
-    pipeline.start()  # and its own topic is as good as ever
-    pipeline.table.write(b"row", set_cell("f", b"q", b"2"))
-    pipeline.wait_until_equal("f")
-
-
-def test_with_the_command_readers_go_on_in_another_topic_where_they_were(
-    pipeline: BigtablePipeline, channel: grpc.Channel
-) -> None:
-    other = a_topology(channel)
-    meant = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
-    code, said = pipeline.run_command("topic", **meant)
-    assert (code, "start the reader" in said) == (MISCONFIGURED, True)
-    reader = pipeline.start()
-    pipeline.table.write(b"row", set_cell("f", b"q", b"1"))
-    pipeline.wait_until_equal("f")
-    code, said = pipeline.run_command("topic", **meant)
-    assert (code, "stop all of them" in said) == (MISCONFIGURED, True)
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
-
-    code, said = pipeline.run_command("topic", "--json", **meant)
-    assert code == 0, said
-    named = [published_to(PROJECT, one.topic, pipeline.pubsub) for one in (other, pipeline.topology)]
-    assert json.loads(said) == dict(zip(("topic", "before"), named, strict=True))
-    moved = pipeline.start(**meant)
-    pipeline.topology = other
-    pipeline.table.write(b"another", set_cell("f", b"q", b"2"))
-    pipeline.wait_until_equal("f")
-    assert events(moved, "resumed")
-    assert not events(moved, "first_start")
-
-
-def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
-    pipeline: BigtablePipeline, channel: grpc.Channel
-) -> None:
-    refused_without_a_subscription(pipeline, pipeline.topology, channel)
-
-    (mark,) = pipeline.status()[1]["pending_resync"]
-    assert [why["kind"] for why in mark["why"]] == [BigtableResyncKind.TOPIC_LOST]

@@ -15,6 +15,7 @@ from deploy.local.platform.processes import Process
 from services.bigtable_reader.core.snapshot.snapshot import PartState, SnapshotPart
 from tests.integration.bigtable_front import Front, delete_row, set_cell
 from tests.integration.log_lines import events
+from tests.integration.readers import stop
 from tests.worlds.bigtable_snapshotting import TIMEOUT, Snapshotting
 
 pytestmark = pytest.mark.integration
@@ -140,8 +141,7 @@ def test_a_snapshot_that_waits_for_a_reader_reports_the_fix_and_continues_after_
     pipeline.processes.wait_until(lambda: shows("over at END_TIMESTAMP", **over), "the snapshot to wait", TIMEOUT)
     fix = "again where their END_TIMESTAMP is reached"
     pipeline.processes.wait_until(lambda: shows(fix), "the status to show the fix", TIMEOUT)
-    reads_no_further.ask_to_end()
-    assert reads_no_further.wait(timedelta(seconds=10)) == 0, reads_no_further.obituary()
+    stop(reads_no_further)
     pipeline.start(LEASE_DURATION="2s")
     code, said = pipeline.command("--status", "--watch")
     assert (code, "30 rows, complete since" in said) == (0, True), said

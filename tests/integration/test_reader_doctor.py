@@ -22,6 +22,7 @@ from shared.runtime.findings import Level
 from shared.runtime.service import MISCONFIGURED
 from tests.integration.log_lines import events
 from tests.integration.monitoring_server import monitoring_server
+from tests.integration.readers import stop
 from tests.worlds.doctor_checks import unexplained
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
@@ -241,8 +242,7 @@ def test_status_needs_no_reader_and_names_what_needs_resync_until_it_is_synced(
     with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/status", timeout=5) as answer:
         asked = json.loads(answer.read())
     assert (asked["state"], [one["table"] for one in asked["pending_resync"]]) == ("reading", ["Planes"])
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
+    stop(reader)
 
     code, after = _status(capsys)
     assert (code, after["state"]) == (1, "no reader")

@@ -1,13 +1,13 @@
 """Options that keep changes out of the stream, found by a refused start and marked. The emulator knows none of them."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 
 import pytest
 
 from deploy.local.platform.source import SpannerDatabase
 from services.spanner_reader.core.stream.records import ROOT, PartitionToken
 from shared.contracts.timestamps import Nanoseconds
+from tests.integration.readers import stop
 from tests.integration.scripted_spanner import ScriptedSpanner, ScriptedStream
 from tests.unit.spanner_reader.scripts import children
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
@@ -50,9 +50,7 @@ def test_tables_found_by_a_refused_start_stay_pending_resync_when_the_stream_wat
 
     server.options = {}
     reader = pipeline.start(SNAPSHOT="never", **settings)
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
+    stop(reader)
     assert marks() == 0
 
     server.options = {"exclude_delete": "true"}

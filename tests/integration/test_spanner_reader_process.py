@@ -6,7 +6,6 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -17,7 +16,7 @@ from shared.contracts.timestamps import Nanoseconds, format_timestamp, microseco
 from shared.pubsub.channels import open_channel
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology
-from tests.integration.readers import STARTS, refusal
+from tests.integration.readers import STARTS, refusal, stop
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
@@ -44,8 +43,7 @@ def test_what_is_committed_arrives_and_a_stop_is_quick_saves_the_watermark_and_g
     assert metrics["millrace_reader_changes_total"] == 51
     assert metrics["millrace_published_changes_total"] == 51
     assert metrics["millrace_partitions", "state", "FINISHED"] >= 1
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
+    stop(reader)
     assert pipeline.watermark() >= pipeline.committed[-1][1]
     (row,) = pipeline.partitions.query("SELECT COUNT(*) AS held FROM millrace_partitions WHERE lease_until IS NOT NULL")
     assert row == {"held": 0}
@@ -65,8 +63,7 @@ def test_a_reader_publishes_heartbeats_that_pass_what_was_committed_and_end_with
     pipeline.wait_for_all()
     last = microseconds(pipeline.committed[-1][1])
     pipeline.wait(lambda: pipeline.published_until >= last, "a heartbeat from after the commit", pipeline.pull)
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
+    stop(reader)
     pipeline.pull()
     until = pipeline.published_until
 
@@ -169,8 +166,7 @@ def test_partitions_that_live_for_a_second_lose_nothing_and_stay_in_time_though_
     assert metrics["millrace_partitions_split_total"] >= 2
     assert metrics["millrace_partitions_merged_total"] >= 2
     assert metrics["millrace_partitions", "state", "FINISHED"] >= 10
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
+    stop(reader)
 
 
 def test_a_stop_is_quick_though_pubsub_is_unavailable_and_what_was_not_confirmed_is_published_later(
@@ -187,8 +183,7 @@ def test_a_stop_is_quick_though_pubsub_is_unavailable_and_what_was_not_confirmed
         try:
             pipeline.write(rows=10)
             time.sleep(2)  # read, and waiting for a confirmation that does not come
-            reader.ask_to_end()
-            assert reader.wait(timedelta(seconds=10)) == 0, reader.obituary()
+            stop(reader)
         finally:
             emulator.signal(signal.SIGCONT)
         pipeline.start()

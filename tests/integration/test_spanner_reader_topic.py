@@ -19,13 +19,11 @@ from services.spanner_reader.settings import Settings
 from services.spanner_reader.wiring.stores import databases, partition_store, topic_of
 from shared.contracts.errors import MisconfiguredError
 from shared.pubsub.names import published_to, short_name
-from shared.pubsub.topology import create_topology
-from shared.runtime.service import MISCONFIGURED
 from shared.runtime.settings import read_settings
 from shared.runtime.stop import Stop
 from tests.integration.log_lines import events
 from tests.integration.pubsub_topics import a_topology, pull
-from tests.integration.readers import refusal, refused_without_a_subscription
+from tests.integration.readers import refusal
 from tests.worlds.spanner_pipeline import DDL, SpannerPipeline
 
 pytestmark = pytest.mark.integration
@@ -115,49 +113,19 @@ def pipeline(
     return spanner_pipeline(database(*DDL), database())
 
 
-def test_a_reader_with_another_topic_is_refused_at_its_start_with_both_names(
-    pipeline: SpannerPipeline, pubsub_emulator: str, channel: grpc.Channel
+def test_rows_are_not_published_to_another_topic_and_are_read_wherever_that_is(
+    pipeline: SpannerPipeline, channel: grpc.Channel
 ) -> None:
-    topology, other = pipeline.topology, a_topology(channel)
-    elsewhere = {
-        "TOPIC": short_name(other.topic),
-        "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic),
-    }
-    code, said = pipeline.run_command("topic", **elsewhere)
-    assert code == MISCONFIGURED
-    assert "start the reader" in said
-
-    reader = pipeline.start()
-    refused = pipeline.launch(**elsewhere)
-    refusal(refused)
-    (told,) = events(refused, "service_misconfigured")
-    project = pipeline.database.instance.project
-    for topic in (topology.topic, other.topic):
-        assert published_to(project, topic, pubsub_emulator) in told["error"]
-    code, said = pipeline.run_command("topic", **elsewhere)
-    assert code == MISCONFIGURED
-    assert "stop all of them" in said
+    other = a_topology(channel)
+    elsewhere = {"TOPIC": short_name(other.topic), "DEAD_LETTER_TOPIC": short_name(other.dead_letter_topic)}
+    pipeline.start()
     with opened_source(ROWS, {**os.environ, **pipeline.environment(), **elsewhere}, Stop()) as rows:
         _batches, done = rows.read_keys("Planes", [("1",)])
         assert (done.rows, done.absent) == (0, 1)
-        with pytest.raises(
-            MisconfiguredError, match=f"publish to {published_to(project, topology.topic, pubsub_emulator)}"
-        ):
+        ours = published_to(pipeline.database.instance.project, pipeline.topology.topic, pipeline.pubsub)
+        with pytest.raises(MisconfiguredError, match=f"publish to {ours}"):
             rows.publish("Planes", [("1",)])
     assert pull(channel, other.subscription) == []
-    pipeline.write(rows=20)
-    pipeline.wait_for_all()  # all of it where it belongs
-    reader.ask_to_end()
-    assert reader.wait(timedelta(seconds=10)) == 0
-    reader.end()
-
-    code, said = pipeline.run_command("topic", **elsewhere)
-    assert code == 0, said
-    moved = pipeline.start(**elsewhere)
-    pipeline.topology = other
-    pipeline.write()
-    pipeline.wait_for_all()
-    assert events(moved, "resumed")
 
 
 def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_can_be_changed(
@@ -184,19 +152,6 @@ def test_after_a_first_start_that_was_killed_before_the_stream_began_the_topic_c
     assert code == 0, said
     begun = pipeline.start(**meant)
     assert events(begun, "first_start")
-
-
-def test_a_resumed_start_without_a_subscription_requests_a_resync_before_it_is_refused(
-    pipeline: SpannerPipeline, channel: grpc.Channel
-) -> None:
-    def marked() -> list[str]:
-        return [mark["table"] for mark in pipeline.status()[1]["pending_resync"]]
-
-    refused_without_a_subscription(pipeline, pipeline.topology, channel)
-    assert marked() == ["Planes"]
-    create_topology(channel, pipeline.topology)
-    pipeline.start()
-    assert marked() == ["Planes"]
 
 
 def test_a_subscription_deleted_while_the_reader_runs_stops_it(pipeline: SpannerPipeline) -> None:

@@ -13,7 +13,7 @@ from deploy.local.platform.processes import Processes
 from shared.contracts.change_batch import ChangeBatch, decode_batch
 from shared.pubsub.names import short_name
 from shared.pubsub.topology import PubsubTopology
-from tests.integration.bigtable_front import FrontTable
+from tests.integration.bigtable_front import FrontTable, set_cell
 from tests.integration.pubsub_topics import pull
 from tests.integration.readers import Readers
 
@@ -55,6 +55,14 @@ class BigtablePipeline(Readers):
             "WAIT_FOR_MERGE": "5s",
             "PORT": "0",
         }
+
+    def write(self) -> None:
+        """Write a row of its own, in the family f."""
+        self.table.write(uuid.uuid4().hex.encode(), set_cell("f", b"q", b"v"))
+
+    def wait_for_all(self) -> None:
+        """Wait until the mirror of the family f is what the table is."""
+        self.wait_until_equal("f")
 
     def pull(self) -> None:
         """Take what is on the subscription now, and apply it as a consumer does: by sequence."""
