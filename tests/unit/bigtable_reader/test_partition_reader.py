@@ -148,31 +148,6 @@ class Reading:
         return tokens[0].token if tokens else None
 
 
-async def test_the_position_is_behind_the_longest_prefix_of_records_that_are_all_confirmed() -> None:
-    reading = Reading(
-        [a_record(b"a", 1), a_record(b"b", 2), Heartbeat("h", Microseconds(EPOCH + 9)), a_record(b"c", 3)]
-    )
-    await reading.begin()
-    await reading.confirm(1)
-    assert reading.saved() is None  # where it began
-    assert reading.held.prefix.watermark == EPOCH
-    await reading.confirm(0)
-    assert reading.saved() == "h"
-    assert reading.held.prefix.watermark == EPOCH + 9
-    await reading.confirm(2)
-    assert reading.saved() == "t3"
-
-
-async def test_the_position_is_before_a_record_whose_image_is_not_confirmed() -> None:
-    reading = Reading([a_record(b"a", 1), Heartbeat("h", Microseconds(EPOCH + 9))], mirror=True)
-    await reading.begin()
-    reading.held.raise_reserved(2 * EPOCH)
-    await asyncio.sleep(1)
-    assert (len(reading.publisher.waiting), reading.saved(), reading.held.prefix.watermark) == (1, None, EPOCH)
-    await reading.confirm(0)
-    assert reading.saved() == "h"
-
-
 async def test_the_position_is_before_a_record_whose_dead_letter_is_not_confirmed() -> None:
     reading = Reading([a_record(b"\xff", 1), Heartbeat("h", Microseconds(EPOCH + 9))])
     reading.letters.open.clear()

@@ -2,24 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from random import Random
 
 import pytest
 from structlog.testing import capture_logs
 
-from services.bigtable_reader.core.stream.records import (
-    BigtableStreamQuery,
-    Heartbeat,
-    Microseconds,
-    SetCell,
-    StreamRecord,
-)
+from services.bigtable_reader.core.stream.records import Microseconds, SetCell
 from services.bigtable_reader.settings import Settings
 from shared.contracts.errors import MisconfiguredError
 from shared.runtime.settings import read_settings
-from tests.fakes.bigtable_reader import FakeChangeStream
 from tests.fakes.bigtable_table import Bigtable, VirtualClock
 from tests.unit.bigtable_reader.world import World
 
@@ -170,33 +162,3 @@ def test_settings_name_every_mistake_and_the_stream_is_called_as_the_table_unles
     assert all(name in str(refused.value) for name in mistakes)
     with pytest.raises(MisconfiguredError, match="PARTITION_TABLE is the watched table"):
         read_settings(Settings, NEEDED | {"PARTITION_TABLE": "weather"})
-
-
-async def test_a_reader_that_joins_gets_half_of_the_load_and_not_half_of_the_partitions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    busy = {b"", b"0001", b"0002", b"0003"}
-    """Where the ranges begin that have twenty records in each second."""
-
-    async def read(
-        _stream: FakeChangeStream, query: BigtableStreamQuery
-    ) -> AsyncGenerator[Sequence[StreamRecord], None]:
-        number = 0
-        while True:
-            await asyncio.sleep(1)
-            if query.range.start in busy:
-                number += 20
-                yield [Heartbeat(f"{number + place}", Microseconds(number + place)) for place in range(20)]
-
-    monkeypatch.setattr(FakeChangeStream, "read", read)
-
-    world = await a_world(*(b"%04d" % number for number in range(1, 10)))
-    for _reader in range(2):
-        world.start_steady()
-        await asyncio.sleep(300)
-    rows = [row for row in world.partitions.rows.values() if row.state == "RUNNING"]
-    owned = Counter(row.owner for row in rows)
-    assert sorted(owned.values()) == [3, 7]  # the six quiet ones weigh as much as two busy ones
-    one, other = (sum(10 + row.load for row in rows if row.owner == owner) for owner in owned)
-    assert abs(one - other) <= 20
-    await world.end()
