@@ -26,7 +26,6 @@ from services.bigtable_reader.core.stream.records import (
     StreamRecord,
 )
 from services.bigtable_reader.ports import PositionLostError
-from shared.contracts.change_batch import Change, Header
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.reading.owned_partition import read_to_the_end
 from shared.reading.publishing import ConfirmedPublishing
@@ -36,6 +35,7 @@ from tests.fakes.bigtable_reader import FakeDeadLetterSink, FakeRows
 from tests.fakes.bigtable_table import EPOCH, Bigtable, VirtualClock
 from tests.fakes.reader_metrics import BigtableMetrics
 from tests.unit.bigtable_reader.readings import a_record, image_maker, outputs
+from tests.unit.reading.toy_topic import ToyPublisher, ToyTopic
 
 Answer = StreamRecord | list[StreamRecord] | Exception
 
@@ -61,22 +61,7 @@ class ScriptedStream:
         await asyncio.sleep(1_000)
 
 
-class PublisherByHand:
-    """Confirms when it is told to."""
-
-    def __init__(self) -> None:
-        self.waiting: list[asyncio.Future[None]] = []
-
-    async def publish(self, _header: Header, _changes: Sequence[tuple[str, Change]]) -> "asyncio.Future[None]":
-        """Take changes."""
-        self.waiting.append(asyncio.get_running_loop().create_future())
-        return self.waiting[-1]
-
-    async def close(self) -> None:
-        """End."""
-
-
-def a_read_back(publisher: PublisherByHand, failures: list[BaseException | None]) -> ReadBack:
+def a_read_back(publisher: ToyPublisher, failures: list[BaseException | None]) -> ReadBack:
     return ReadBack(
         FakeRows(Bigtable()),
         image_maker(),
@@ -91,7 +76,8 @@ class Reading:
 
     def __init__(self, *answers: Sequence[Answer], end: Microseconds | None = None, mirror: bool = False) -> None:
         self.stream = ScriptedStream(*answers)
-        self.publisher = PublisherByHand()
+        self.topic = ToyTopic(confirms=False)
+        publisher = ToyPublisher(self.topic)
         self.letters = FakeDeadLetterSink()
         self.table = PartitionTable()
         self.store = FakePartitionStore(self.table, "reader", timedelta(seconds=10))
@@ -101,9 +87,9 @@ class Reading:
             self.stream,
             self.store,
             DataChangePublisher(
-                ConfirmedPublishing(self.publisher, BigtableMetrics(), self.failures.append),
+                ConfirmedPublishing(publisher, BigtableMetrics(), self.failures.append),
                 outputs(images=mirror, entries=not mirror),
-                a_read_back(self.publisher, self.failures) if mirror else None,
+                a_read_back(publisher, self.failures) if mirror else None,
                 DeadLettering(self.letters, VirtualClock()),
                 VirtualClock(),
                 lambda: None,
@@ -139,7 +125,7 @@ class Reading:
 
     async def confirm(self, number: int) -> None:
         """Confirm what was published as the ``number``th, from 0."""
-        self.publisher.waiting[number].set_result(None)
+        list(self.topic.waiting.values())[number].set_result(None)
         await asyncio.sleep(0.1)
 
     def saved(self) -> str | None:
@@ -162,7 +148,7 @@ async def test_what_comes_together_is_published_together_and_a_heartbeat_keeps_i
     heartbeat = Heartbeat("h", Microseconds(EPOCH + 9))
     reading = Reading([[a_record(b"a", 1), a_record(b"b", 2), heartbeat, a_record(b"c", 3), a_record(b"d", 4)]])
     await reading.begin()
-    assert len(reading.publisher.waiting) == 2
+    assert len(reading.topic.waiting) == 2
     await reading.confirm(1)
     assert reading.saved() is None
     await reading.confirm(0)
