@@ -143,3 +143,4 @@ async def test_what_a_topic_has_lost_requests_a_resync_of_no_table_of_which_only
 
     await request_resync_if_resumed(store, same_topic, resync_requests_of(table, Watching(mirrored=mirrored)))
     assert kinds(table) == found
+    assert table.readers == {}, "this start will be refused"
