@@ -30,7 +30,6 @@ from tests.benchmarks.peer import measure_java
 from tests.benchmarks.pipelines import Platform, Say, running_platform
 from tests.benchmarks.profile import show_profiles
 from tests.benchmarks.reader import measure_reader
-from tests.benchmarks.replay import measure_replays
 from tests.benchmarks.results import Measured, as_table, write_json
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.snapshot import measure_snapshot
@@ -100,8 +99,6 @@ def measure(platform: Platform, sizes: Sizes, console: Console) -> list[Measured
                 measured += measure_bigtable_snapshot(platform, sizes)
             case "bigtable":
                 measured += measure_bigtable(platform, sizes)
-            case "replay":
-                measured += measure_replays(platform, sizes)
             case "letters":
                 pass  # when the platform has ended
             case "freshness" | "idle":

@@ -20,7 +20,6 @@ PARTS: Final = (
     "freshness",
     "idle",
     "letters",
-    "replay",
     "profile",
 )
 
@@ -63,7 +62,6 @@ class Sizes:
     )
     snapshot_rows: int = setting("rows of a snapshot", env="BENCH_SNAPSHOT_ROWS", default=50_000, least=5)
     letters: int = setting("dead letters in the store", env="BENCH_LETTERS", default=100_000, least=100)
-    replayed: int = setting("dead letters in a replay", env="BENCH_REPLAYED", default=10_000, least=10)
     seconds: int = setting(
         "how long freshness, completion and idling are watched", env="BENCH_SECONDS", default=30, least=1
     )

@@ -52,8 +52,6 @@ PROMISED = {
     "letters.groups",
     "letters.filters",
     "letters.stats",
-    "replay.letters",
-    "replay.letters_asking_for_mirrors",
 }
 
 FLAT = 1.3
@@ -84,7 +82,6 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "BENCH_SECONDS": "2",
         "BENCH_SNAPSHOT_ROWS": "1000",
         "BENCH_LETTERS": "200",
-        "BENCH_REPLAYED": "200",
     }
     ended, figures = measured(tmp_path / "bench.json", tiny)
     assert figures.keys() >= PROMISED
@@ -98,7 +95,6 @@ def test_every_promised_figure_is_measured_and_written(tmp_path: Path) -> None:
         "drain.applied",
         "reader.records_per_cpu_second",
         "completion.cpu_per_change",
-        "replay.letters",
     ):
         assert figures[name]["ratio"] == pytest.approx(figures[name]["value"] / figures[name]["baseline"])
     assert figures["drain.accepted"]["target"] == ACCEPTED_TARGET
