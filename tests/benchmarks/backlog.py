@@ -158,7 +158,7 @@ async def _publish(
                     header, changes = maker.changes(due.popleft())
                     published += len(changes)
                     futures.append(await publisher.publish(header, changes))
-                await asyncio.sleep(_TICK)
+                await asyncio.sleep(_TICK)  # the rate is kept tick by tick
             await asyncio.gather(*futures)
             return time.monotonic() - began
 

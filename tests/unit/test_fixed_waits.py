@@ -9,11 +9,11 @@ from tests.fixed_waits import VIRTUAL_TIME, fixed_waits
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def found_in(root: Path, **modules: str) -> list[tuple[int, float]]:
-    """Return line and seconds of what is found in a folder of these modules."""
+def found_in(root: Path, **modules: str) -> list[tuple[int, str]]:
+    """Return line and length of what is found in a folder of these modules."""
     for name, text in modules.items():
         (root / name).with_suffix(".py").write_text(text, encoding="utf-8")
-    return [(one.line, one.seconds) for one in fixed_waits(root, ".")]
+    return [(one.line, one.length) for one in fixed_waits(root, ".")]
 
 
 def test_every_fixed_wait_of_the_tests_has_its_reason_beside_it() -> None:
@@ -21,21 +21,21 @@ def test_every_fixed_wait_of_the_tests_has_its_reason_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("call", "length"),
     [
-        ("time.sleep(2)", 2),
-        ("await_ = asyncio.sleep(1.5)", 1.5),
-        ("stop.wait(timedelta(seconds=3))", 3),
-        ("self._over.wait(2)", 2),
-        ("stop.wait(timeout=5)", 5),
-        ("asyncio.sleep(delay=2)", 2),
-        ("LEASE = timedelta(minutes=1)\ntime.sleep(0.5 * LEASE.total_seconds() + 1)", 31),
-        ("from constants import LONG\ntime.sleep(LONG)", 7),
+        ("time.sleep({})", "2"),
+        ("await_ = asyncio.sleep({})", "1.5"),
+        ("stop.wait({})", "timedelta(seconds=3)"),
+        ("self._over.wait({})", "2"),
+        ("stop.wait(timeout={})", "5"),
+        ("asyncio.sleep(delay={})", "2"),
+        ("LEASE = timedelta(minutes=1)\ntime.sleep({})", "0.5 * LEASE.total_seconds() + 1"),
+        ("from constants import LONG\ntime.sleep({})", "LONG"),
     ],
 )
-def test_a_pause_of_more_than_a_second_is_found(tmp_path: Path, text: str, seconds: float) -> None:
-    line = text.count("\n") + 1
-    assert found_in(tmp_path, module=text, constants="LONG = 7") == [(line, seconds)]
+def test_a_pause_of_more_than_a_second_or_of_constants_is_found(tmp_path: Path, call: str, length: str) -> None:
+    line = call.count("\n") + 1
+    assert found_in(tmp_path, module=call.format(length)) == [(line, length)]
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_virtual_time_costs_nothing_in_a_module_that_runs_in_it_and_in_what_that
     pause = "asyncio.sleep(60)"
     runs = f"from world import World\n{runs}\n{pause}"
 
-    assert found_in(tmp_path, runs=runs, world=pause, apart=pause) == [(1, 60)]
+    assert found_in(tmp_path, runs=runs, world=pause, apart=pause) == [(1, "60")]
