@@ -31,7 +31,7 @@ A change log's values are BYTES. What is text and turns out not to be UTF-8 is a
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from shared.contracts.option_values import (
@@ -124,31 +124,6 @@ class BigtableOptions:
     def family_columns(self) -> Mapping[str, FamilyColumn]:
         """Return the columns of families that have a name or encodings of their own, by family."""
         return {column.family: column for column in self.columns if isinstance(column, FamilyColumn)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BigtableSection:
-    """Options as they are written; None is what a section does not say."""
-
-    row_key: KeyType | None = None
-    key_prefixes: tuple[str, ...] | None = None
-    families: tuple[str, ...] | None = None
-    excluded_families: tuple[str, ...] | None = None
-    excluded_columns: tuple[tuple[str, bytes], ...] | None = None
-    values: ValueEncoding | None = None
-    qualifiers: QualifierEncoding | None = None
-    versions: int | None = None
-    cell_timestamps: bool | None = None
-    garbage_collection: GarbageCollection | None = None
-    strip_values: bool | None = None
-    timestamps: TimestampType | None = None
-    columns: tuple[CellColumn | FamilyColumn, ...] | None = None
-
-
-def bigtable_options(section: BigtableSection) -> BigtableOptions:
-    """Return what a section says, and the defaults for what it does not."""
-    said = {each.name: value for each in fields(BigtableSection) if (value := getattr(section, each.name)) is not None}
-    return BigtableOptions(**said)
 
 
 def _cell(value: object) -> tuple[str, bytes]:

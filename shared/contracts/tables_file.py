@@ -28,12 +28,12 @@ defaults. A mistake is never passed over: an unknown key may be a misspelt one.
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, get_args
 
-from shared.contracts.bigtable_options import BIGTABLE_OPTIONS, BigtableOptions, BigtableSection, bigtable_options
+from shared.contracts.bigtable_options import BIGTABLE_OPTIONS, BigtableOptions
 from shared.contracts.column_options import Masks, Renames, masks, renames
 from shared.contracts.durations import format_duration
 from shared.contracts.errors import MisconfiguredError
@@ -65,6 +65,9 @@ _NAME_LETTERS: Final = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _DATASET_LETTERS: Final = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
 _MOST_BUCKETS: Final = 10_000
 _TOP: Final = ("include", "exclude", "mask_key_file", "defaults", "tables")
+
+Section = Mapping[str, Any]
+"""The options that a section says, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,37 +107,12 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section(BigtableSection):
-    """Options as they are written; None is what a section does not say."""
-
-    dataset: str | None = None
-    name: str | None = None
-    mode: Mode | None = None
-    ignored_columns: tuple[str, ...] | None = None
-    soft_delete: bool | None = None
-    max_staleness: timedelta | None = None
-    buckets: int | None = None
-    json_arrays: tuple[str, ...] | None = None
-    jsonb_numbers: JsonbNumbers | None = None
-    unfit_key: UnfitKey | None = None
-    masked_columns: Masks | None = None
-    renamed_columns: Renames | None = None
-    keep: timedelta | None = None
-
-    @property
-    def columns_named(self) -> tuple[str, ...]:
-        """Return the columns that it names."""
-        by_name = [name for name, _said in (*(self.masked_columns or ()), *(self.renamed_columns or ()))]
-        return (*(self.ignored_columns or ()), *(self.json_arrays or ()), *by_name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TablesFile:
     """What the file says. Without one: every table is mirrored, and named as its source."""
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
-    defaults: Section = field(default_factory=Section)
+    defaults: Section = field(default_factory=dict)
     tables: tuple[tuple[str, Section], ...] = ()
     """By the names or patterns of source tables, in the order of the file."""
     mask_key_file: str | None = None
@@ -161,20 +139,24 @@ class TablesFile:
         return frozenset(name for name in self._datasets() if "{" in name)
 
     def _datasets(self) -> Iterator[str]:
-        for section in (self.defaults, *(section for _name, section in self.tables)):
-            if section.dataset is not None:
-                yield section.dataset
+        return (section["dataset"] for section in self._all_sections() if "dataset" in section)
+
+    def _all_sections(self) -> Iterator[Section]:
+        yield self.defaults
+        yield from (section for _name, section in self.tables)
 
     def columns_named_for(self, source_table: str) -> frozenset[str]:
         """Return the columns that the table's very own section names: those it should have."""
         own = [section for name, section in self.tables if name == source_table]
-        return frozenset(name for section in own for name in section.columns_named)
+        lists = [section.get(option, ()) for section in own for option in ("ignored_columns", "json_arrays")]
+        by_name = [section.get(option, ()) for section in own for option in ("masked_columns", "renamed_columns")]
+        return frozenset().union(*lists, *([name for name, _said in each] for each in by_name))
 
     @property
     def needs_mask_key(self) -> bool:
         """Return whether any column is masked by sha256."""
-        sections = (self.defaults, *(section for _name, section in self.tables))
-        return any(mask.kind == "sha256" for section in sections for _name, mask in section.masked_columns or ())
+        masked = [section.get("masked_columns", ()) for section in self._all_sections()]
+        return any(mask.kind == "sha256" for each in masked for _name, mask in each)
 
     def naming_none_of(self, source_tables: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield each name or pattern that names none of these tables, with the list or section that it is in."""
@@ -187,12 +169,12 @@ class TablesFile:
 
     def section_of(self, source_table: str, option: str) -> str:
         """Return the heading of the section that a source table takes an option from."""
-        saying = [name for name, section in self._sections(source_table) if getattr(section, option) is not None]
+        saying = [name for name, section in self._sections(source_table) if option in section]
         return _heading(saying[-1]) if saying else "[defaults]"
 
     def where(self, source_table: str, option: str, *inside: str) -> str:
         """Return the line from which a source table takes an option, or what is ``inside`` of it."""
-        saying = [name for name, section in self._sections(source_table) if getattr(section, option) is not None]
+        saying = [name for name, section in self._sections(source_table) if option in section]
         return self.line((*(("tables", saying[-1]) if saying else ("defaults",)), option, *inside))
 
     def line(self, path: Path) -> str:
@@ -239,26 +221,13 @@ class TablesFile:
 
     def options(self, source_table: str) -> TableOptions:
         """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
-        merged = self.defaults
+        said = dict(self.defaults)
         for _name, section in self._sections(source_table):
-            said = {name: value for name in _OPTIONS if (value := getattr(section, name)) is not None}
-            merged = replace(merged, **said)
-        return TableOptions(
-            name=_filled_in(merged.name or "{schema}_{table}", source_table),
-            dataset=_filled_in(merged.dataset or "", source_table) or None,
-            mode=merged.mode or "mirror",
-            ignored_columns=merged.ignored_columns or (),
-            soft_delete=merged.soft_delete or False,
-            max_staleness=merged.max_staleness,
-            buckets=merged.buckets,
-            json_arrays=merged.json_arrays or (),
-            jsonb_numbers=merged.jsonb_numbers or "refuse",
-            unfit_key=merged.unfit_key or "refuse",
-            masked_columns=merged.masked_columns or (),
-            renamed_columns=merged.renamed_columns or (),
-            keep=merged.keep,
-            bigtable=bigtable_options(merged),
-        )
+            said |= section
+        bigtable = BigtableOptions(**{name: said.pop(name) for name in BIGTABLE_OPTIONS if name in said})
+        name = _filled_in(said.pop("name", "{schema}_{table}"), source_table)
+        dataset = _filled_in(said.pop("dataset", ""), source_table) or None
+        return TableOptions(name=name, dataset=dataset, bigtable=bigtable, **said)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -326,18 +295,19 @@ class _Reading:
     def _section(self, path: Path, content: Mapping[str, Any], *, shared: bool) -> Section:
         """Return the options of a section; ``shared``: of more tables than one."""
         self._refuse_unknown(path, content, tuple(_OPTIONS))
-        section = Section(**{name: self._value(path, content, name, read) for name, read in _OPTIONS.items()})
-        if shared and section.name is not None and "{table}" not in section.name:
-            self._mistake((*path, "name"), f"name = {shown(section.name)} for more than one table: put {{table}} in it")
-        ignored = {each.lower() for each in section.ignored_columns or ()}
-        twice = ignored & {each.lower() for each in section.json_arrays or ()}
+        read = {name: self._value(path, content, name, reader) for name, reader in _OPTIONS.items() if name in content}
+        section = {name: value for name, value in read.items() if value is not None}  # which was a mistake
+        if shared and "{table}" not in (name := section.get("name", "{table}")):
+            self._mistake((*path, "name"), f"name = {shown(name)} for more than one table: put {{table}} in it")
+        ignored = {each.lower() for each in section.get("ignored_columns", ())}
+        twice = ignored & {each.lower() for each in section.get("json_arrays", ())}
         if twice:
             self._mistake((*path, "json_arrays"), f"json_arrays names an ignored column: {', '.join(sorted(twice))}")
         for option in ("masked_columns", "renamed_columns"):
-            for column, _said in getattr(section, option) or ():
+            for column, _said in section.get(option, ()):
                 if column.lower() in ignored:
                     self._mistake((*path, option, column), f"{option} names an ignored column: {column}")
-        for column, mask in section.masked_columns or ():
+        for column, mask in section.get("masked_columns", ()):
             if mask.kind == "sha256" and "mask_key_file" not in self._document.content:
                 what = (
                     f"column {shown(column)} is masked by sha256: name the file with the key at the top, mask_key_file"
