@@ -139,7 +139,7 @@ class BatchPublisher:
         """Take changes, each with its ordering key, as soon as there is room; none announces the header's table.
 
         The future resolves when Pub/Sub has confirmed all of them (of a change too large for any message: its dead
-        dead letter), and fails with TransientError where a stop came first, or they have waited for longer than
+        letter), and fails with TransientError where a stop came first, or they have waited for longer than
         `MAX_OUTSTANDING_AGE`, or this process has stood still for as long; or with MisconfiguredError.
         """
         taken_at = self._clock.now()

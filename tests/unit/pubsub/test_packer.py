@@ -206,18 +206,6 @@ TestPackingWithoutOrderingKeys = PackingWithoutOrderingKeys.TestCase
 TestPackingWithoutOrderingKeys.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
-def test_a_request_carries_one_ordering_key_only() -> None:
-    packer = Packer()
-    packer.add(a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(100)])
-
-    requests = list(packer.requests())
-
-    assert {request.ordering_key for request in requests} == {f"planes/{number}" for number in range(7)}
-    for request in requests:
-        keys = {int(change.key.split('"')[3]) % 7 for message in request.messages for change in message.changes}
-        assert keys == {int(request.ordering_key[-1])}
-
-
 def test_a_request_without_ordering_keys_takes_what_is_due_of_every_key() -> None:
     packer = Packer(ordered=False)
     packer.add(a_header(), [(f"planes/{number % 7}", a_change(number)) for number in range(100)])

@@ -128,16 +128,6 @@ async def test_first_and_last_commit_are_by_time_whatever_their_number_of_digits
     assert attributes["last_commit_timestamp"] == times[3]
 
 
-async def test_an_announcement_is_a_batch_without_changes() -> None:
-    world = World()
-    async with world.publisher:
-        await (await world.publisher.publish(a_header(), []))
-    (message,) = world.channel.confirmed[0].messages
-
-    assert len(decode_batch(message.data)) == 0
-    assert message.attributes["change_count"] == "0"
-
-
 async def test_what_failed_transiently_goes_again_before_anything_later_of_its_key() -> None:
     world = World(limits=PackerLimits(changes_per_message=1, messages_per_request=1))
     world.channel.failures = [UNAVAILABLE, UNAVAILABLE]
@@ -352,17 +342,6 @@ async def test_a_stop_that_cuts_the_retries_fails_what_is_left() -> None:
         with pytest.raises(TransientError):
             await future
     assert world.channel.confirmed == []
-
-
-async def test_closing_publishes_what_is_left_and_takes_nothing_more() -> None:
-    world = World()
-    future = await world.publisher.publish(a_header(), [("k", a_change(number)) for number in range(1_200)])
-    await world.publisher.close()
-
-    assert future.done()
-    assert len(world.confirmed()) == 1_200
-    with pytest.raises(RuntimeError, match="closed"):
-        await world.publisher.publish(a_header(), [])
 
 
 async def test_closing_does_not_wait_for_ever_without_a_stop() -> None:
