@@ -13,92 +13,57 @@ from emulators.bigquery.job_history import PastJob
 from emulators.bigquery.reservations import VIEWS
 from emulators.bigquery.staleness import Staleness
 
-_TABLE_NAME: Final = (("table_catalog", pa.string()), ("table_schema", pa.string()), ("table_name", pa.string()))
+_TIME: Final = pa.timestamp("us")
+
+
+def _texts(*names: str) -> Sequence[tuple[str, pa.DataType]]:
+    """Return fields that hold text."""
+    return [(name, pa.string()) for name in names]
+
+
+_TABLE_NAME: Final = _texts("table_catalog", "table_schema", "table_name")
 """The fields that name the table in each view of a dataset."""
-_JOB: Final = (
-    ("project_id", pa.string()),
-    ("user_email", pa.string()),
-    ("job_id", pa.string()),
-    ("job_type", pa.string()),
-    ("statement_type", pa.string()),
-)
+_JOB: Final = _texts("project_id", "user_email", "job_id", "job_type", "statement_type")
 """The fields of a job that both views of jobs have."""
 _TABLES: Final = pa.schema(
     [
         *_TABLE_NAME,
-        ("table_type", pa.string()),
-        ("is_insertable_into", pa.string()),
-        ("creation_time", pa.timestamp("us")),
-        ("upsert_stream_apply_watermark", pa.timestamp("us")),
+        *_texts("table_type", "is_insertable_into"),
+        ("creation_time", _TIME),
+        ("upsert_stream_apply_watermark", _TIME),
     ]
 )
-_TABLE_OPTIONS: Final = pa.schema(
-    [
-        *_TABLE_NAME,
-        ("option_name", pa.string()),
-        ("option_type", pa.string()),
-        ("option_value", pa.string()),
-    ]
-)
-_VIEWS: Final = pa.schema(
-    [
-        *_TABLE_NAME,
-        ("view_definition", pa.string()),
-        ("use_standard_sql", pa.string()),
-    ]
-)
+_TABLE_OPTIONS: Final = pa.schema([*_TABLE_NAME, *_texts("option_name", "option_type", "option_value")])
+_VIEWS: Final = pa.schema([*_TABLE_NAME, *_texts("view_definition", "use_standard_sql")])
 _COLUMNS: Final = pa.schema(
     [
         *_TABLE_NAME,
-        ("column_name", pa.string()),
+        *_texts("column_name"),
         ("ordinal_position", pa.int64()),
-        ("is_nullable", pa.string()),
-        ("data_type", pa.string()),
-        ("is_partitioning_column", pa.string()),
+        *_texts("is_nullable", "data_type", "is_partitioning_column"),
         ("clustering_ordinal_position", pa.int64()),
     ]
 )
-_COLUMN_FIELD_PATHS: Final = pa.schema(
-    [
-        *_TABLE_NAME,
-        ("column_name", pa.string()),
-        ("field_path", pa.string()),
-        ("data_type", pa.string()),
-        ("description", pa.string()),
-    ]
-)
+_COLUMN_FIELD_PATHS: Final = pa.schema([*_TABLE_NAME, *_texts("column_name", "field_path", "data_type", "description")])
 _TABLE_CONSTRAINTS: Final = pa.schema(
     [
-        ("constraint_catalog", pa.string()),
-        ("constraint_schema", pa.string()),
-        ("constraint_name", pa.string()),
+        *_texts("constraint_catalog", "constraint_schema", "constraint_name"),
         *_TABLE_NAME,
-        ("constraint_type", pa.string()),
-        ("enforced", pa.string()),
+        *_texts("constraint_type", "enforced"),
     ]
 )
 _KEY_COLUMN_USAGE: Final = pa.schema(
-    [
-        ("constraint_name", pa.string()),
-        *_TABLE_NAME,
-        ("column_name", pa.string()),
-        ("ordinal_position", pa.int64()),
-    ]
+    [*_texts("constraint_name"), *_TABLE_NAME, *_texts("column_name"), ("ordinal_position", pa.int64())]
 )
-
-
-_TABLE_REFERENCE: Final = pa.struct(
-    [("project_id", pa.string()), ("dataset_id", pa.string()), ("table_id", pa.string())]
-)
+_TABLE_REFERENCE: Final = pa.struct(_texts("project_id", "dataset_id", "table_id"))
 _JOBS: Final = pa.schema(
     [
-        ("creation_time", pa.timestamp("us")),
+        ("creation_time", _TIME),
         *_JOB,
-        ("start_time", pa.timestamp("us")),
-        ("end_time", pa.timestamp("us")),
-        ("query", pa.string()),
-        ("state", pa.string()),
-        ("error_result", pa.struct([("reason", pa.string()), ("location", pa.string()), ("message", pa.string())])),
+        ("start_time", _TIME),
+        ("end_time", _TIME),
+        *_texts("query", "state"),
+        ("error_result", pa.struct(_texts("reason", "location", "message"))),
         ("total_bytes_processed", pa.int64()),
         ("total_bytes_billed", pa.int64()),
         ("total_slot_ms", pa.int64()),
@@ -108,13 +73,13 @@ _JOBS: Final = pa.schema(
 )
 _JOBS_TIMELINE: Final = pa.schema(
     [
-        ("period_start", pa.timestamp("us")),
+        ("period_start", _TIME),
         ("period_slot_ms", pa.int64()),
         *_JOB,
-        ("job_creation_time", pa.timestamp("us")),
-        ("job_start_time", pa.timestamp("us")),
-        ("job_end_time", pa.timestamp("us")),
-        ("state", pa.string()),
+        ("job_creation_time", _TIME),
+        ("job_start_time", _TIME),
+        ("job_end_time", _TIME),
+        *_texts("state"),
     ]
 )
 

@@ -5,7 +5,7 @@ at a few milliseconds.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
 import grpc
@@ -59,20 +59,18 @@ def write_server(warehouse: Warehouse, faults: Faults, counters: Counters, throu
             request_deserializer=None,  # bytes: parsed off the event loop
             response_serializer=AppendRowsResponse.SerializeToString,
         ),
-        "GetWriteStream": grpc.unary_unary_rpc_method_handler(
-            api.get_write_stream,
-            request_deserializer=GetWriteStreamRequest.FromString,
-            response_serializer=WriteStream.SerializeToString,
-        ),
         **{
             name: grpc.unary_unary_rpc_method_handler(
-                handler, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+                api.answering(field, call),
+                request_deserializer=request.FromString,
+                response_serializer=response.SerializeToString,
             )
-            for name, handler, request, response in (
-                ("CreateWriteStream", api.create_write_stream, CreateWriteStreamRequest, WriteStream),
-                ("FinalizeWriteStream", api.finalize, FinalizeWriteStreamRequest, FinalizeWriteStreamResponse),
-                ("FlushRows", api.flush, FlushRowsRequest, FlushRowsResponse),
-                ("BatchCommitWriteStreams", api.commit, BatchCommitRequest, BatchCommitResponse),
+            for name, request, response, field, call in (
+                ("GetWriteStream", GetWriteStreamRequest, WriteStream, "name", api.get_write_stream),
+                ("CreateWriteStream", CreateWriteStreamRequest, WriteStream, "parent", api.create_write_stream),
+                ("FinalizeWriteStream", FinalizeWriteStreamRequest, FinalizeWriteStreamResponse, "name", api.finalize),
+                ("FlushRows", FlushRowsRequest, FlushRowsResponse, "write_stream", api.flush),
+                ("BatchCommitWriteStreams", BatchCommitRequest, BatchCommitResponse, "parent", api.commit),
             )
         },
     }
@@ -110,37 +108,42 @@ class _WriteApi:
             self._open -= 1
             self._counters.count(connections_open=-1)
 
-    async def get_write_stream(self, request: Any, context: Any) -> Any:
-        routed = "name", request.name
-        return await self._answered(context, routed, lambda: write_stream(self._warehouse, self._streams, request))
+    def get_write_stream(self, request: Any) -> Any:
+        return write_stream(self._warehouse, self._streams, request)
 
-    async def create_write_stream(self, request: Any, context: Any) -> Any:
-        def create() -> Any:
-            return stream_resource(self._streams.create(parent_table(request.parent), request.write_stream.type_))
+    def create_write_stream(self, request: Any) -> Any:
+        return stream_resource(self._streams.create(parent_table(request.parent), request.write_stream.type_))
 
-        return await self._answered(context, ("parent", request.parent), create)
+    def finalize(self, request: Any) -> Any:
+        return FinalizeWriteStreamResponse(row_count=self._streams.finalize(request.name))
 
-    async def finalize(self, request: Any, context: Any) -> Any:
-        def finalize() -> Any:
-            return FinalizeWriteStreamResponse(row_count=self._streams.finalize(request.name))
+    def flush(self, request: Any) -> Any:
+        return FlushRowsResponse(offset=self._streams.flush(request.write_stream, request.offset.value))
 
-        return await self._answered(context, ("name", request.name), finalize)
+    def commit(self, request: Any) -> Any:
+        errors = self._streams.commit(parent_table(request.parent), request.write_streams)
+        answer = BatchCommitResponse(stream_errors=errors)
+        if not errors:
+            answer.commit_time.FromMicroseconds(self._warehouse.now())
+        return answer
 
-    async def flush(self, request: Any, context: Any) -> Any:
-        def flush() -> Any:
-            return FlushRowsResponse(offset=self._streams.flush(request.write_stream, request.offset.value))
+    def answering(self, routed: str, call: Callable[[Any], Any]) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
+        """Return the handler of a call that may wait for locks; a refusal ends it with its status.
 
-        return await self._answered(context, ("write_stream", request.write_stream), flush)
+        ``routed``: the field of the request that its routing header must repeat.
+        """
 
-    async def commit(self, request: Any, context: Any) -> Any:
-        def commit() -> Any:
-            errors = self._streams.commit(parent_table(request.parent), request.write_streams)
-            answer = BatchCommitResponse(stream_errors=errors)
-            if not errors:
-                answer.commit_time.FromMicroseconds(self._warehouse.now())
-            return answer
+        async def answer(request: Any, context: Any) -> Any:
+            try:
+                self._meet_unrouted(context)
+                check_routing(context.invocation_metadata(), routed, getattr(request, routed))
+                return await asyncio.to_thread(call, request)
+            except AppendRefusedError as refused:
+                await _close(context, refused)
+            except ApiError as error:
+                await context.abort(error.grpc_code, error.message)
 
-        return await self._answered(context, ("parent", request.parent), commit)
+        return answer
 
     async def _serve(self, context: Any) -> None:
         try:
@@ -201,20 +204,6 @@ class _WriteApi:
     def _meet_unrouted(self, context: Any) -> None:
         if not is_sent(context.invocation_metadata()):
             self._faults.meet_unrouted()
-
-    async def _answered(self, context: Any, routed: tuple[str, str], call: Callable[[], Any]) -> Any:
-        """Return the answer of a call that may wait for locks; a refusal ends it with its status.
-
-        ``routed``: the field of the request that its routing header must repeat, and what is in it.
-        """
-        try:
-            self._meet_unrouted(context)
-            check_routing(context.invocation_metadata(), *routed)
-            return await asyncio.to_thread(call)
-        except AppendRefusedError as refused:
-            await _close(context, refused)
-        except ApiError as error:
-            await context.abort(error.grpc_code, error.message)
 
 
 async def _close(context: Any, refused: AppendRefusedError) -> None:

@@ -40,6 +40,7 @@ class AdvancingClock:
 
 
 Answering = Callable[[bytes], Coroutine[Any, Any, bytes]]
+Handler = Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,13 @@ class Control:
 
     def methods(self) -> Mapping[str, Answering]:
         """Return the gRPC methods that serve the calls."""
-        handlers: tuple[tuple[type[msgspec.Struct], Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]], ...] = (
-            (messages.Split, self._split),
-            (messages.Merge, self._merge),
-            (messages.Repartition, self._repartition),
-            (messages.Move, self._move),
-            (messages.Trim, self._trim),
-            (messages.StallWatermark, self._stall),
+        handlers: tuple[tuple[type[msgspec.Struct], Handler], ...] = (
+            (messages.Split, self._of_stream(lambda log, asked: log.split(asked.at))),
+            (messages.Merge, self._of_stream(lambda log, asked: log.merge(asked.at))),
+            (messages.Repartition, self._of_stream(lambda log, asked: log.repartition(asked.starts))),
+            (messages.Move, self._of_stream(lambda log, asked: log.move(asked.at))),
+            (messages.Trim, self._of_stream(lambda log, asked: log.trim(asked.before))),
+            (messages.StallWatermark, self._of_stream(lambda log, asked: log.stall(asked.stalled))),
             (messages.CutStreams, self._cut),
             (messages.ServeStreams, self._serve),
             (messages.Replicate, self._replicate),
@@ -92,26 +93,13 @@ class Control:
             raise precondition(f"Change stream is not enabled for table {table}")
         return log
 
-    async def _split(self, asked: messages.Split) -> messages.Done:
-        return messages.Done((await self._log(asked.table)).split(asked.at))
+    def _of_stream(self, done: Callable[[ChangeLog, Any], bool | None]) -> Handler:
+        """Return the handler of a call that does one thing to the change stream of a table."""
 
-    async def _merge(self, asked: messages.Merge) -> messages.Done:
-        return messages.Done((await self._log(asked.table)).merge(asked.at))
+        async def handler(asked: Any) -> messages.Done:
+            return messages.Done(done(await self._log(asked.table), asked) is not False)
 
-    async def _repartition(self, asked: messages.Repartition) -> messages.Done:
-        return messages.Done((await self._log(asked.table)).repartition(asked.starts))
-
-    async def _move(self, asked: messages.Move) -> messages.Done:
-        (await self._log(asked.table)).move(asked.at)
-        return messages.Done()
-
-    async def _trim(self, asked: messages.Trim) -> messages.Done:
-        (await self._log(asked.table)).trim(asked.before)
-        return messages.Done()
-
-    async def _stall(self, asked: messages.StallWatermark) -> messages.Done:
-        (await self._log(asked.table)).stall(asked.stalled)
-        return messages.Done()
+        return handler
 
     async def _cut(self, asked: messages.CutStreams) -> messages.Done:
         if asked.status not in grpc.StatusCode.__members__:
@@ -187,7 +175,7 @@ class Control:
         )
 
 
-def _answering(kind: type[msgspec.Struct], handler: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]) -> Answering:
+def _answering(kind: type[msgspec.Struct], handler: Handler) -> Answering:
     decoder = msgspec.json.Decoder(kind)
 
     async def answer(data: bytes) -> bytes:
