@@ -283,54 +283,13 @@ class TestKeysAddedLater:
         stand_in.run("ALTER TABLE t DROP PRIMARY KEY IF EXISTS")
 
 
-class TestRefused:
-    """What cannot be done is refused, not passed over."""
+def test_a_columns_description_is_kept(stand_in: StandIn) -> None:
+    inner = "STRUCT<b INT64 OPTIONS (description = 'inside')>"
+    stand_in.run(f"CREATE TABLE t (a INT64 NOT NULL OPTIONS (description = 'one'), s {inner})")
 
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "CREATE TABLE u CLONE t",
-            "CREATE TABLE u COPY t",
-            "CREATE SNAPSHOT TABLE u CLONE t",
-            "CREATE SEARCH INDEX i ON t(ALL COLUMNS)",
-            "SELECT * FROM t FOR SYSTEM_TIME AS OF CURRENT_TIMESTAMP()",
-            "SELECT * FROM t TABLESAMPLE SYSTEM (10 PERCENT)",
-            "SELECT * FROM `t*`",
-        ],
-    )
-    def test_what_a_table_of_changes_does_not_support(self, stand_in: StandIn, statement: str) -> None:
-        """ "Stream table updates with change data capture", section "Limitations", and what is not served."""
-        stand_in.run("CREATE TABLE t (k INT64, PRIMARY KEY (k) NOT ENFORCED)")
-        stand_in.append("t", {"k": "int64", **CHANGE}, [change("UPSERT", "1", k=1)])
-
-        with pytest.raises(exceptions.GoogleAPICallError) as refused:
-            stand_in.run(statement)
-        assert refused.value.code in (400, 404, 501)
-        with pytest.raises(exceptions.NotFound):
-            stand_in.client.get_table(f"{stand_in.dataset}.u")
-
-    @pytest.mark.parametrize(
-        "column",
-        [
-            "a INT64 DEFAULT 5",
-            "a STRING COLLATE 'und:ci'",
-            "a STRING(10)",
-            "a NUMERIC(10, 2)",
-            "a INT64 OPTIONS (rounding_mode = 'ROUND_HALF_EVEN')",
-        ],
-    )
-    def test_what_a_column_cannot_be_here(self, stand_in: StandIn, column: str) -> None:
-        with pytest.raises(exceptions.GoogleAPICallError) as refused:
-            stand_in.run(f"CREATE TABLE t ({column})")
-        assert refused.value.code in (400, 501)
-
-    def test_a_columns_description_is_kept(self, stand_in: StandIn) -> None:
-        inner = "STRUCT<b INT64 OPTIONS (description = 'inside')>"
-        stand_in.run(f"CREATE TABLE t (a INT64 NOT NULL OPTIONS (description = 'one'), s {inner})")
-
-        schema = stand_in.client.get_table(f"{stand_in.dataset}.t").schema
-        assert (schema[0].description, schema[0].mode) == ("one", "REQUIRED")
-        assert schema[1].fields[0].description == "inside"
+    schema = stand_in.client.get_table(f"{stand_in.dataset}.t").schema
+    assert (schema[0].description, schema[0].mode) == ("one", "REQUIRED")
+    assert schema[1].fields[0].description == "inside"
 
 
 class TestTooManyColumns:

@@ -1,5 +1,6 @@
 """Statements about reservations, and the views that show what they made."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
+        ("CREATE SEARCH INDEX i ON d.t(ALL COLUMNS)", "does not serve CREATE SEARCH statements"),
         ("CREATE SNAPSHOT TABLE d.u CLONE d.t", "does not serve CREATE SNAPSHOT statements"),
         ("CREATE TABLE d.u CLONE d.t", "does not serve CREATE TABLE CLONE d.t"),
         ("CREATE TABLE d.u COPY d.t", "does not serve CREATE TABLE COPY d.t"),
@@ -111,6 +113,8 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
         ("CREATE OR REPLACE TABLE d.u AS SELECT 1 AS a", "OR REPLACE"),
         ("CREATE TABLE d.u CLUSTER BY a AS SELECT 1 AS a", "with AS SELECT"),
         ("CREATE TABLE d.u (a INT64 DEFAULT 5)", "does not serve DEFAULT 5"),
+        ("CREATE TABLE d.u (a STRING COLLATE 'und:ci')", "COLLATE 'und:ci' of a column: a"),
+        ("CREATE TABLE d.u (a INT64 OPTIONS (rounding_mode = 'ROUND_HALF_EVEN'))", "the column option rounding_mode"),
         (
             "CREATE TABLE d.u (a INT64) PARTITION BY RANGE_BUCKET(a, GENERATE_ARRAY(0, 9, 1))",
             "PARTITION BY RANGE_BUCKET",
@@ -120,6 +124,7 @@ def test_what_is_wrong_is_named(warehouse: Warehouse, statement: str, says: str)
         ("ALTER TABLE d.t ALTER COLUMN a SET DEFAULT 4", "ALTER TABLE ALTER COLUMN a SET DEFAULT 4"),
         ("ALTER SCHEMA d SET OPTIONS (description = 'x')", "ALTER SCHEMA statements"),
         ("SELECT * FROM d.t FOR SYSTEM_TIME AS OF CURRENT_TIMESTAMP()", "FOR SYSTEM_TIME AS OF"),
+        ("SELECT * FROM d.t TABLESAMPLE SYSTEM (10 PERCENT)", "TABLESAMPLE SYSTEM (10 PERCENT)"),
         ("CREATE MATERIALIZED VIEW d.v AS SELECT a FROM d.t", "CREATE VIEW with MATERIALIZED"),
         ("DECLARE x INT64", "DECLARE statements"),
         ("CALL d.p()", "CALL statements"),
@@ -134,3 +139,18 @@ def test_statements_that_are_not_served_name_themselves(warehouse: Warehouse, st
 
     assert refused.value.http_code == 501
     assert says in refused.value.message
+    assert rows_of(warehouse, "SELECT table_name FROM d.INFORMATION_SCHEMA.TABLES") == [{"table_name": "t"}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("CREATE TABLE d.u (a STRING(10))", "STRING(10) is not a type that this stand-in serves"),
+        ("CREATE TABLE d.u (a NUMERIC(10, 2))", "NUMERIC(10, 2) is not a type that this stand-in serves"),
+        ("SELECT * FROM `d.t*`", "Not found: Table p:d.t*"),
+    ],
+)
+def test_types_and_names_that_are_not_served_are_unknown(warehouse: Warehouse, statement: str, says: str) -> None:
+    done(warehouse, "CREATE SCHEMA IF NOT EXISTS d")
+    with pytest.raises(ApiError, match=re.escape(says)):
+        done(warehouse, statement)
