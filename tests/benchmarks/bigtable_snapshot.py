@@ -31,7 +31,7 @@ from tests.benchmarks.drain import run_module
 from tests.benchmarks.pipelines import PROJECT, Platform, wait_until
 from tests.benchmarks.results import Measured
 from tests.benchmarks.sizes import Sizes
-from tests.benchmarks.snapshot import LOOK_AGAIN, confirmed_rows, in_words
+from tests.benchmarks.snapshot import LOOK_AGAIN, confirmed_rows, in_words, measured_rows
 
 _NAME: Final = "bigtable-snapshot"
 _A_FIFTH: Final = 5
@@ -61,20 +61,7 @@ def measure_bigtable_snapshot(platform: Platform, sizes: Sizes) -> list[Measured
                 platform.say(f"  {in_words(_NAME, *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
     note = f"{rows:,} rows of three cells of 120 bytes, read, packed, published, confirmed"
     return [
-        Measured(
-            name="bigtable_snapshot.rows_per_second",
-            unit="rows/s",
-            runs=[rows / seconds for seconds, _ in ours],
-            baseline_runs=[rows / seconds for seconds, _ in theirs],
-            note=note,
-        ),
-        Measured(
-            name="bigtable_snapshot.cpu_per_row",
-            unit="us",
-            runs=[cpu / rows * 1e6 for _, cpu in ours],
-            baseline_runs=[cpu / rows * 1e6 for _, cpu in theirs],
-            note=note,
-        ),
+        *measured_rows("bigtable_snapshot", rows, ours, theirs, note),
         Measured(
             name="bigtable_snapshot.first_rows_after",
             unit="s",

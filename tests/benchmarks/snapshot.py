@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,6 +27,8 @@ from tests.benchmarks.workload import COLUMNS, TABLES, row_values, spanner_schem
 
 _ROWS_A_COMMIT: Final = 1_000
 _TOLD: Final = {"SNAPSHOT": "never", "LOG_LEVEL": "INFO"}
+Runs = Sequence[tuple[float, float]]
+"""Seconds of each run, and its CPU seconds."""
 LOOK_AGAIN: Final = 0.1  # seconds; what is measured ends by so much too late at most
 
 
@@ -44,22 +46,7 @@ def measure_snapshot(platform: Platform, sizes: Sizes) -> list[Measured]:
                 theirs.append(_baseline(platform, pipeline, source, rows))
                 platform.say(f"  {in_words('snapshot', *ours[-1], rows)}; {in_words('baseline', *theirs[-1], rows)}")
     note = f"{rows:,} rows of 450 bytes in {len(TABLES)} tables, read, packed, published, confirmed"
-    return [
-        Measured(
-            name="snapshot.rows_per_second",
-            unit="rows/s",
-            runs=[rows / seconds for seconds, _ in ours],
-            baseline_runs=[rows / seconds for seconds, _ in theirs],
-            note=note,
-        ),
-        Measured(
-            name="snapshot.cpu_per_row",
-            unit="us",
-            runs=[cpu / rows * 1e6 for _, cpu in ours],
-            baseline_runs=[cpu / rows * 1e6 for _, cpu in theirs],
-            note=note,
-        ),
-    ]
+    return measured_rows("snapshot", rows, ours, theirs, note)
 
 
 @contextmanager
@@ -127,3 +114,13 @@ def _baseline(platform: Platform, pipeline: Pipeline, source: Source, rows: int)
 def in_words(what: str, seconds: float, cpu: float, rows: int) -> str:
     """Return what was measured in a run, as it is said."""
     return f"{what} {rows / seconds:,.0f} rows/s, {cpu / rows * 1e6:.0f} us of CPU a row"
+
+
+def measured_rows(name: str, rows: int, ours: Runs, theirs: Runs, note: str) -> list[Measured]:
+    """Return what was measured in all runs."""
+    rates = [[rows / seconds for seconds, _ in runs] for runs in (ours, theirs)]
+    costs = [[cpu / rows * 1e6 for _, cpu in runs] for runs in (ours, theirs)]
+    return [
+        Measured(name=f"{name}.rows_per_second", unit="rows/s", runs=rates[0], baseline_runs=rates[1], note=note),
+        Measured(name=f"{name}.cpu_per_row", unit="us", runs=costs[0], baseline_runs=costs[1], note=note),
+    ]
