@@ -16,7 +16,7 @@ from shared.reading.publishing import ConfirmedPublishing
 from shared.runtime.stop import Stop
 from tests.fakes.life import Life
 from tests.fakes.reader_metrics import SpannerMetrics
-from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
+from tests.fakes.spanner_reader import FakePublisher, SteppingClock
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.unit.spanner_reader.capturing import CapturedDatabase, CapturedRows, CapturingWorld
 from tests.unit.spanner_reader.scripts import START
@@ -39,23 +39,19 @@ class Completing(Generic[RowsT]):
         self,
         rows: RowsT,
         catalog: FakeCatalog,
-        topic: Topic,
+        publisher: FakePublisher,
         *,
         start: Nanoseconds = START,
         keeps_history: bool = False,
-        by_hand: bool = False,
         **keys: tuple[str, ...],
     ) -> None:
-        """``keys``: the key columns of each table, in their order, as the reader knows them.
-
-        ``by_hand``: publications are confirmed by the test.
-        """
+        """``keys``: the key columns of each table, in their order, as the reader knows them."""
         self.rows = rows
         self.changes = ChangeMaker("//spanner/s", 16, keys)
         self.clock = SteppingClock(start)
         self.failed: list[BaseException | None] = []
         self.metrics = SpannerMetrics()
-        self.publisher = FakePublisher(topic, by_hand=by_hand)
+        self.publisher = publisher
         self.completion = Completion(
             rows,
             MirroredTables(catalog, self.changes, lambda _table: True),
@@ -96,6 +92,6 @@ class Completing(Generic[RowsT]):
 
 
 def completing(world: CapturingWorld, *, by_hand: bool = False) -> Completing[CapturedRows]:
-    """Return what completes updates of one partition of a world."""
+    """Return what completes updates of one partition of a world; ``by_hand``: the test confirms publications."""
     rows = CapturedRows(world.database, world.chance, Life())
-    return Completing(rows, world.catalog, world.world.topic, by_hand=by_hand, Singers=("Id",))
+    return Completing(rows, world.catalog, FakePublisher(world.world.topic, by_hand=by_hand), Singers=("Id",))

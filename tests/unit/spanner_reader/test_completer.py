@@ -19,7 +19,7 @@ from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.life import CrashError
 from tests.fakes.pauses import FakePauseStore
 from tests.fakes.snapshots import FakeRows, Versions
-from tests.fakes.spanner_reader import SteppingClock, Topic
+from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.fakes.virtual_time import run_in_virtual_time
 from tests.unit.spanner_reader.capturing import (
@@ -448,7 +448,7 @@ async def test_a_row_is_asked_for_by_the_key_as_the_table_had_it_then_whatever_i
     """Of a table that is dropped by now a restarted reader knows no order; one that is made again may have another."""
     topic, catalog = Topic(), FakeCatalog(SEATS)
     catalog.time = 2 * START
-    one = Completing(Seats(Versions(SteppingClock(START))), catalog, topic, Seats=known)
+    one = Completing(Seats(Versions(SteppingClock(START))), catalog, FakePublisher(topic), Seats=known)
     mod = Mod('{"Number":"7","Plane":"1"}', '{"Name":"new"}', "{}")
     record = replace(a_record(START), table="Seats", column_types=SEAT_COLUMNS[:3], mods=(mod,), mod_type="UPDATE")
     await one.complete(replace(record, value_capture_type="NEW_VALUES"))

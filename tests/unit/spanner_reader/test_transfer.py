@@ -14,7 +14,7 @@ from shared.contracts.change_batch import encode_batch
 from shared.contracts.tables_file import read_tables_file
 from shared.contracts.timestamps import Nanoseconds
 from tests.fakes.snapshots import FakeRows, Versions
-from tests.fakes.spanner_reader import SteppingClock, Topic
+from tests.fakes.spanner_reader import FakePublisher, SteppingClock, Topic
 from tests.fakes.spanner_schema import FakeCatalog
 from tests.unit.cdc_consumer.wire import messages_of
 from tests.unit.spanner_reader.accounts import ACCOUNTS, COMMIT, transfer
@@ -39,7 +39,9 @@ async def test_the_transfer_of_the_documentation_ends_in_a_mirror_and_in_a_histo
     catalog.time = COMMIT + SECOND
     rows = UnreadRows(Versions(SteppingClock()))
     for record in transfer():  # each comes in a partition of its own
-        one = Completing(rows, catalog, topic, start=COMMIT, keeps_history=True, **{TABLE: ("AccountId",)})
+        one = Completing(
+            rows, catalog, FakePublisher(topic), start=COMMIT, keeps_history=True, **{TABLE: ("AccountId",)}
+        )
         await one.complete(record)
     messages = messages_of(*(encode_batch(header, changes) for header, changes in topic.batches))
     plan = Plan(read_tables_file('[defaults]\nmode = "both"\n'))
