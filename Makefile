@@ -62,7 +62,7 @@ types: install ## mypy --strict over everything
 imports: install ## who may import whom (import-linter)
 	@$(BIN)/lint-imports
 
-unit: install ## memory only, seconds
+unit: install ## memory only, minutes
 	@$(PYTEST) tests/unit
 
 contract: install ## each port's promises, on the fake and on the real adapter
