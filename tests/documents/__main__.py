@@ -12,7 +12,7 @@ def main() -> int:
         made = text()
         if not path.exists() or path.read_text(encoding="utf-8") != made:
             path.write_text(made, encoding="utf-8")
-            print(f"written: docs/{file}")  # noqa: T201
+            print(f"written: {path.resolve().relative_to(DOCS.parent)}")  # noqa: T201
     return 0
 
 
