@@ -143,14 +143,27 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 def test_the_glossary_is_short() -> None:
-    terms, _ = (DOCS / "glossary.md").read_text(encoding="utf-8").split("## One thing, one word")
+    terms = _sections("glossary.md")[0]
 
     assert 0 < len(re.findall(r"^\| [a-z]", terms, re.MULTILINE)) <= _TERMS
+
+
+def test_each_word_of_others_in_the_glossary_leads_to_the_page_that_explains_it() -> None:
+    (words,) = (text for text in _sections("glossary.md") if text.startswith("Other words of these pages\n"))
+    rows = re.findall(r"^\| [a-z].*$", words, re.MULTILINE)
+
+    assert rows
+    assert [row for row in rows if not re.search(r"\| \[[^]]+\]\([^)]+\) \|$", row)] == []
 
 
 def _prose(page: Path) -> str:
     """Return a page without its blocks of code, in which `#` begins a comment."""
     return _CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+def _sections(file: str) -> list[str]:
+    """Return the parts of a page of `docs` that its headings of the second level part, without their marks."""
+    return re.split(r"^## ", (DOCS / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 @cache
