@@ -5,7 +5,7 @@ from typing import Final
 
 SENTENCES: Final[Mapping[str, str]] = {
     "api_ended": "The HTTP API has ended by itself",
-    "api_misconfigured": "A request to the HTTP API failed for a reason that a person has to fix",
+    "api_misconfigured": "A request to the HTTP API or the console failed for a reason that a person has to fix",
     "api_served": "The HTTP API is served",
     "app_profile_not_seen": "The app profile cannot be inspected, so its routing is not known",
     "append_connection_opened": "A connection for appends to BigQuery was opened",

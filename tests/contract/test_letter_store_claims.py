@@ -3,13 +3,17 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from services.dead_letter.adapters.store.database import DeadLetterDatabase
 from services.dead_letter.core.dead_letters import Action, DeadLetterId, ReplayId, State
 from services.dead_letter.core.selection import Selection
 from services.dead_letter.ports import DeadLetterStore, Kept
 from shared.contracts.dead_letter import DeadLetter
+from shared.contracts.errors import TransientError
 from shared.contracts.timestamps import Nanoseconds
 from tests.contract.letter_stores import (
     LEASE,
@@ -19,6 +23,7 @@ from tests.contract.letter_stores import (
     failing_again,
     identity,
     later,
+    sqlite_store,
     the,
 )
 
@@ -264,6 +269,18 @@ def test_an_edited_copy_takes_the_place_of_its_original(store: DeadLetterStore) 
         edited = store.trail(letter)[-1]
         assert (edited.action, edited.who, edited.at) == (Action.EDITED, "ann", later(9))
         assert edited.more == more | {"diff": "- 1\n+ 2", "why": "typo"}
+
+
+def test_an_edit_that_is_written_needs_no_other_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(_database: DeadLetterDatabase) -> NoReturn:
+        raise TransientError("no connection is left")
+
+    with sqlite_store(tmp_path / "letters.db") as store:
+        store.keep([an_arrival(a_letter(1), "m1")], NOW)
+        with monkeypatch.context() as patched:
+            patched.setattr(DeadLetterDatabase, "reading", unavailable)
+            made = store.add_edit(ONE, an_edit(), diff="- 1", why="typo", who="ann", now=later(9))
+        assert made == the(made.id, store)
 
 
 def test_an_edited_copy_is_claimed_sent_and_fails_as_any_dead_letter(store: DeadLetterStore) -> None:

@@ -45,7 +45,7 @@ def letter_of(store: DeadLetterStore, given: str) -> StoredDeadLetter:
     if found is None:
         raise NothingFoundError(
             f"no dead letter has the id {given}; its first eight characters are enough, where no other begins so: a "
-            "list with the state `any` shows them (`millrace dead-letters list --state any`)"
+            "list with the state `any` shows them (`python -m services.dead_letter list --state any`)"
         )
     return found
 

@@ -14,12 +14,13 @@ from services.dead_letter.adapters.store.replay_locks import ReplayLocks
 from services.dead_letter.adapters.store.schema import letters as letters_table
 from services.dead_letter.adapters.store.schema import payloads
 from services.dead_letter.adapters.store.schema import pipeline as pipeline_table
-from services.dead_letter.adapters.store.store_queries import DeadLetterQueries
+from services.dead_letter.adapters.store.store_queries import WHOLE, DeadLetterQueries
 from services.dead_letter.adapters.store.store_rows import (
     AT_A_TIME,
     AnyRow,
     chunks,
     entry,
+    letter_of,
     locked,
     new_row,
     payload_row,
@@ -192,9 +193,7 @@ class SqlDeadLetterStore(DeadLetterQueries):
                     entry(n, Action.EDITED, who, now, "an edited copy", {"edit_of": original} | more),
                 ],
             )
-        stored = self.get(identity)
-        assert stored is not None
-        return stored
+            return letter_of(connection.execute(WHOLE.where(_c.n == n)).one())
 
     def forget(self, *, before: Nanoseconds, limit: int) -> int:
         """Delete some dead letters that are no longer needed."""

@@ -37,7 +37,7 @@ _ORDERED_AT_A_TIME: Final = 10_000
 _LAST: Final = "\U0010ffff"
 _PLACE: Final = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _c = letters.c
-_WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(payloads, payloads.c.n == _c.n)
+WHOLE: Final = select(*LINE, payloads.c.attributes, payloads.c.data).join(payloads, payloads.c.n == _c.n)
 
 
 class DeadLetterQueries:
@@ -49,12 +49,12 @@ class DeadLetterQueries:
     def get(self, letter: DeadLetterId) -> StoredDeadLetter | None:
         """Return a dead letter by its id, or by how only its id begins."""
         with self._database.reading() as connection:
-            row = connection.execute(_WHOLE.where(_c.id == letter)).one_or_none()
+            row = connection.execute(WHOLE.where(_c.id == letter)).one_or_none()
             if row is None and len(letter) >= _FEWEST_CHARACTERS:
                 begin_so = select(_c.id).where(_c.id >= letter, _c.id < letter + _LAST).limit(2)
                 found = connection.execute(begin_so).scalars().all()
                 if len(found) == 1:
-                    row = connection.execute(_WHOLE.where(_c.id == found[0])).one_or_none()
+                    row = connection.execute(WHOLE.where(_c.id == found[0])).one_or_none()
         return None if row is None else letter_of(row)
 
     def find(self, selection: Selection, *, limit: int, after: str | None = None) -> DeadLetterPage:
@@ -83,7 +83,7 @@ class DeadLetterQueries:
             for some in cut(rows, lambda row: int(row.size), _BYTES_AT_A_TIME, AT_A_TIME):
                 numbers = [row.n for row in some]
                 with self._database.reading() as connection:
-                    found = connection.execute(_WHOLE.where(and_(_c.n.in_(numbers), *chosen))).all()
+                    found = connection.execute(WHOLE.where(and_(_c.n.in_(numbers), *chosen))).all()
                 held = {row.n: row for row in found}
                 del found
                 for n in numbers:

@@ -70,13 +70,14 @@ def add_actions(router: APIRouter, pages: ConsolePages, tools: WebTools) -> None
     @router.get("/dead-letters/replays/{run}")
     def progress(request: Request, run: str) -> Response:
         found = _run(tools, run)
+        running = found.thread.is_alive()  # before its document, which is there once it does not run
         return pages.page(
             request,
             "replay.html",
             run=found,
             document=found.document,
             listed=_LISTED,
-            running=found.thread.is_alive(),
+            running=running,
             target=_target(found.order.selection),
             back=_back(found.order.selection),
         )
