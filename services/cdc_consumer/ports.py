@@ -52,6 +52,10 @@ class NotLabelledError(TableTroubleError):
     """The labels of this table may not be written by this identity, until a person gives it the right."""
 
 
+class UnansweredError(TransientError):
+    """BigQuery gives no answer to a call about a table, for as long as a table may hold up others."""
+
+
 class DatasetRefusedError(TransientError):
     """BigQuery refuses the usual dataset, or each of its tables: they wait until someone gives the right back.
 

@@ -12,6 +12,7 @@ from services.cdc_consumer.ports import (
     DatasetRefusedError,
     NotLabelledError,
     TableTroubleError,
+    UnansweredError,
 )
 from shared.contracts.errors import PoisonRecordError, TransientError
 from shared.contracts.reasons import Reason
@@ -37,6 +38,8 @@ class FakeTables:
         """Tables that may be read, but to which this identity may not write."""
         self.interrupted: Callable[[str], bool] = lambda _table: False
         """Asked at each call for a table; one of which it is true is a TransientError."""
+        self.unanswered = False
+        """Whether such a call was given no answer."""
         self.made_at: dict[str, int] = {}
         self.complete_since: dict[str, int] = {}
         self.dead_letters: dict[str, int] = {}
@@ -148,7 +151,7 @@ class FakeTables:
     def _fail_if_told(self, name: str) -> None:
         if self.away or self.interrupted(name):
             self.away = max(0, self.away - 1)
-            raise TransientError("BigQuery is away")
+            raise UnansweredError("no answer") if self.unanswered else TransientError("BigQuery is away")
         if name in self.forbidden:
             raise TableTroubleError(f"table {name}: permission denied")
 

@@ -144,3 +144,20 @@ async def test_what_a_topic_has_lost_requests_a_resync_of_no_table_of_which_only
     await request_resync_if_resumed(store, same_topic, resync_requests_of(table, Watching(mirrored=mirrored)))
     assert kinds(table) == found
     assert table.readers == {}, "this start will be refused"
+
+
+async def test_a_start_that_finds_the_key_ranges_of_another_table_is_counted_no_more() -> None:
+    table = PartitionTable()
+    store = FakePartitionStore(table, "reader", LEASE)
+    await store.begin([ALL_KEYS], EPOCH)
+    survey = store.survey
+
+    async def of_another() -> None:
+        await survey()
+        raise MisconfiguredError("partition-table-taken", "these key ranges are of another table")
+
+    async def same_topic() -> None: ...
+
+    store.survey = of_another  # type: ignore[assignment,method-assign]
+    await request_resync_if_resumed(store, same_topic, resync_requests_of(table, Watching()))
+    assert (kinds(table), table.readers) == ([], {})

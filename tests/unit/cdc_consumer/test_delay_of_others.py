@@ -53,6 +53,7 @@ def has_no_known_definition(world: World) -> None:
         return table == "planes"
 
     world.tables.interrupted = is_waited_for_once
+    world.tables.unanswered = True
 
 
 KINDS = (fails, gives_no_answer, may_not_be_made, may_not_be_written, is_not_found, has_no_known_definition)

@@ -1,84 +1,97 @@
-"""Questions without an answer: waited for once, answered late, answered with an error."""
+"""Questions without an answer: how long each is waited for, and that only an answer of now is taken."""
 
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 
 import pytest
 
 from services.cdc_consumer.adapters.schema.unanswered import Unanswered
-from shared.contracts.errors import TransientError
+from services.cdc_consumer.ports import UnansweredError
 
-SOON = timedelta(milliseconds=20)
+WITHIN = timedelta(seconds=5)
 
 
-class Question:
-    """Is answered when it is let; counts how often it was asked."""
+class Silent:
+    """A question that is answered when it is let; until then, nobody waits for it in real time."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.asked = 0
+        self.is_asked = threading.Event()
         self.may_answer = threading.Event()
 
     def __call__(self) -> int:
-        self.asked += 1
-        asked = self.asked
+        self.is_asked.set()
         self.may_answer.wait()
         if self.error is not None:
             raise self.error
-        return asked
+        return 1
 
     def answer(self) -> None:
-        """Answer all that was asked."""
+        """Answer, late."""
         self.may_answer.set()
         for thread in threading.enumerate():
             if thread.name == "ask table":
                 thread.join()
 
 
-def test_a_question_without_an_answer_is_asked_once_and_its_late_answer_is_taken() -> None:
-    reads, question = Unanswered[int](SOON), Question()
+@pytest.fixture
+def silent() -> Silent:
+    return Silent()
+
+
+@pytest.fixture
+def waited(silent: Silent, monkeypatch: pytest.MonkeyPatch) -> Sequence[float]:
+    """Return how long answers are waited for."""
+    found: list[float] = []
+    exception = Future.exception
+
+    def wait(asked: Future[int], timeout: float | None = None) -> BaseException | None:
+        if timeout is not None:
+            found.append(timeout)
+            while not (asked.done() or silent.is_asked.is_set()):
+                time.sleep(0.001)
+            silent.is_asked.clear()
+        return exception(asked, 0)
+
+    monkeypatch.setattr(Future, "exception", wait)
+    return found
+
+
+def refuse() -> int:
+    raise ValueError("refused")
+
+
+def test_what_is_not_answered_is_waited_for_once_and_not_while_it_is_under_way(
+    silent: Silent, waited: Sequence[float]
+) -> None:
+    reads = Unanswered[int](WITHIN)
     for _time in range(3):
-        with pytest.raises(TransientError, match="table: BigQuery gives no answer"):
-            reads.ask("table", question)
+        with pytest.raises(UnansweredError, match=r"table: BigQuery (still )?gives no answer"):
+            reads.ask("table", silent)
     assert reads.ask("another table", lambda: 7) == 7
-    question.answer()
-    assert reads.ask("table", question) == 1
-    assert reads.ask("table", question) == 2, "an answer is taken once"
+    silent.answer()
+    assert waited == [5, 5]
 
 
-def test_what_has_no_answer_is_waited_for_once_until_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited, wait = [], Future.exception
-
-    def exception(asked: Future[int], timeout: float | None = None) -> BaseException | None:
-        waited.append(timeout)
-        return wait(asked, timeout)
-
-    monkeypatch.setattr(Future, "exception", exception)
-    reads = Unanswered[int](SOON)
-    for silent in (Question(), Question(OSError("the call timed out"))):
-        for _time in range(2):
-            with pytest.raises(TransientError):
-                reads.ask("table", silent)
-        silent.answer()
-        if silent.error is None:
-            assert reads.ask("table", silent) == 1
-        else:
-            with pytest.raises(OSError, match="timed out"):
-                reads.ask("table", silent)
-    silent = Question()
-    with pytest.raises(TransientError):
+@pytest.mark.parametrize(("error", "then"), [(None, 30), (OSError("the call timed out"), 1)])
+def test_a_late_answer_is_not_taken_and_the_next_one_is_waited_for(
+    silent: Silent, waited: Sequence[float], error: Exception | None, then: float
+) -> None:
+    reads, silent.error = Unanswered[int](WITHIN), error
+    with pytest.raises(UnansweredError):
         reads.ask("table", silent)
     silent.answer()
-    first, again = SOON.total_seconds(), 0
-    assert waited == [first, again, again, first, again, again, again]
+    assert reads.ask("table", lambda: 2) == 2
+    assert reads.ask("table", lambda: 3) == 3
+    assert waited == [5, then, 5]
 
 
-@pytest.mark.parametrize("error", [OSError("timed out"), ValueError("refused")])
-def test_an_error_is_raised_where_its_answer_is_taken(error: Exception) -> None:
-    reads, question = Unanswered[int](SOON), Question(error)
-    with pytest.raises(TransientError):
-        reads.ask("table", question)
-    question.answer()
-    with pytest.raises(type(error), match=str(error)):
-        reads.ask("table", question)
+def test_an_error_in_time_is_raised_and_says_nothing_of_the_next_answer(waited: Sequence[float]) -> None:
+    reads = Unanswered[int](WITHIN)
+    with pytest.raises(ValueError, match="refused"):
+        reads.ask("table", refuse)
+    assert reads.ask("table", lambda: 2) == 2
+    assert waited == [5, 5]

@@ -88,8 +88,10 @@ async def request_resync_if_resumed(
     TransientError.
     """
     try:
-        survey = await store.survey()
-        await store.leave()  # this start will be refused: it is no reader
+        try:
+            survey = await store.survey()
+        finally:
+            await store.leave()  # this start will be refused: it is no reader
     except MisconfiguredError:  # no partition table, or it may not be read: the error of the topic is enough
         return
     if survey.stream_ranges:

@@ -1,4 +1,4 @@
-"""Questions that BigQuery does not answer: each is waited for a few seconds, and its late answer is taken later."""
+"""Questions that BigQuery does not answer: each is waited for a few seconds, and not at all while it is under way."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -6,41 +6,49 @@ from datetime import timedelta
 from threading import Thread
 from typing import Final, Generic, TypeVar
 
-from shared.contracts.errors import TransientError
+from services.cdc_consumer.ports import UnansweredError
 
 T = TypeVar("T")
 
 ANSWERS_WITHIN: Final = timedelta(seconds=5)
 """As `RetryLimits.table`: so long a table may hold up the others of its task."""
+_AFTER_SILENCE: Final = timedelta(seconds=1)
+"""How long the next answer is waited for where a call was given none until it ended: enough where all is well again."""
+_LATE: Final = timedelta(seconds=30)
+"""The same where the answer came late: a service that is slow answers in the end."""
 
 
 class Unanswered(Generic[T]):
-    """Asks in a thread what may stay without an answer. Used from one thread."""
+    """Asks in a thread what may stay without an answer. Used from one thread.
+
+    A late answer is not taken, for it may be of long ago; it tells only that there are answers.
+    """
 
     def __init__(self, answers_within: timedelta) -> None:
-        self._answers_within = answers_within.total_seconds()
-        self._asked: dict[str, Future[T]] = {}
-        self._silent: set[str] = set()
-        """What was given no answer when it was asked last: it is not waited for until it has one."""
+        self._answers_within = answers_within
+        self._left: dict[str, Future[T]] = {}
+        """What was asked last and not waited for any longer."""
 
     def ask(self, what: str, question: Callable[[], T]) -> T:
-        """Return the answer, or one to the same question that was asked before and is there now; raise what it raises.
-
-        TransientError: there is none yet. ``what`` names the question.
-        """
-        asked = self._asked.get(what)
-        if asked is None:
-            asked = self._asked[what] = Future()
-            Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()
+        """Return the answer, or raise what it raises; UnansweredError if there is none in time. ``what`` names it."""
+        asked: Future[T] = Future()
+        within = self._within(what)
+        Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()
         try:
-            error = asked.exception(0 if what in self._silent else self._answers_within)
+            asked.exception(within.total_seconds())
         except TimeoutError:
-            self._silent.add(what)
-            raise TransientError(f"{what}: BigQuery gives no answer") from None
-        del self._asked[what]
-        if not isinstance(error, OSError):  # as the timeout of the call is
-            self._silent.discard(what)
+            self._left[what] = asked
+            raise UnansweredError(f"{what}: BigQuery gives no answer") from None
+        self._left.pop(what, None)
         return asked.result()
+
+    def _within(self, what: str) -> timedelta:
+        left = self._left.get(what)
+        if left is None:
+            return self._answers_within
+        if not left.done():
+            raise UnansweredError(f"{what}: BigQuery still gives no answer")
+        return _LATE if left.exception() is None else _AFTER_SILENCE
 
 
 def _answer(asked: Future[T], question: Callable[[], T]) -> None:

@@ -42,6 +42,7 @@ from services.cdc_consumer.ports import (
     PendingAppend,
     RowError,
     TableTroubleError,
+    UnansweredError,
     Waiting,
 )
 from shared.contracts.errors import PoisonRecordError, TransientError
@@ -625,10 +626,10 @@ class Writing:
 
 @contextmanager
 def _failing_since(one: ListWrites, asked: Nanoseconds) -> Iterator[None]:
-    """Count what fails from when it was asked: a call without an answer has taken a table's retry time by itself."""
+    """Count silence from when it was asked: a call without an answer has taken a table's retry time by itself."""
     try:
         yield
-    except TransientError:
+    except UnansweredError:
         one.failing_since = asked if one.failing_since is None else one.failing_since
         raise
 
