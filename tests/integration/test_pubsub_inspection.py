@@ -91,7 +91,10 @@ def test_everything_that_is_wrong_is_found_at_once(channel: grpc.Channel, topolo
 def test_a_subscription_that_is_not_there_is_one_finding(channel: grpc.Channel, topology: PubsubTopology) -> None:
     (finding,) = looked_at(channel, topology, f"{topology.subscription}-gone")
 
-    assert (finding.level, finding.fix) == (Level.ERROR, "python -m services.cdc_consumer setup")
+    assert (finding.level, finding.fix) == (
+        Level.ERROR,
+        "correct the setting that names it, or make it with python -m services.cdc_consumer setup",
+    )
     assert "does not exist" in finding.detail
 
 
