@@ -1,6 +1,6 @@
 """Find the fixed waits of the tests: pauses of more than a second on the real clock that no comment gives a reason for.
 
-A pause is a `sleep`, or a `wait` whose answer nobody takes. A wait on a condition that has an upper limit is none. Its
+A pause is a `sleep`, or a `wait` whose result is not used. A wait for a condition, with a limit, does not count. Its
 length is a number, or an expression of constants, whose value is not looked up: only a number shows that it is short.
 `asyncio.sleep` costs nothing in a module that runs in virtual time, as every test does that is a coroutine, nor in one
 that such a module imports.

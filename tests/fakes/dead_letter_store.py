@@ -367,14 +367,14 @@ class FakeDeadLetterStore:
 
 
 def stored_of(letter: DeadLetter, **history: Any) -> StoredDeadLetter:
-    """Return a letter as a store holds it."""
+    """Return a dead letter as a store holds it."""
     shown = {name: getattr(letter, name) for name in OF_MESSAGE}
     kept = {"size": len(letter.data), "data": letter.data, "attributes": dict(letter.attributes)}
     return StoredDeadLetter(**shown | kept | {"id": DeadLetterId(letter.identity)} | history)
 
 
 def line_of(stored: StoredDeadLetter) -> DeadLetterLine:
-    """Return what lists show of a letter."""
+    """Return what lists show of a dead letter."""
     return DeadLetterLine(**{one.name: getattr(stored, one.name) for one in fields(DeadLetterLine)})
 
 

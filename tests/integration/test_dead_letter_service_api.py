@@ -1,4 +1,4 @@
-"""The service as a process with its HTTP API: letters are collected, inspected and replayed, with a stop in between."""
+"""The service as a process with its HTTP API: dead letters are collected, inspected and replayed; a stop in between."""
 
 import json
 import urllib.error

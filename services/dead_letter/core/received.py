@@ -11,7 +11,7 @@ subscriptions, -DeliveryErrorMessage. They are no attributes of the message that
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from services.dead_letter.core.dead_letters import Arrival
 from shared.contracts.change_batch import decode_batch
@@ -29,7 +29,6 @@ _LARGEST: Final = (1 << 63) - 1
 _ATTRIBUTES: Final = 100  # that a message has at most: some may have been left out
 _IDENTITY: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 _DIGITS: Final = re.compile("[0-9]{1,18}", re.ASCII)
-_KNOWN: Final = ("failed_in", "table", "key", "sequence", "commit_timestamp", "identity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ def _malformed(message: Received, what: str) -> DeadLetter:
     ours = {name[len(PREFIX) :]: value for name, value in message.attributes.items() if name.startswith(PREFIX)}
     size = ours.get("payload_bytes", "")
     said = ours.get("detail", "")
-    known: dict[str, Any] = {name: ours.get(name, "") for name in _KNOWN}
     return DeadLetter(
         data=message.data,
         attributes={name: value for name, value in message.attributes.items() if not name.startswith(PREFIX)},
@@ -90,8 +88,13 @@ def _malformed(message: Received, what: str) -> DeadLetter:
         reason=Reason.UNEXPLAINED,
         detail=f"a dead letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
         failed_at=message.published_at,
+        failed_in=ours.get("failed_in", ""),
+        table=ours.get("table", ""),
+        key=ours.get("key", ""),
+        sequence=ours.get("sequence", ""),
+        commit_timestamp=ours.get("commit_timestamp", ""),
         payload_bytes=int(size) if _DIGITS.fullmatch(size) else None,
-        **known,
+        identity=ours.get("identity", ""),
     )
 
 
@@ -132,6 +135,7 @@ def _foreign(message: Received) -> DeadLetter:
 
 
 def _of_a_whole_message(message: Received, reason: Reason, detail: str, failed_in: str) -> DeadLetter:
+    change = _change_in(message.data)
     return DeadLetter(
         data=message.data,
         attributes=message.attributes,
@@ -140,11 +144,14 @@ def _of_a_whole_message(message: Received, reason: Reason, detail: str, failed_i
         detail=detail,
         failed_at=message.published_at,
         failed_in=failed_in,
-        **_change_in(message.data),
+        table=change.get("table", ""),
+        key=change.get("key", ""),
+        sequence=change.get("sequence", ""),
+        commit_timestamp=change.get("commit_timestamp", ""),
     )
 
 
-def _change_in(data: bytes) -> dict[str, Any]:
+def _change_in(data: bytes) -> Mapping[str, str]:
     """Return what a message says of itself, if it is a change batch: its table, and of a single change the rest.
 
     A single change in the form in which one is cut out of a batch is the same dead letter as when the consumer sets it

@@ -107,7 +107,7 @@ class BigtableWorld:
         return self.place(self.ranges[partition], self.partitions.rows[self._present[partition]].position)[1]
 
     def finished(self) -> Collection[str]:
-        """Return the partitions that are recorded as over: they are not there any more, nor are those before them."""
+        """Return the partitions that are recorded as over: their rows are gone, and so are those of their parents."""
         parents = {child: name for name, children in self.children.items() for child in children}
         return {
             name for name in self.children if name not in self._present and parents.get(name, name) not in self._present

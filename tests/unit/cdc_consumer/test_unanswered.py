@@ -15,7 +15,7 @@ WITHIN = timedelta(seconds=5)
 
 
 class Silent:
-    """A question that is answered when it is let; until then, nobody waits for it in real time."""
+    """A question that is answered only when the test lets it; the test never waits in real time."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -60,7 +60,7 @@ def web_tools(
     launcher: Launcher | None = None,
     **more: Any,
 ) -> WebTools:
-    """Return what requests act through, where somebody has a token and nothing is reached but fakes."""
+    """Return what requests act through, where one user has a token and everything behind is a fake."""
     given: dict[str, Any] = {
         "replay": ReplayTools(
             publisher=lambda _stop: nullcontext(publisher), mirrors=lambda: nullcontext(mirrors or FakeMirrors())

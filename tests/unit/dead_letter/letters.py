@@ -57,7 +57,7 @@ def junk(data: bytes = b"\x00 junk", **more: Any) -> DeadLetter:
 
 
 def stored(letter: DeadLetter | None = None, **more: Any) -> StoredDeadLetter:
-    """Return a letter as a store holds it: open, failed once, never replayed."""
+    """Return a dead letter as a store holds it: open, failed once, never replayed."""
     letter = letter or a_letter()
     fields: dict[str, Any] = {
         "state": State.OPEN,

@@ -1,4 +1,4 @@
-"""Questions that BigQuery does not answer: each is waited for a few seconds, and not at all while it is under way."""
+"""Calls that BigQuery may not answer: a call is waited for a few seconds, and is not made again while it runs."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,26 +11,26 @@ from services.cdc_consumer.ports import UnansweredError
 T = TypeVar("T")
 
 ANSWERS_WITHIN: Final = timedelta(seconds=5)
-"""As `RetryLimits.table`: so long a table may hold up the others of its task."""
+"""As `RetryLimits.table`: how long a table may delay the others of its task."""
 _AFTER_SILENCE: Final = timedelta(seconds=1)
-"""How long the next answer is waited for where a call was given none until it ended: enough where all is well again."""
+"""After a call that ended without an answer. It is enough for BigQuery if all is well again."""
 _LATE: Final = timedelta(seconds=30)
-"""The same where the answer came late: a service that is slow answers in the end."""
+"""After a call whose answer came late: a slow service answers in the end."""
 
 
 class Unanswered(Generic[T]):
-    """Asks in a thread what may stay without an answer. Used from one thread.
+    """Makes each call in a thread of its own, and stops waiting for it after a while. Used from one thread.
 
-    A late answer is not taken, for it may be of long ago; it tells only that there are answers.
+    A late answer is not used, because it may be old. It only shows that BigQuery answers.
     """
 
     def __init__(self, answers_within: timedelta) -> None:
         self._answers_within = answers_within
         self._left: dict[str, Future[T]] = {}
-        """What was asked last and not waited for any longer."""
+        """The last call of each name that had no answer in time."""
 
     def ask(self, what: str, question: Callable[[], T]) -> T:
-        """Return the answer, or raise what it raises; UnansweredError if there is none in time. ``what`` names it."""
+        """Return the answer to ``question``, or raise its error; UnansweredError if neither comes in time."""
         asked: Future[T] = Future()
         within = self._within(what)
         Thread(target=_answer, args=(asked, question), name=f"ask {what}", daemon=True).start()

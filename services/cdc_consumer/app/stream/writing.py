@@ -626,7 +626,7 @@ class Writing:
 
 @contextmanager
 def _failing_since(one: ListWrites, asked: Nanoseconds) -> Iterator[None]:
-    """Count silence from when it was asked: a call without an answer has taken a table's retry time by itself."""
+    """Count a call without an answer from its start: it has used up the retry time of the table by itself."""
     try:
         yield
     except UnansweredError:

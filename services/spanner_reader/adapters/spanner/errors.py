@@ -28,7 +28,7 @@ _MISCONFIGURED: Final = (
     exceptions.Unauthenticated,
 )
 _ANOTHER_SCHEMA_CHANGE: Final = "concurrent schema change"
-"""Of the emulator, which takes one at a time and none beside an open transaction; Spanner lets them wait."""
+"""The emulator's words: it makes one schema change at a time, and none beside an open transaction. Spanner waits."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def spanner_errors(what: str) -> Iterator[None]:
             "spanner-refused", f"{what}: {error.message}{_named_by(str(error.message))}"
         ) from error
     except exceptions.FailedPrecondition as error:
-        if _ANOTHER_SCHEMA_CHANGE in str(error.message):  # another replica makes the tables; the next try waits on
+        if _ANOTHER_SCHEMA_CHANGE in str(error.message):  # another replica makes the tables: try again
             raise TransientError(f"{what}: {error}") from error
         raise MisconfiguredError("spanner-request-invalid", f"{what}: {error}") from error
     except _TRANSIENT as error:
