@@ -99,7 +99,7 @@ class ListWrites:
         """Rows that fail retryably every time while others of their table are accepted, and what was said of them."""
         self.conflict: PoisonRecordError | None = None
         self.trouble: TableTroubleError | None = None
-        self.ensured = False
+        self.ensured = self.ensured_once_more = False
         self.under_way: tuple[Rows, PendingAppend] | None = None
         self.heard_at = Nanoseconds(0)
         """When BigQuery last said anything of what is under way, or when that was sent."""
@@ -524,7 +524,7 @@ class Writing:
     def _bisect(self, one: ListWrites) -> None:
         """Halve what fails while others are accepted, down to the rows that fail alone; if all do, it is the table."""
         if one.under_way is None:  # the table itself cannot be had
-            return self._in_trouble(one, TableTroubleError(str(one.failing)))
+            return self._ensure_once_more(one)
         parts, stuck, any_accepted, fruitless = [one.under_way[0]], [], False, 0
         while parts and fruitless < _FRUITLESS:
             rows = parts.pop()
@@ -564,6 +564,14 @@ class Writing:
             why = next(iter(shown.values()))
             structlog.get_logger().warning("rows_stuck", table=one.table, rows=len(shown), why=why)
         return None
+
+    def _ensure_once_more(self, one: ListWrites) -> None:
+        """Ensure a table now that others are accepted: the service may have been away when it failed."""
+        if not one.ensured_once_more:
+            one.ensured_once_more = True
+            self._attempt(one, self._ensure, set())
+        if one.failing is not None and not isinstance(one.failing, DatasetRefusedError):
+            self._in_trouble(one, TableTroubleError(str(one.failing)))
 
     def _leave_unanswered(self, one: ListWrites, error: _NoAnswerError) -> None:
         one.failing = error
