@@ -40,15 +40,32 @@ def test_an_archive_that_is_none_is_ignored(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_without_java_no_archive_is_made_and_the_reason_is_printed(tmp_path: Path) -> None:
-    environment = child_environment(os.environ) | {
-        "PYTHONPATH": str(ROOT),
-        "SPARK_HOME": str(tmp_path),
-        "JAVA_HOME": str(tmp_path / "nowhere"),
-    }
-    command = [sys.executable, "-m", "services.cdc_consumer.wiring.class_archive"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ended = make_archive(tmp_path, JAVA_HOME=str(tmp_path / "nowhere"))
 
-    assert ended.returncode == 0, ended.stderr
-    assert "no archive of Spark's classes" in ended.stderr
     assert "none was found in JAVA_HOME" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_of_before_is_not_used_to_make_another_and_a_java_that_ends_makes_none(tmp_path: Path) -> None:
+    (submit := tmp_path / "bin" / "spark-submit").parent.mkdir()
+    submit.write_text('#!/bin/sh\necho "$@" > "$0.arguments"\nexit 1\n')
+    submit.chmod(0o755)
+    archive = tmp_path / class_archive().name
+    archive.write_bytes(b"of before")
+    ended = make_archive(tmp_path)
+
+    arguments = Path(f"{submit}.arguments").read_text()
+    assert "-XX:ArchiveClassesAtExit" in arguments
+    assert "-XX:SharedArchiveFile" not in arguments
+    assert "Java ended with exit code 1" in ended.stderr
+    assert not archive.exists()
+
+
+def make_archive(spark_home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command, which never fails: without an archive Spark starts all the same."""
+    environment = {**child_environment(os.environ), "PYTHONPATH": str(ROOT), "SPARK_HOME": str(spark_home), **variables}
+    command = [sys.executable, "-m", "services.cdc_consumer.wiring.class_archive"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "no archive of Spark's classes" in ended.stderr
+    return ended

@@ -26,6 +26,7 @@ from services.cdc_consumer.adapters.spark.data_source_api import (
 )
 from services.cdc_consumer.adapters.spark.spark_session import (
     JAVA_OPTIONS,
+    QueryFailedError,
     check_java,
     class_archive,
     spark_settings,
@@ -96,11 +97,12 @@ def main() -> int:
     archive = class_archive()
     try:
         check_java(os.environ)
+        archive.unlink(missing_ok=True)  # of an earlier installation: Java would start with it, and then writes none
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=f"{archive.name}-") as directory:
             made = Path(directory, archive.name)
             _write(made, directory)
             made.replace(archive)
-    except (MisconfiguredError, OSError, RuntimeError) as error:
+    except (MisconfiguredError, OSError, RuntimeError, QueryFailedError) as error:
         sys.stderr.write(f"no archive of Spark's classes, so each start takes some seconds more: {error}\n")
     else:
         sys.stdout.write(f"{archive}: {archive.stat().st_size >> 20} MB\n")
