@@ -57,7 +57,7 @@ async def read_rows(
 class RowChunks:
     """What has come of the row that is not yet whole."""
 
-    def __init__(self, versions_kept: Callable[[str, bytes], int] | None = None) -> None:
+    def __init__(self, versions_kept: Callable[[str, bytes], int | None] = lambda _family, _qualifier: None) -> None:
         """``versions_kept`` returns how many versions are kept of a column, by family and qualifier; None: all.
 
         Of a family of which no column is kept, one is there without a version: the row has a cell in that family.
@@ -133,7 +133,7 @@ class RowChunks:
         self._is_cut = chunk.value_size > 0
         if self._is_cut and chunk.commit_row:
             raise BrokenRowError("a row is committed before a value is whole")
-        if self._versions_kept is None or not _is_full(self._versions):
+        if not _is_full(self._versions):
             self._chunks.append(chunk.value)
             self._chunks_bytes += len(chunk.value)
             self._cut_bytes = max(self._chunks_bytes, chunk.value_size)
@@ -164,12 +164,10 @@ class RowChunks:
     def _find_versions(self, qualifier: bytes) -> None:
         versions = self._columns.get(qualifier)
         if versions is None:
-            if self._versions_kept is None:
-                versions = self._columns[qualifier] = []
-            else:
-                versions = _Limited(self._versions_kept(self._family, qualifier))
-                if versions.most or not self._columns:
-                    self._columns[qualifier] = versions
+            most = self._versions_kept(self._family, qualifier)
+            versions = [] if most is None else _Limited(most)
+            if most != 0 or not self._columns:
+                self._columns[qualifier] = versions
         self._versions = versions
 
 

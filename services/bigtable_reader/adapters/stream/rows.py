@@ -111,7 +111,7 @@ class ArrivingRows:
     """The rows of one call as its answers come: only the cells that images hold, and no row that no message holds."""
 
     def __init__(self, watched: Watched | None, largest_row: int) -> None:
-        self._chunks = RowChunks(None if watched is None else watched.versions_in_image)
+        self._chunks = RowChunks() if watched is None else RowChunks(watched.versions_in_image)
         self._largest = largest_row
         self._arrived = 0
         """Bytes of the row that is not whole yet, and maybe of some before it: never less than its image has."""

@@ -23,7 +23,7 @@ class Watched:
         self._of_cells = frozenset(column.family for column in options.cell_columns)
         self._excluded = frozenset(options.excluded_columns)
         self._with_garbage = options.garbage_collection == "include"
-        self._families: dict[str, bool] = {}
+        self._as_json: dict[str, bool] = {}
         self._declared = frozenset((column.family, column.qualifier) for column in options.cell_columns)
         self._everything = options.families == ("*",) and not options.excluded_families and not self._excluded
 
@@ -38,31 +38,30 @@ class Watched:
 
     def family(self, name: str) -> bool:
         """Return whether a family is watched: as a JSON column, or for a column that is declared of a cell of it."""
-        known = self._families.get(name)
-        if known is None:
-            known = name in self._of_cells or self.as_json(name)
-            if len(self._families) < _REMEMBERED:
-                self._families[name] = known
-        return known
+        return name in self._of_cells or self.as_json(name)
 
     def as_json(self, family: str) -> bool:
         """Return whether a family is a JSON column."""
-        options = self._options
-        named = family in options.family_columns or matches_any(options.families, family)
-        return named and not matches_any(options.excluded_families, family)
+        known = self._as_json.get(family)
+        if known is None:
+            options = self._options
+            named = family in options.family_columns or matches_any(options.families, family)
+            known = named and not matches_any(options.excluded_families, family)
+            if len(self._as_json) < _REMEMBERED:
+                self._as_json[family] = known
+        return known
 
     @property
     def versions(self) -> int:
         """Return how many versions of a cell are read."""
         return self._options.versions
 
-    def versions_in_image(self, family: str, qualifier: bytes) -> int:
-        """Return how many versions of a cell an image holds; 0 where the cell is left out."""
-        if (family, qualifier) in self._declared:
+    def versions_in_image(self, family: str, qualifier: bytes) -> int | None:
+        """Return how many versions of a cell an image holds: 0 where it is left out, None for all that are read."""
+        cell = family, qualifier
+        if cell in self._declared:
             return 1
-        if (family, qualifier) in self._excluded or not self.as_json(family):
-            return 0
-        return self._options.versions
+        return 0 if cell in self._excluded or not self.as_json(family) else None
 
     def calls_for_image(self, record: DataChange) -> bool:
         """Return whether a row is to be read back for a record; for garbage collection always, if it is watched."""
