@@ -373,10 +373,10 @@ class MirrorRows(Protocol):
     def count_older(self, mirror: MirrorTable, before: int) -> int:
         """Count the rows from before a time. TransientError; BytesLimitError."""
 
-    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
         """Let the mirror say that nothing from before a time is in it; clear its request if recreated or left out.
 
-        Returns False, and lets it say nothing, if it was and says only since after ``told_by`` that it is
+        Returns False, and lets it say nothing, if it was and says only since after ``announced_by`` that it is
         complete: rows of the snapshot may still be on their way. Says nothing, too, where labels may not be written.
         """
 

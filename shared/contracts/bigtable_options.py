@@ -165,7 +165,7 @@ def _column(
         mistakes.append(((name,), wrong))
     of_a_family = "family" in section and "cell" not in section
     readers = _FAMILY_KEYS if of_a_family else _CELL_KEYS
-    said: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, content in section.items():
         if key not in readers:
             nearest = difflib.get_close_matches(key, readers, n=1, cutoff=0.0)[0]
@@ -173,7 +173,7 @@ def _column(
             mistakes.append(((name, key), f"column {name}: {hint}"))
             continue
         try:
-            said[key] = readers[key](content)
+            options[key] = readers[key](content)
         except ValueError as error:
             mistakes.append(((name, key), f"column {name}: {key}: {error}"))
     if "cell" not in section and "family" not in section:
@@ -181,20 +181,20 @@ def _column(
     if len(mistakes) > before:
         return None
     if of_a_family:
-        return FamilyColumn(name=name, **said)
-    return _cell_column(name, said, mistakes)
+        return FamilyColumn(name=name, **options)
+    return _cell_column(name, options, mistakes)
 
 
-def _cell_column(name: str, said: dict[str, Any], mistakes: list[tuple[tuple[str, ...], str]]) -> CellColumn | None:
-    family, qualifier = said.pop("cell")
-    kind = said.get("type", "BYTES" if said.get("encoding") == "bytes" else "STRING")
-    encoding = said.get("encoding", _ENCODINGS[kind][0])
+def _cell_column(name: str, options: dict[str, Any], mistakes: list[tuple[tuple[str, ...], str]]) -> CellColumn | None:
+    family, qualifier = options.pop("cell")
+    kind = options.get("type", "BYTES" if options.get("encoding") == "bytes" else "STRING")
+    encoding = options.get("encoding", _ENCODINGS[kind][0])
     if encoding not in _ENCODINGS[kind]:
         takes = " or ".join(_ENCODINGS[kind])
         mistakes.append(((name, "encoding"), f"column {name}: {kind} is encoded as {takes}, not as {encoding}"))
         return None
-    said |= {"type": kind, "encoding": encoding}
-    return CellColumn(name=name, family=family, qualifier=qualifier, **said)
+    options |= {"type": kind, "encoding": encoding}
+    return CellColumn(name=name, family=family, qualifier=qualifier, **options)
 
 
 def _taken_twice(columns: list[CellColumn | FamilyColumn]) -> list[tuple[tuple[str, ...], str]]:

@@ -150,7 +150,7 @@ class TablesFile:
         own = [section for name, section in self.tables if name == source_table]
         lists = [section.get(option, ()) for section in own for option in ("ignored_columns", "json_arrays")]
         by_name = [section.get(option, ()) for section in own for option in ("masked_columns", "renamed_columns")]
-        return frozenset().union(*lists, *([name for name, _said in each] for each in by_name))
+        return frozenset().union(*lists, *([name for name, _value in each] for each in by_name))
 
     @property
     def needs_mask_key(self) -> bool:
@@ -169,13 +169,13 @@ class TablesFile:
 
     def section_of(self, source_table: str, option: str) -> str:
         """Return the heading of the section that a source table takes an option from."""
-        saying = [name for name, section in self._sections(source_table) if option in section]
-        return _heading(saying[-1]) if saying else "[defaults]"
+        naming = [name for name, section in self._sections(source_table) if option in section]
+        return _heading(naming[-1]) if naming else "[defaults]"
 
     def where(self, source_table: str, option: str, *inside: str) -> str:
         """Return the line from which a source table takes an option, or what is ``inside`` of it."""
-        saying = [name for name, section in self._sections(source_table) if option in section]
-        return self.line((*(("tables", saying[-1]) if saying else ("defaults",)), option, *inside))
+        naming = [name for name, section in self._sections(source_table) if option in section]
+        return self.line((*(("tables", naming[-1]) if naming else ("defaults",)), option, *inside))
 
     def line(self, path: Path) -> str:
         """Return the line of what the keys of a path lead to, in words."""
@@ -221,13 +221,13 @@ class TablesFile:
 
     def options(self, source_table: str) -> TableOptions:
         """Return the options of a source table (``schema.Table``, or ``Table`` where it has no schema)."""
-        said = dict(self.defaults)
+        merged = dict(self.defaults)
         for _name, section in self._sections(source_table):
-            said |= section
-        bigtable = BigtableOptions(**{name: said.pop(name) for name in BIGTABLE_OPTIONS if name in said})
-        name = _filled_in(said.pop("name", "{schema}_{table}"), source_table)
-        dataset = _filled_in(said.pop("dataset", ""), source_table) or None
-        return TableOptions(name=name, dataset=dataset, bigtable=bigtable, **said)
+            merged |= section
+        bigtable = BigtableOptions(**{name: merged.pop(name) for name in BIGTABLE_OPTIONS if name in merged})
+        name = _filled_in(merged.pop("name", "{schema}_{table}"), source_table)
+        dataset = _filled_in(merged.pop("dataset", ""), source_table) or None
+        return TableOptions(name=name, dataset=dataset, bigtable=bigtable, **merged)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -304,7 +304,7 @@ class _Reading:
         if twice:
             self._mistake((*path, "json_arrays"), f"json_arrays names an ignored column: {', '.join(sorted(twice))}")
         for option in ("masked_columns", "renamed_columns"):
-            for column, _said in section.get(option, ()):
+            for column, _value in section.get(option, ()):
                 if column.lower() in ignored:
                     self._mistake((*path, option, column), f"{option} names an ignored column: {column}")
         for column, mask in section.get("masked_columns", ()):

@@ -120,15 +120,15 @@ class MonitoredBacklogs:
         message = _message(body)
         if status == _NOT_FOUND and message.startswith(_NO_SUCH_METRIC):
             return b"{}"
-        said = f"{what}: HTTP {status}: {message}"
+        detail = f"{what}: HTTP {status}: {message}"
         if status == _TOO_MANY or status >= 500:
-            raise TransientError(said)
+            raise TransientError(detail)
         if status == _FORBIDDEN:
             raise MisconfiguredError(
                 "backlog-forbidden",
-                f"{said}: grant this identity roles/monitoring.viewer, and enable monitoring.googleapis.com",
+                f"{detail}: grant this identity roles/monitoring.viewer, and enable monitoring.googleapis.com",
             )
-        raise MisconfiguredError("backlog-refused", f"{said}: check MONITORING_URL")
+        raise MisconfiguredError("backlog-refused", f"{detail}: check MONITORING_URL")
 
 
 def monitored_backlogs(

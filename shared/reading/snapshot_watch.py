@@ -58,7 +58,7 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
     """
     loop = asyncio.get_running_loop()
     drawn, before, drawn_at = 0, dict[tuple[str, Any], int](), loop.time()
-    went_on_at, said = loop.time(), False
+    went_on_at, warned = loop.time(), False
     while True:
         try:
             shown, hindrance = await poll()
@@ -69,7 +69,7 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
         now = loop.time()
         reading = any(one["state"] == "READING" for one in shown)
         if hindrance is None or not reading:
-            went_on_at, said = now, False
+            went_on_at, warned = now, False
         shown_hindrance = hindrance if now - went_on_at > _HINDRANCE_AFTER.total_seconds() else None
         if out.isatty():
             if drawn:
@@ -84,9 +84,9 @@ async def watch(poll: Callable[[], Awaitable[tuple[Shown, Hindrance | None]]], o
                 {_name(one): one["rows"] for one in shown},
                 now,
             )
-        elif shown_hindrance and not said:
+        elif shown_hindrance and not warned:
             structlog.get_logger().warning("snapshots_wait", why=shown_hindrance.why, fix=shown_hindrance.fix)
-            said = True
+            warned = True
         if not reading:
             if drawn:
                 out.write(_UP_AND_CLEAR.format(lines=drawn))

@@ -67,31 +67,31 @@ async def _answer(source: SourceRows, line: bytes, out: BinaryIO, retention: flo
     try:
         request = decode_request(line)
     except msgspec.MsgspecError as error:
-        await _say(out, Failed(f"no request that this version knows: {error}; upgrade the reader first"))
+        await _write_answer(out, Failed(f"no request that this version knows: {error}; upgrade the reader first"))
         return
     try:
         await _answered(source, request, out, retention)
     except TransientError as error:
-        await _say(out, Failed(str(error), transient=True))
+        await _write_answer(out, Failed(str(error), transient=True))
     except MisconfiguredError as error:
-        await _say(out, Failed(str(error)))
+        await _write_answer(out, Failed(str(error)))
 
 
 async def _answered(source: SourceRows, request: Request, out: BinaryIO, retention: float) -> None:
     match request:
         case ListTables():
-            await _say(out, Tables(tuple(await source.tables()), retention=retention))
-            await _say(out, Done("", ""))
+            await _write_answer(out, Tables(tuple(await source.tables()), retention=retention))
+            await _write_answer(out, Done("", ""))
         case Describe():
             batch, done = await source.describe(request)
             await _write(out, batch_line(batch))
-            await _say(out, done)
+            await _write_answer(out, done)
         case Read():
             await _pass_on(source.read(request), out)
         case ReadKeys():
             await _pass_on(source.read_keys(request), out)
         case Publish():
-            await _say(out, await source.publish(request))
+            await _write_answer(out, await source.publish(request))
 
 
 async def _pass_on(answers: AsyncGenerator[bytes | Done, None], out: BinaryIO) -> None:
@@ -100,7 +100,7 @@ async def _pass_on(answers: AsyncGenerator[bytes | Done, None], out: BinaryIO) -
             await _write(out, encode_line(answer) if isinstance(answer, Done) else batch_line(answer))
 
 
-async def _say(out: BinaryIO, answer: Answer) -> None:
+async def _write_answer(out: BinaryIO, answer: Answer) -> None:
     await _write(out, encode_line(answer))
 
 

@@ -102,8 +102,8 @@ class Health:
             except TransientError as error:
                 self.ready = False
                 since = self._now() if self._failing is None else self._failing[0]
-                said, check = getattr(error, "shown", str(error)), what_to_check(error)
-                self._failing = since, f"{said}; {check}" if check else said
+                shown, check = getattr(error, "shown", str(error)), what_to_check(error)
+                self._failing = since, f"{shown}; {check}" if check else shown
                 raise
 
         return attempt

@@ -142,11 +142,11 @@ def _cloud_logging_fields(_logger: WrappedLogger, method: str, event: EventDict)
     for name in ("error", "why"):
         if (code := code_of(str(event.get(name, "")))) is not None:
             event.setdefault("error_code", code)
-    said = event.pop("event", "")
-    if said in SENTENCES:
-        event["message"], event["event"] = SENTENCES[said], said
+    event_name = event.pop("event", "")
+    if event_name in SENTENCES:
+        event["message"], event["event"] = SENTENCES[event_name], event_name
     else:  # a library's words
-        event["message"] = said
+        event["message"] = event_name
     called_at = _location(event.pop("pathname", ""), event.pop("lineno", 0), event.pop("func_name", ""))
     event.setdefault(_SOURCE, called_at[_SOURCE])
     return event

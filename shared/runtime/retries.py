@@ -169,8 +169,8 @@ def _log(name: str, state: RetryCallState) -> None:
     RETRIED.add(retry_code(error))
     fix = what_to_check(error) if state.attempt_number % _LASTING == 0 else ""
     more = {"fix": fix} if fix else {}
-    said = getattr(error, "shown", str(error))  # the words of some may quote a row
-    structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=said, **more)
+    shown = getattr(error, "shown", str(error))  # the words of some may quote a row
+    structlog.get_logger().warning("call_retried", call=name, attempt=state.attempt_number, error=shown, **more)
 
 
 def what_to_check(error: BaseException | None) -> str:

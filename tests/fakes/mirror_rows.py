@@ -53,9 +53,9 @@ class FakeMirrorRows:
         self.queries += 1
         return len(self._rows(mirror, before, older=True))
 
-    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
         name = mirror.definition.identity
-        if self.told > told_by:
+        if self.told > announced_by:
             return False
         self.deleted_before[name] = max(before, self.deleted_before.get(name, 0))
         return True

@@ -89,6 +89,6 @@ async def _kept_with_the_stream_ranges(channels: BigtableChannels, kept: Table, 
         )
     if found is not None and (request := found.resync_request) is not None:
         kinds = ", ".join(sorted({one.kind.replace("_", " ") for one in request.findings}))
-        said = f"pending resync since {shown(request.since)}: {kinds}"
-        findings.append(Finding.warning(f"table {request.table}", said, fix_of(request)))
+        detail = f"pending resync since {shown(request.since)}: {kinds}"
+        findings.append(Finding.warning(f"table {request.table}", detail, fix_of(request)))
     return findings

@@ -90,14 +90,14 @@ def _mirror(advice: MirrorAdvice) -> Iterator[str]:
     yield f"{mirror.name} ({size}; " + (
         f"clustered by {', '.join(mirror.clustered_by)})" if mirror.clustered_by else "not clustered)"
     )
-    said = f"{_staleness(mirror)}; recommended: " + ("unknown" if best is None else format_duration(best))
+    text = f"{_staleness(mirror)}; recommended: " + ("unknown" if best is None else format_duration(best))
     if applies is not None:
         jobs = "" if advice.jobs is None else f"; {advice.jobs.jobs} of them, the longest {advice.jobs.longest:.1f}s"
-        said += (
+        text += (
             f". Background applies need {applies.recommended_minutes:.0f}m, which is 2 x {applies.p95_seconds:.1f}s "
             f"(their 95th percentile{jobs}) + 7m. What you tolerate counts if it is longer (--tolerable)"
         )
-    yield from _row("max_staleness", said)
+    yield from _row("max_staleness", text)
     if mirror.watermark is None or advice.age is None:
         yield from _row("applied", "nothing yet, as far as is known")
     else:
@@ -119,12 +119,12 @@ def _mirror(advice: MirrorAdvice) -> Iterator[str]:
             f"{cost.slot_hours:>12.2f}{_dollars(cost.capacity):>13}"
         )
     if advice.estimate is not None:
-        said = f"{_dollars(advice.estimate.merges)} if each of these queries were a runtime merge"
+        text = f"{_dollars(advice.estimate.merges)} if each of these queries were a runtime merge"
         if best is not None and advice.estimate.applies is not None:
-            said += (
+            text += (
                 f"; {_dollars(advice.estimate.applies)} at most for a background apply every {format_duration(best)}"
             )
-        yield from _row("30 days", f"on demand: {said}")
+        yield from _row("30 days", f"on demand: {text}")
 
 
 def _capacity(advice: CapacityAdvice) -> Iterator[str]:
@@ -152,8 +152,8 @@ def _capacity(advice: CapacityAdvice) -> Iterator[str]:
 def _pipeline(advice: PipelineAdvice, *, measured: bool) -> Iterator[str]:
     rate = advice.bytes_per_second
     connections = "unknown" if advice.connections is None else f"{advice.connections:,}"
-    said = "" if rate is None else ", the consumer's mean since its start" if measured else ", as expected"
-    yield f"  throughput {'unknown' if rate is None else _rate(rate)}{said}; {connections} connections open"
+    origin = "" if rate is None else ", the consumer's mean since its start" if measured else ", as expected"
+    yield f"  throughput {'unknown' if rate is None else _rate(rate)}{origin}; {connections} connections open"
     if rate is None or advice.needed is None:
         yield "    for more, start the consumer, or name what you expect: --changes, --change-bytes, --per"
         return

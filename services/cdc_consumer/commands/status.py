@@ -31,11 +31,11 @@ class Address:
         return f"{'127.0.0.1' if self.host in _EVERYWHERE else self.host}:{self.port}"
 
 
-def status(told: ConsumerStatusCommand, environ: Mapping[str, str], out: TextIO) -> int:
+def status(command: ConsumerStatusCommand, environ: Mapping[str, str], out: TextIO) -> int:
     """Ask, print and return the exit code; MisconfiguredError where no consumer answers."""
-    address = told.address or str(read_settings(Address, environ))
+    address = command.address or str(read_settings(Address, environ))
     document = ask_consumer(address)
-    print_answer(document, lines(document), told.json, out)
+    print_answer(document, lines(document), command.json, out)
     return exit_code(document)
 
 
@@ -81,8 +81,8 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"worker processes: {processes['seen']}, of which {processes['holding']} hold messages"
     if document["labels"]["error"]:
         read_at = document["labels"]["read_at"]
-        told = f"as of {_moment(read_at)}" if read_at else "unknown"
-        yield f"which tables are pending resync is {told}: {document['labels']['error']}"
+        as_of = f"as of {_moment(read_at)}" if read_at else "unknown"
+        yield f"which tables are pending resync is {as_of}: {document['labels']['error']}"
 
 
 def ask_consumer(address: str) -> Mapping[str, Any]:

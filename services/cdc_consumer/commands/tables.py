@@ -74,7 +74,7 @@ def _destination(table: DestinationPreview) -> Iterator[str]:
 def _origin(column: ColumnPreview) -> str:
     if not column.source:
         return "Millrace's own"
-    told = [f"from {column.source}"] if column.source != column.name else []
-    told += [f"of type {column.source_type}"] if column.source_type != column.type else []
-    told += [f"masked: {column.mask}"] if column.mask else []
-    return ", ".join(told)
+    origin = [f"from {column.source}"] if column.source != column.name else []
+    origin += [f"of type {column.source_type}"] if column.source_type != column.type else []
+    origin += [f"masked: {column.mask}"] if column.mask else []
+    return ", ".join(origin)

@@ -31,45 +31,45 @@ from shared.runtime.tables_file import load_tables_file
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def advise_command(told: AdviseCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
+def advise_command(parsed: AdviseCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
     """Ask, print and return the exit code: 1 where something should be changed, or cannot be read."""
     settings = command_settings(Settings, environ)
     configure_logs(service="cdc_consumer", level="WARNING", log_format=settings.log_format)
-    prices = Prices().changed(told.price)
-    if not told.per:
+    prices = Prices().changed(parsed.price)
+    if not parsed.per:
         raise MisconfiguredError(
             "advise-per-zero", "--per 0s: name the time in which --changes are expected, such as 1s or 60s"
         )
-    written = told.written_per_day
+    written = parsed.written_per_day
     unread: list[AdviceProblem] = []
-    source_kept, source_kept_by = told.source_retention, "--source-retention"
+    source_kept, source_kept_by = parsed.source_retention, "--source-retention"
     if source_kept is None:
         source_kept, source_kept_by = _source_retention(settings.source_rows, environ, stop, unread)
     question = Question(
         project=settings.dataset_project,
         at=datetime.now(UTC),
         names=ReservationNames(
-            admin_project=told.admin_project or settings.dataset_project,
-            reservation=told.reservation,
-            assignment=told.assignment,
-            edition=told.edition,
+            admin_project=parsed.admin_project or settings.dataset_project,
+            reservation=parsed.reservation,
+            assignment=parsed.assignment,
+            edition=parsed.edition,
         ),
         prices=prices,
-        tolerable=told.tolerable,
-        streamed=None if told.deleted_at is None else _datetime(told.deleted_at),
+        tolerable=parsed.tolerable,
+        streamed=None if parsed.deleted_at is None else _datetime(parsed.deleted_at),
         kept=settings.keep_messages_for,
         source_kept=source_kept,
         source_kept_by=source_kept_by,
-        changes_per_second=None if told.changes is None else told.changes / told.per.total_seconds(),
-        change_bytes=told.change_bytes,
-        drained=told.drained,
-        stream_storage=None if written is None else stream_storage(written, source_kept, told.clusters, prices),
+        changes_per_second=None if parsed.changes is None else parsed.changes / parsed.per.total_seconds(),
+        change_bytes=parsed.change_bytes,
+        drained=parsed.drained,
+        stream_storage=None if written is None else stream_storage(written, source_kept, parsed.clusters, prices),
     )
     _text, file = load_tables_file(settings.tables_file)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    advice = _advice(client, settings, file, question, told.tables, told.address)
+    advice = _advice(client, settings, file, question, parsed.tables, parsed.address)
     advice = replace(advice, problems=[*unread, *advice.problems])
-    print_answer(advice, lines(advice), told.json, out)
+    print_answer(advice, lines(advice), parsed.json, out)
     return int(bool(advice.problems))
 
 
@@ -84,8 +84,8 @@ def summary(client: Any, settings: Settings, file: TablesFile) -> Iterator[Findi
         f"{one.mirror.name} {format_duration(one.recommended)}" for one in advice.mirrors if one.recommended is not None
     ]
     unread = [f"{one.check}: {one.detail}" for one in advice.problems if one.unread]
-    said = f"recommended max_staleness: {', '.join(best) or 'unknown'}"
-    yield Finding.ok("advice", "\n".join([f"{said}; the command `advise` says why, and what applies cost", *unread]))
+    text = f"recommended max_staleness: {', '.join(best) or 'unknown'}"
+    yield Finding.ok("advice", "\n".join([f"{text}; the command `advise` says why, and what applies cost", *unread]))
     for problem in advice.problems:
         if not problem.unread:
             yield Finding.warning(f"advice: {problem.check}", problem.detail, problem.fix)
@@ -111,9 +111,9 @@ def _source_retention(
     command: str | None, environ: Mapping[str, str], stop: Stop, unread: list[AdviceProblem]
 ) -> tuple[timedelta, str]:
     """Return what the source retains, and where that is from; what it does not answer is assumed."""
-    said = "assumed: name it with --source-retention, or let SOURCE_ROWS ask the source"
+    assumed = "assumed: name it with --source-retention, or let SOURCE_ROWS ask the source"
     if command is None:
-        return SOURCE_KEPT, said
+        return SOURCE_KEPT, assumed
     try:
         with opened_source(command, environ, stop) as source:
             retention = timedelta(seconds=source.listed().retention)
@@ -121,8 +121,8 @@ def _source_retention(
         if stop.requested:
             raise
         unread.append(AdviceProblem("source retention", str(error), "name it with --source-retention", unread=True))
-        return SOURCE_KEPT, said
-    return (retention, "answered by SOURCE_ROWS") if retention else (SOURCE_KEPT, said)
+        return SOURCE_KEPT, assumed
+    return (retention, "answered by SOURCE_ROWS") if retention else (SOURCE_KEPT, assumed)
 
 
 def _datetime(text: str) -> datetime:

@@ -38,22 +38,22 @@ FAILED: Final = 1
 
 def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command beside the service; return its exit code."""
-    told = COMMAND_LINE.parse(arguments)
+    parsed = COMMAND_LINE.parse(arguments)
     with stop_on_signals() as stop:
         try:
-            match told:
+            match parsed:
                 case ConsumerStatusCommand():
-                    return status(told, environ, sys.stdout)
+                    return status(parsed, environ, sys.stdout)
                 case DoctorCommand(json=as_json):
                     return doctor(environ, sys.stdout, as_json=as_json)
                 case DeleteMissingRowsCommand():
-                    return delete_missing_rows_command(told, environ, sys.stdout, stop)
+                    return delete_missing_rows_command(parsed, environ, sys.stdout, stop)
                 case ReconcileCommand():
-                    return reconcile(told, environ, stop, sys.stdout)
+                    return reconcile(parsed, environ, stop, sys.stdout)
                 case AdviseCommand():
-                    return advise_command(told, environ, stop, sys.stdout)
+                    return advise_command(parsed, environ, stop, sys.stdout)
                 case TablesCommand():
-                    return check_tables(told, environ, stop, sys.stdout)
+                    return check_tables(parsed, environ, stop, sys.stdout)
                 case SetupCommand(json=as_json):
                     settings = command_settings(SetupSettings, environ)
                     topology, emulated = set_up(settings, stop), settings.pubsub_emulator_host is not None

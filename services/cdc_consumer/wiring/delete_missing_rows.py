@@ -44,36 +44,45 @@ DEFAULT_SOURCE: Final = "python -m services.spanner_reader rows"
 
 
 def delete_missing_rows_command(
-    told: DeleteMissingRowsCommand, environ: Mapping[str, str], out: TextIO, stop: Stop
+    parsed: DeleteMissingRowsCommand, environ: Mapping[str, str], out: TextIO, stop: Stop
 ) -> int:
     """Run the command; return its exit code."""
     try:
-        before = microseconds(parse_timestamp(told.before))
+        before = microseconds(parse_timestamp(parsed.before))
     except ValueError as error:
-        raise MisconfiguredError("before-not-a-time", f"--before {told.before}: {error}") from error
+        raise MisconfiguredError("before-not-a-time", f"--before {parsed.before}: {error}") from error
     settings = command_settings(Settings, environ)
     plan = Plan(load_tables_file(settings.tables_file)[1], settings.bigquery_dataset)
     project, dataset = settings.dataset_project, settings.bigquery_dataset
-    queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host), told.max_bytes)
-    rows = BigQueryMirrorRows(queries, project, dataset, stop, told.temporary_dataset)
-    command = told.source or settings.source_rows or DEFAULT_SOURCE
+    queries = MirrorQueries(open_client(project, settings.bigquery_emulator_host), parsed.max_bytes)
+    rows = BigQueryMirrorRows(queries, project, dataset, stop, parsed.temporary_dataset)
+    command = parsed.source or settings.source_rows or DEFAULT_SOURCE
     with (
         opened_source(command, environ, stop) as asked,
         open_storage_channel(settings.bigquery_storage_emulator_host) as channel,
         closing(AppendStreams(channel, project, dataset, stop, SystemClock())) as writer,
     ):
-        source = described(asked, told.table)
+        source = described(asked, parsed.table)
         mirror = rows.find(*mirror_name(source, plan))
-        if told.dry_run:
+        if parsed.dry_run:
             check_time(mirror, before)
-            print_deletion(estimate_document(told.table, mirror, rows.estimate(mirror, before)), told.json, out)
+            print_deletion(estimate_document(parsed.table, mirror, rows.estimate(mirror, before)), parsed.json, out)
             return 0
         clock, after = SystemClock(), settings.delete_missing_rows_after
         found = delete_missing_rows(
-            mirror, rows, writer, source, disk_row_buffer, stop, clock, before=before, after=after, execute=told.execute
+            mirror,
+            rows,
+            writer,
+            source,
+            disk_row_buffer,
+            stop,
+            clock,
+            before=before,
+            after=after,
+            execute=parsed.execute,
         )
-    document = deletion_document(told.table, mirror, found, queries.spent, execute=told.execute)
-    print_deletion(document, told.json, out)
+    document = deletion_document(parsed.table, mirror, found, queries.spent, execute=parsed.execute)
+    print_deletion(document, parsed.json, out)
     return exit_code(found)
 
 

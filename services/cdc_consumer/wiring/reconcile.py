@@ -37,11 +37,11 @@ from shared.runtime.tables_file import load_tables_file
 T = TypeVar("T")
 
 
-def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
+def reconcile(parsed: ReconcileCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
     """Compare what is asked for, print what has come of it, and return the exit code."""
     settings = command_settings(ReconcileSettings, environ)
     configure_logs(service="cdc_consumer", level=settings.log_level, log_format=settings.log_format)
-    if bool(told.tables) == told.every:
+    if bool(parsed.tables) == parsed.every:
         raise MisconfiguredError(
             "no-table-to-compare", "name the tables to compare, as change batches name them, or say --all"
         )
@@ -51,48 +51,48 @@ def reconcile(told: ReconcileCommand, environ: Mapping[str, str], stop: Stop, ou
         client,
         settings.dataset_project,
         settings.bigquery_dataset,
-        temporary=told.temporary_dataset,
-        max_bytes=told.max_bytes,
+        temporary=parsed.temporary_dataset,
+        max_bytes=parsed.max_bytes,
     )
     try:
-        with opened_source(told.source or settings.source_rows, environ, stop) as source:
+        with opened_source(parsed.source or settings.source_rows, environ, stop) as source:
             reconciler = Reconciler(
                 source=source,
                 mirrors=mirrors,
                 plan=Plan(file, settings.bigquery_dataset, read_mask_key(file)),
                 row_buckets=_row_buckets,
                 waits=Waits(SystemClock(), stop),
-                options=ReconcileOptions(settle=told.settle, at=told.at, repair=told.repair),
+                options=ReconcileOptions(settle=parsed.settle, at=parsed.at, repair=parsed.repair),
             )
-            return (_estimated if told.dry_run else _reconciled)(reconciler, told, stop, out)
+            return (_estimated if parsed.dry_run else _reconciled)(reconciler, parsed, stop, out)
     except TransientError as error:  # who typed the command is the retry
         raise MisconfiguredError(
             "reconcile-no-answer", f"the source or BigQuery does not answer: {error}; ask again"
         ) from error
 
 
-def _reconciled(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: TextIO) -> int:
+def _reconciled(reconciler: Reconciler, parsed: ReconcileCommand, stop: Stop, out: TextIO) -> int:
     results, failed = _each(
-        reconciler, told, stop, out, reconciler.reconcile, lambda _table, found: lines(found, told.limit)
+        reconciler, parsed, stop, out, reconciler.reconcile, lambda _table, found: lines(found, parsed.limit)
     )
-    if told.json:
+    if parsed.json:
         out.write(json_text(document(list(results.values()), failed)))
-    thresholds = Thresholds(told.max_differences, told.min_coverage)
+    thresholds = Thresholds(parsed.max_differences, parsed.min_coverage)
     return MISCONFIGURED if failed else exit_code(list(results.values()), thresholds)
 
 
-def _estimated(reconciler: Reconciler, told: ReconcileCommand, stop: Stop, out: TextIO) -> int:
+def _estimated(reconciler: Reconciler, parsed: ReconcileCommand, stop: Stop, out: TextIO) -> int:
     found, failed = _each(
-        reconciler, told, stop, out, reconciler.estimate, lambda table, found: estimate_lines(table, *found)
+        reconciler, parsed, stop, out, reconciler.estimate, lambda table, found: estimate_lines(table, *found)
     )
-    if told.json:
+    if parsed.json:
         out.write(json_text(estimates_document(found, failed)))
     return MISCONFIGURED if failed else 0
 
 
 def _each(
     reconciler: Reconciler,
-    told: ReconcileCommand,
+    parsed: ReconcileCommand,
     stop: Stop,
     out: TextIO,
     ask: Callable[[str], T],
@@ -101,14 +101,14 @@ def _each(
     """Ask of each table that is named, and print what comes of it; return that, and why nothing came of others."""
     results: dict[str, T] = {}
     failed: dict[str, str] = {}
-    for table, found in compared(ask, reconciler.tables() if told.every else told.tables, stop):
+    for table, found in compared(ask, reconciler.tables() if parsed.every else parsed.tables, stop):
         if isinstance(found, str):
             failed[table] = found
             text: Iterable[str] = [f"{table}: not compared: {found}"]
         else:
             results[table] = found
             text = shown(table, found)
-        if not told.json:
+        if not parsed.json:
             out.writelines(f"{line}\n" for line in text)
         out.flush()
     return results, failed

@@ -143,7 +143,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
     oldest_messages = OldestMessages(SystemClock(), settings.liveness, settings.delete_missing_rows_after)
     metrics = ConsumerMetrics(registry, SystemClock(), oldest_messages)
     client = open_client(settings.dataset_project, settings.bigquery_emulator_host)
-    told = ConsumerStatus(
+    status = ConsumerStatus(
         SystemClock(),
         lambda more: read_mirrors(client, settings.dataset_project, [*datasets, *sorted({*more} - {*datasets})]),
         lambda mirror: label_recreated(client, settings.dataset_project, settings.bigquery_dataset, mirror),
@@ -152,12 +152,12 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         settings.refused_after,
     )
 
-    metrics.show_refused(told.refused)
-    health.not_ready_while(told.not_pulled)
+    metrics.show_refused(status.refused)
+    health.not_ready_while(status.not_pulled)
 
     def read_watermarks() -> Mapping[str, datetime]:
-        found = mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, told.mirrors())
-        told.applied_up_to(found)
+        found = mirror_watermarks(client, settings.dataset_project, settings.bigquery_dataset, status.mirrors())
+        status.applied_up_to(found)
         return found
 
     watermarks = ApplyWatermarks(registry, read_watermarks)
@@ -166,12 +166,12 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
 
     def take(report: Report) -> None:  # also of a task that waits for a service: it lives, a restart would not help
         metrics.take(report)
-        told.take(report)
+        status.take(report)
         deferrals.take(report.counts)
         health.progressed()
 
     def ask() -> Mapping[str, object]:
-        return told.document(ready=health.ready, alive=health.alive)
+        return status.document(ready=health.ready, alive=health.alive)
 
     with (
         serving_health(health, registry, stop, settings.host, settings.port, ask),
@@ -183,9 +183,9 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
             try:
                 with (
                     receiving_reports(take, limit) as reports,
-                    told.polling_labels(),
+                    status.polling_labels(),
                     watermarks.showing(),
-                    deleting(settings, told, os.environ, stop),
+                    deleting(settings, status, os.environ, stop),
                     spark(settings, starting, stop) as session,
                 ):
                     if stop.requested:
@@ -199,7 +199,7 @@ def serve(settings: Settings, start_java: StartJava, stop: Stop) -> bool:
         return True
     fix = "fix what is reported of the tables, now or by the run that deferred them; a later run takes the messages"
     again = None if until is None else format_timestamp(until)
-    log.warning("messages_left", deferred=deferred, tables=told.deferred(), come_again=again, fix=fix)
+    log.warning("messages_left", deferred=deferred, tables=status.deferred(), come_again=again, fix=fix)
     return False
 
 
@@ -272,14 +272,14 @@ def wait_for_slots(
 
     MisconfiguredError as `check_slots`, where they do not come ``within`` a time.
     """
-    over, said = time.monotonic() + within.total_seconds(), False
+    over, logged = time.monotonic() + within.total_seconds(), False
     while (found := slots()) < settings.tasks:
         health.progressed()
         if time.monotonic() >= over:
             check_slots(found, settings)
-        if not said:
+        if not logged:
             structlog.get_logger().info("executors_awaited", slots=found, tasks=settings.tasks)
-            said = True
+            logged = True
         if stop.wait(_POLL):
             return False
     return True
@@ -377,7 +377,7 @@ def start_query(
         sink_tasks=numbers_for(settings.tasks),
         log_level=settings.log_level,
     )
-    suspects = choose_state_directory(settings.checkpoint_location)
+    state_directory = choose_state_directory(settings.checkpoint_location)
     sink = SinkOptions(
         subscription=subscription,
         dead_letter_topic=topic_path(settings.project, settings.dead_letter_topic),
@@ -388,7 +388,7 @@ def start_query(
         bigquery_emulator_host=settings.bigquery_emulator_host,
         bigquery_storage_emulator_host=settings.bigquery_storage_emulator_host,
         driver=driver,
-        state_directory=str(suspects) if suspects else None,
+        state_directory=str(state_directory) if state_directory else None,
         tables_file=tables.text,
         mask_key=tables.mask_key,
         data_directory=data_directory,

@@ -163,12 +163,12 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     # Retries are not nested: the micro-batch has the one policy, and says meanwhile that it is alive.
     leases = PubsubLeases(pubsub, options.subscription, deadline, stop, budget=timedelta(0))
     writer = AppendStreams(storage, options.project, options.dataset, stop, clock)
-    suspects = Path(options.state_directory) if options.state_directory else None
+    state_directory = Path(options.state_directory) if options.state_directory else None
     scope = subscription_scope(options.pubsub_emulator_host, options.subscription)
     limit = DriverPoisonLimit(options.driver) if options.driver is not None else DeadLetterLimit()
     ports = Ports(
         leases=leases,
-        crash_counts=CrashCountsOnDisk(suspects, scope),
+        crash_counts=CrashCountsOnDisk(state_directory, scope),
         dead_letters=DeadLetterPublisher(pubsub, options.dead_letter_topic, stop, budget=timedelta(0)),
         tables=BigQueryTables(
             client,
@@ -181,5 +181,5 @@ def _composed(_process: int, options: SinkOptions) -> _Composed:
     )
     file = read_tables_file(options.tables_file)
     plan = Plan(file, options.dataset, read_mask_key(file, expected=options.mask_key))
-    deferrals = Deferrals(StateFile(suspects, DEFERRALS_FILE, scope), clock)
+    deferrals = Deferrals(StateFile(state_directory, DEFERRALS_FILE, scope), clock)
     return _Composed(ports, leases, writer, deferrals, Memory(dead_letter_limit=limit, plan=plan), stop)

@@ -24,11 +24,11 @@ from shared.runtime.tables_file import load_tables_file
 _TABLES_FILE: Final = "TABLES_FILE"
 
 
-def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
+def check_tables(parsed: TablesCommand, environ: Mapping[str, str], stop: Stop, out: TextIO) -> int:
     """Print what each source table becomes, and return the exit code."""
     settings = read_settings(TablesSettings, environ)
-    _text, file = load_tables_file(told.check)
-    if told.schema is not None and told.save_schema is not None:
+    _text, file = load_tables_file(parsed.check)
+    if parsed.schema is not None and parsed.save_schema is not None:
         raise MisconfiguredError(
             "schema-options-conflict", "--save-schema asks the source, and --schema avoids that: give only one of them"
         )
@@ -40,13 +40,13 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
         found.append(Finding.error("mask key", str(error), "let the file be there when the consumer starts"))
     plan = Plan(file, settings.bigquery_dataset, key)
     retention = timedelta()
-    if told.schema is not None:
-        tables: Mapping[str, bytes | MisconfiguredError] = _saved(told.schema)
+    if parsed.schema is not None:
+        tables: Mapping[str, bytes | MisconfiguredError] = _saved(parsed.schema)
     else:
-        tables, retention = _asked(told.source or settings.source_rows, told.check, environ, stop)
-    if told.save_schema is not None:
+        tables, retention = _asked(parsed.source or settings.source_rows, parsed.check, environ, stop)
+    if parsed.save_schema is not None:
         lines_saved = [each.replace(b"\n", b" ") + b"\n" for each in tables.values() if isinstance(each, bytes)]
-        told.save_schema.write_bytes(b"".join(lines_saved))
+        parsed.save_schema.write_bytes(b"".join(lines_saved))
     previews = without_clashes(
         unknown(name, str(each), file)
         if isinstance(each, MisconfiguredError)
@@ -57,10 +57,10 @@ def check_tables(told: TablesCommand, environ: Mapping[str, str], stop: Stop, ou
     found += inspect_keep(file, tables, retention)
     found += inspect_settings(
         Settings,
-        {**environ, _TABLES_FILE: str(told.check)},
+        {**environ, _TABLES_FILE: str(parsed.check)},
         lambda it: f"project {it.dataset_project}, dataset {it.bigquery_dataset}",
     )
-    print_previews(previews, found, told.json, out)
+    print_previews(previews, found, parsed.json, out)
     return exit_code(previews, found)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.dead_letter.app.decisions import ONLY_FROM, USUAL, NotDoneError, decide, keep_edit, letter_of
 from services.dead_letter.commands.command_line import DiscardCommand, EditCommand, PipelineCommand, RestoreCommand
 from services.dead_letter.commands.filters import no_letters
-from services.dead_letter.commands.output import print_document, progress, say
+from services.dead_letter.commands.output import print_document, print_line, progress
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import State, StoredDeadLetter
 from services.dead_letter.core.editing import row_text, with_columns
@@ -44,8 +44,8 @@ def edit(command: EditCommand, tools: CommandTools) -> None:
         shown = {"id": copy.id, "edit_of": original.id, "sequence": copy.sequence, "diff": change.diff}
         print_document(shown)
     else:
-        say(change.diff)
-        say(f"dead letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
+        print_line(change.diff)
+        print_line(f"dead letter {copy.id} takes its place; send it: replay --id {copy.id} --execute")
 
 
 def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
@@ -56,8 +56,8 @@ def show_pipeline(command: PipelineCommand, tools: CommandTools) -> None:
     if command.json:
         print_document({"subscription": known.subscription, "topic": known.topic})
         return
-    say(f"collected from {known.subscription or 'whatever comes first'}")
-    say(f"replayed to {known.topic or 'whatever comes first'}")
+    print_line(f"collected from {known.subscription or 'whatever comes first'}")
+    print_line(f"replayed to {known.topic or 'whatever comes first'}")
 
 
 def _row(original: StoredDeadLetter, values: Mapping[str, str], file: Path | None, tools: CommandTools) -> str:
@@ -96,7 +96,7 @@ def _set(command: DiscardCommand | RestoreCommand, tools: CommandTools, state: S
     if command.json:
         print_document({"state": state.value, "changed": changed, "matched": seen})
     else:
-        say(f"{changed} dead letter{' is' if changed == 1 else 's are'} {state.value} now")
+        print_line(f"{changed} dead letter{' is' if changed == 1 else 's are'} {state.value} now")
     if changed < seen:
         from_what = " or ".join(one.value for one in ONLY_FROM[state])
         raise NotDoneError(

@@ -26,7 +26,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=file, markup=False, highlight=False, emoji=False, width=width, soft_wrap=False)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line for people."""
     typer.echo(printable(text))
 

@@ -18,7 +18,15 @@ from services.dead_letter.commands.command_line import (
     StatsCommand,
 )
 from services.dead_letter.commands.filters import no_letters
-from services.dead_letter.commands.output import SHORT, moment, print_document, print_table, printable, progress, say
+from services.dead_letter.commands.output import (
+    SHORT,
+    moment,
+    print_document,
+    print_line,
+    print_table,
+    printable,
+    progress,
+)
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import Action, DeadLetterLine, State
 from services.dead_letter.core.documents import group_document, letter_document, line_document, stats_document
@@ -45,7 +53,7 @@ def list_letters(command: ListCommand, tools: CommandTools) -> None:
     if not command.json:
         print_table(_COLUMNS, map(_row, page.dead_letters))
         if page.after is not None:
-            say(f"{len(page.dead_letters)} of {matched}; the next: --after {page.after}")
+            print_line(f"{len(page.dead_letters)} of {matched}; the next: --after {page.after}")
 
 
 def show(command: ShowCommand, tools: CommandTools) -> None:
@@ -60,8 +68,8 @@ def show(command: ShowCommand, tools: CommandTools) -> None:
         if command.json:
             print_document(document)
         else:
-            say(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
-            say(f"\n{stored.reason.value}: {GUIDANCE[stored.reason]} {explained_in(stored.reason)} explains it.")
+            print_line(printable(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
+            print_line(f"\n{stored.reason.value}: {GUIDANCE[stored.reason]} {explained_in(stored.reason)} explains it.")
 
 
 def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
@@ -88,9 +96,9 @@ def list_groups(command: GroupsCommand, tools: CommandTools) -> None:
                 for each in documents
             ),
         )
-        say("")
+        print_line("")
         for reason in dict.fromkeys(one.reason for one in found):
-            say(f"{reason.value}: {GUIDANCE[reason]} {explained_in(reason)} explains it.")
+            print_line(f"{reason.value}: {GUIDANCE[reason]} {explained_in(reason)} explains it.")
 
 
 def stats(command: StatsCommand, tools: CommandTools) -> None:
@@ -103,12 +111,12 @@ def stats(command: StatsCommand, tools: CommandTools) -> None:
         return
     print_table(("STATE", "DEAD LETTERS"), [(state.value, found.by_state.get(state, 0)) for state in State])
     if found.by_reason:
-        say("")
+        print_line("")
         print_table(("OPEN, BY REASON", "DEAD LETTERS"), [(one.value, n) for one, n in found.by_reason.items()])
-        say("")
+        print_line("")
         print_table(("OPEN, BY TABLE", "DEAD LETTERS"), [(one or "(unknown)", n) for one, n in found.by_table.items()])
-        say(f"\nthe oldest open one failed first at {document['oldest_open']}")
-    say(f"{found.payload_bytes} bytes of payload are kept")
+        print_line(f"\nthe oldest open one failed first at {document['oldest_open']}")
+    print_line(f"{found.payload_bytes} bytes of payload are kept")
 
 
 def export(command: ExportCommand, tools: CommandTools) -> None:

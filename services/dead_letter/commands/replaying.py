@@ -7,7 +7,7 @@ from services.dead_letter.app.decisions import FailingError, NotDoneError
 from services.dead_letter.app.replay.replay import Outcome, ReplayOrder, replay_document
 from services.dead_letter.commands.command_line import ReplayCommand
 from services.dead_letter.commands.filters import no_letters
-from services.dead_letter.commands.output import SHORT, print_document, print_table, progress, say
+from services.dead_letter.commands.output import SHORT, print_document, print_line, print_table, progress
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.dead_letters import State
 from services.dead_letter.core.plan import Verdict
@@ -91,7 +91,7 @@ def _print(outcome: Outcome, seconds: float) -> None:
         ],
     )
     if not outcome.executed:
-        say("")
+        print_line("")
         shown = outcome.dead_letters[:_SHOWN]
         print_table(
             ("ID", "TABLE", "KEY", "SEQUENCE", "VERDICT"),
@@ -101,13 +101,15 @@ def _print(outcome: Outcome, seconds: float) -> None:
             ],
         )
         more = outcome.verdicts.total() - len(shown)
-        say(f"and {more} more" if more else "")
+        print_line(f"and {more} more" if more else "")
     if not outcome.mirrors_asked:
-        say("BIGQUERY_DATASET is not set: whether anything is superseded is not known (it loses by its sequence then)")
+        print_line(
+            "BIGQUERY_DATASET is not set: whether anything is superseded is not known (it loses by its sequence then)"
+        )
     if outcome.executed:
         rate = outcome.sent / max(seconds, 1e-3)
-        say(f"replay {outcome.replay}: {outcome.sent} sent in {seconds:.1f} s, {rate:.0f} a second")
+        print_line(f"replay {outcome.replay}: {outcome.sent} sent in {seconds:.1f} s, {rate:.0f} a second")
         if outcome.failed_again:
-            say(f"{outcome.failed_again} of them failed again already: their cause is not fixed (see groups)")
+            print_line(f"{outcome.failed_again} of them failed again already: their cause is not fixed (see groups)")
     else:
-        say("nothing was sent: add --execute to do it")
+        print_line("nothing was sent: add --execute to do it")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from services.dead_letter.app.decisions import NotDoneError
 from services.dead_letter.app.service_poller import EVERY
-from services.dead_letter.commands.output import console, moment, printable, say
+from services.dead_letter.commands.output import console, moment, print_line, printable
 from services.dead_letter.commands.tools import CommandTools
 from services.dead_letter.core.attention import Attention, headline, needs_attention
 from services.dead_letter.core.dead_letters import DeadLetterStats, State
@@ -31,7 +31,7 @@ def watch(tools: CommandTools) -> None:
         if not sys.stdout.isatty():
             items, lines = _shown(tools)
             for line in lines:
-                say(line)
+                print_line(line)
             if urgent := sum(item.urgent for item in items):
                 raise NotDoneError(f"{urgent} urgent: see above")
             return

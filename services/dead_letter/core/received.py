@@ -80,13 +80,13 @@ def _malformed(message: Received, what: str) -> DeadLetter:
     """Return a dead letter of another version, or a broken one: its attributes stay, its reason is derived again."""
     ours = {name[len(PREFIX) :]: value for name, value in message.attributes.items() if name.startswith(PREFIX)}
     size = ours.get("payload_bytes", "")
-    said = ours.get("detail", "")
+    text = ours.get("detail", "")
     return DeadLetter(
         data=message.data,
         attributes={name: value for name, value in message.attributes.items() if not name.startswith(PREFIX)},
         ordering_key=ours.get("ordering_key", message.ordering_key),
         reason=Reason.UNEXPLAINED,
-        detail=f"a dead letter that this version does not understand: {what}" + (f"; it says: {said}" if said else ""),
+        detail=f"a dead letter that this version does not understand: {what}" + (f"; it says: {text}" if text else ""),
         failed_at=message.published_at,
         failed_in=ours.get("failed_in", ""),
         table=ours.get("table", ""),

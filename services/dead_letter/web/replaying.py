@@ -34,8 +34,8 @@ def add_replaying(router: APIRouter, tools: WebTools) -> None:
         """
         assert who is not None, "a change needs a name"
         if not tools.limits.replays.acquire(blocking=False):
-            told = f"{REPLAYS_AT_ONCE} replays are under way here already: try again in a moment"
-            raise RefusedError(429, told, headers={"Retry-After": "5"})
+            message = f"{REPLAYS_AT_ONCE} replays are under way here already: try again in a moment"
+            raise RefusedError(429, message, headers={"Retry-After": "5"})
         try:
             return _replayed(tools, body, who)
         finally:

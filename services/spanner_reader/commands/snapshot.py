@@ -28,7 +28,7 @@ _NO_READER: Final = Hindrance("no reader reads any of it", "start a reader or, w
 
 
 async def snapshot(
-    told: SpannerSnapshotCommand,
+    command: SpannerSnapshotCommand,
     catalog: DatabaseCatalog,
     store: DatabaseSnapshotStore,
     shapes: ShapeStore,
@@ -36,11 +36,11 @@ async def snapshot(
     out: TextIO,
 ) -> int:
     """Run the command; return 0, or 1 where something that was asked for has not come to pass."""
-    if told.status and not told.tables:
-        return await _status(store, shapes, told, out)
+    if command.status and not command.tables:
+        return await _status(store, shapes, command, out)
     inspection = await catalog.inspect()
     names = {table.name for table in inspection.watched if included(table.name)}
-    tables = sorted(names) if told.every else told.tables
+    tables = sorted(names) if command.every else command.tables
     if not tables:
         raise MisconfiguredError(
             "no-table-named",
@@ -48,31 +48,31 @@ async def snapshot(
             "follows them to the end",
         )
     known = set(names)
-    if told.status or told.cancel:  # of what is no longer mirrored, too
+    if command.status or command.cancel:  # of what is no longer mirrored, too
         known |= {one.table for one in (await store.survey()).ranges}
     if unknown := sorted(set(tables) - known):
         raise MisconfiguredError(
             "table-not-mirrored",
             f"not among the tables that are mirrored: {', '.join(unknown)}. Those are {', '.join(sorted(names))}",
         )
-    if told.status:
-        return await _status(store, shapes, told, out)
-    if told.cancel:
+    if command.status:
+        return await _status(store, shapes, command, out)
+    if command.cancel:
         given_up = await retried(Stop(), lambda: store.cancel(tables), COMMAND_RETRY_BUDGET)
-        return answer_cancellation({table: table in given_up for table in tables}, out, as_json=told.json)
-    keys = _keys(told.after, told.until, [table for table in inspection.watched if table.name in tables])
+        return answer_cancellation({table: table in given_up for table in tables}, out, as_json=command.json)
+    keys = _keys(command.after, command.until, [table for table in inspection.watched if table.name in tables])
     read_at = Nanoseconds(inspection.shapes.at // 1_000 * 1_000)
-    if told.dry_run:
-        _preview(tables, keys, format_timestamp(read_at), told.json, out)
+    if command.dry_run:
+        _preview(tables, keys, format_timestamp(read_at), command.json, out)
         return 0
     if keys is None:
         await retried(Stop(), lambda: store.request(tables, read_at, again=True), COMMAND_RETRY_BUDGET)
     else:
         await retried(Stop(), partial(store.request_keys, tables[0], read_at, *keys), COMMAND_RETRY_BUDGET)
-    if told.watch:
-        return await _watch(store, shapes, tables, told.json, out)
+    if command.watch:
+        return await _watch(store, shapes, tables, command.json, out)
     shown = summaries(await store.survey(), await shapes.resync_requests(), tables)
-    print_snapshots(shown, tables, told.json, summary_lines, out)
+    print_snapshots(shown, tables, command.json, summary_lines, out)
     return 0
 
 
@@ -91,11 +91,13 @@ def _preview(
     print_answer({"would_read": document}, lines, as_json, out)
 
 
-async def _status(store: DatabaseSnapshotStore, shapes: ShapeStore, told: SpannerSnapshotCommand, out: TextIO) -> int:
-    if told.watch:
-        return await _watch(store, shapes, told.tables, told.json, out)
-    shown = summaries(await store.survey(), await shapes.resync_requests(), told.tables)
-    print_snapshots(shown, told.tables, told.json, summary_lines, out)
+async def _status(
+    store: DatabaseSnapshotStore, shapes: ShapeStore, command: SpannerSnapshotCommand, out: TextIO
+) -> int:
+    if command.watch:
+        return await _watch(store, shapes, command.tables, command.json, out)
+    shown = summaries(await store.survey(), await shapes.resync_requests(), command.tables)
+    print_snapshots(shown, command.tables, command.json, summary_lines, out)
     return int(any(one["state"] == "READING" for one in shown))
 
 

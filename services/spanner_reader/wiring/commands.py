@@ -48,12 +48,12 @@ def command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 return asyncio.run(status(command_settings(Settings, environ), sys.stdout, as_json=as_json))
             case DoctorCommand(json=as_json):
                 return doctor(environ, sys.stdout, as_json=as_json)
-            case SpannerSyncedCommand() as told:
-                return asyncio.run(synced(told, command_settings(Settings, environ), sys.stdout))
+            case SpannerSyncedCommand() as parsed:
+                return asyncio.run(synced(parsed, command_settings(Settings, environ), sys.stdout))
             case TopicCommand(json=as_json):
                 return asyncio.run(change_topic(command_settings(Settings, environ), sys.stdout, as_json=as_json))
-            case SpannerSnapshotCommand() | SpannerPauseCommand() | SpannerResumeCommand() as told:
-                return asyncio.run(asked(told, command_settings(Settings, environ), sys.stdout))
+            case SpannerSnapshotCommand() | SpannerPauseCommand() | SpannerResumeCommand() as parsed:
+                return asyncio.run(asked(parsed, command_settings(Settings, environ), sys.stdout))
             case RowsCommand():
                 return asyncio.run(rows(read_settings(Settings, environ)))
     except KeyboardInterrupt:  # of what waits and shows: nothing depends on its going on
@@ -91,23 +91,23 @@ async def status(settings: Settings, out: TextIO, *, as_json: bool) -> int:
     return exit_code(shown)
 
 
-async def synced(told: SpannerSyncedCommand, settings: Settings, out: TextIO) -> int:
+async def synced(parsed: SpannerSyncedCommand, settings: Settings, out: TextIO) -> int:
     """Delete the resync request of a table whose rows came again."""
     async with open_channels(settings) as channels:
         _database, partitions = databases(settings, channels)
         await partitions.learn_dialect()
-        if not await SpannerShapeStore(partitions, settings.partition_table).synced(told.table):
+        if not await SpannerShapeStore(partitions, settings.partition_table).synced(parsed.table):
             raise MisconfiguredError(
                 "no-resync-request",
-                f"table {told.table} has no resync request: `python -m services.spanner_reader status` lists the "
+                f"table {parsed.table} has no resync request: `python -m services.spanner_reader status` lists the "
                 "tables that have one",
             )
-    print_answer({"table": told.table}, [f"{told.table}: the resync request is deleted"], told.json, out)
+    print_answer({"table": parsed.table}, [f"{parsed.table}: the resync request is deleted"], parsed.json, out)
     return 0
 
 
 async def asked(
-    told: SpannerPauseCommand | SpannerResumeCommand | SpannerSnapshotCommand, settings: Settings, out: TextIO
+    parsed: SpannerPauseCommand | SpannerResumeCommand | SpannerSnapshotCommand, settings: Settings, out: TextIO
 ) -> int:
     """Run a command that asks the readers for something; what it asks for is kept for them."""
     _text, file = load_tables_file(settings.tables_file)
@@ -118,12 +118,12 @@ async def asked(
             raise MisconfiguredError("no-partition-table", "there is no partition table yet: start the reader first")
         catalog = SpannerCatalog(database, settings.change_stream)
         pauses = SpannerPauseStore(partitions, settings.partition_table)
-        match told:
+        match parsed:
             case SpannerPauseCommand():
-                return await pause(told, catalog, pauses, file.included, out)
+                return await pause(parsed, catalog, pauses, file.included, out)
             case SpannerResumeCommand():
-                return await resume(told, pauses, out)
+                return await resume(parsed, pauses, out)
             case SpannerSnapshotCommand():
                 store = snapshot_store(settings, partitions, owner="command")
                 shapes = SpannerShapeStore(partitions, settings.partition_table)
-                return await snapshot(told, catalog, store, shapes, file.included, out)
+                return await snapshot(parsed, catalog, store, shapes, file.included, out)

@@ -13,7 +13,7 @@ import pytest
 
 from services.cdc_consumer.adapters.stream.state_directory import CrashCountsOnDisk, choose_state_directory
 from services.cdc_consumer.app.stream import micro_batch
-from services.cdc_consumer.app.stream.suspects import is_fatal
+from services.cdc_consumer.app.stream.suspected_poison import is_fatal
 from services.cdc_consumer.app.stream.trouble import RetryLimits
 from services.cdc_consumer.core.stream.columns import decode_messages
 from services.cdc_consumer.ports import CrashCounts

@@ -130,8 +130,8 @@ async def inspect_cluster(channels: BigtableChannels, table: Table, rows: Partit
     try:
         require_the_same_cluster(seen.routed_to, found)
     except MisconfiguredError as error:
-        said, _stop, fix = error.message.partition(". ")
-        return Finding.error(check, said, fix)
+        detail, _stop, fix = error.message.partition(". ")
+        return Finding.error(check, detail, fix)
     return Finding.ok(check, f"{found}, which the positions are of")
 
 
@@ -173,8 +173,8 @@ def _columns(table: Table, inspection: TableInspection, options: BigtableOptions
     try:
         ImageMaker(source="", table=table.id, options=options, families=inspection.families, buckets=1, watched=watched)
     except MisconfiguredError as error:
-        said, _newline, fix = error.message.partition("\n")
-        return Finding.error(f"table {table.id}: columns", said, fix)
+        detail, _newline, fix = error.message.partition("\n")
+        return Finding.error(f"table {table.id}: columns", detail, fix)
     return None
 
 
@@ -262,5 +262,5 @@ async def _asked_once(what: str, call: Callable[[], Awaitable[T]], fix: str) -> 
     try:
         return await call(), None
     except MisconfiguredError as error:
-        said, _newline, in_error = error.message.partition("\n")
-        return None, Finding.error(what, said, in_error or fix)
+        detail, _newline, in_error = error.message.partition("\n")
+        return None, Finding.error(what, detail, in_error or fix)

@@ -53,7 +53,7 @@ class BigtableCatalog:
     def __init__(self, channels: BigtableChannels, table: Table) -> None:
         self._channels = channels
         self._table = table
-        self._said = False
+        self._reported = False
         """Whether it was said that the app profile is not seen."""
 
     async def seen(self) -> InspectedTable:
@@ -69,17 +69,17 @@ class BigtableCatalog:
         try:
             routed_to = (await self.profile()).cluster or ANY
         except MisconfiguredError as error:
-            self._say_unseen(error)
+            self._report_unseen(error)
             routed_to = None
         return InspectedTable(inspection.families, inspection.clusters, inspection.retention.total_seconds(), routed_to)
 
-    def _say_unseen(self, error: MisconfiguredError) -> None:
+    def _report_unseen(self, error: MisconfiguredError) -> None:
         """Log once that this identity may not read the app profile. One that is gone shows at the next call."""
         log = structlog.get_logger()
-        if self._said or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
+        if self._reported or error.__cause__ is None or status_of(error.__cause__)[0] not in _MAY_NOT:
             log.debug("app_profile_not_seen", error=str(error))
             return
-        self._said = True
+        self._reported = True
         log.warning(
             "app_profile_not_seen",
             error=str(error),

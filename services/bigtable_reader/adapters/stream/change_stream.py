@@ -148,9 +148,9 @@ class BigtableChangeStream:
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
         if opened:
             return TransientError(f"{error} (after records had come: the next call will report it)")
-        if _says(error, *_OF_A_PROFILE):  # whatever the code is
+        if _mentions(error, *_OF_A_PROFILE):  # whatever the code is
             return MisconfiguredError("bigtable-stream-refused", f"{error.message}\n{_fix_of(self._table, error)}")
-        if _says(error, *_OF_THE_STREAM):
+        if _mentions(error, *_OF_THE_STREAM):
             return StreamGoneError("bigtable-stream-not-enabled", f"{error.message}\n{_fix_of(self._table, error)}")
         return PositionLostError(
             "bigtable-position-refused", f"{error.message}\nrange {query.range}, {_asked_for(query)}. {_POSITION_LOST}"
@@ -234,7 +234,7 @@ def _status(error: BaseException) -> tuple[grpc.StatusCode | None, str]:
     return (None, "") if error.__cause__ is None else status_of(error.__cause__)
 
 
-def _says(error: BaseException, *words: str) -> bool:
+def _mentions(error: BaseException, *words: str) -> bool:
     message = _status(error)[1].lower()
     return any(word in message for word in words)
 
@@ -259,7 +259,7 @@ def _fix_of(table: Table, error: BaseException) -> str:
         return f"there is no table {table.name}, or no app profile {profile}: create it, or name another"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return "what answers has no change streams: an emulator needs a front that has them"
-    if _says(error, *_OF_A_PROFILE):
+    if _mentions(error, *_OF_A_PROFILE):
         return single_cluster(table)
     return (
         f"enable the change stream: gcloud bigtable instances tables update {table.id} --instance={instance} "

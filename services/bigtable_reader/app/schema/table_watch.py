@@ -111,9 +111,9 @@ class TableWatch:
                 "families_added", families=sorted(added), why="their cells arrive as they are written: nothing to do"
             )
         if dropped := known - found:
-            self._say_dropped(dropped)
+            self._report_dropped(dropped)
 
-    def _say_dropped(self, families: Collection[str]) -> None:
+    def _report_dropped(self, families: Collection[str]) -> None:
         if self._requests is None:
             self._log.warning(
                 "families_dropped",

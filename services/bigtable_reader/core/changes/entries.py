@@ -63,7 +63,7 @@ class EntryMaker:
         self._keys_are_text = options.row_key == "STRING"
         self._times_are_numbers = options.timestamps == "INT64"
         self._strips_values = options.strip_values
-        self._time_said = 0, self._time("timestamp", 0)
+        self._latest_time = 0, self._time("timestamp", 0)
         """The timestamp of the cell before: those of one change mostly have the same."""
         time = options.timestamps
         self.header = Header(
@@ -189,9 +189,9 @@ class EntryMaker:
 
     def _cell(self, entry: SetCell | Aggregated) -> str:
         column = self._columns.get((entry.family, entry.qualifier)) or self._column(entry.family, entry.qualifier)
-        if entry.timestamp != self._time_said[0]:
-            self._time_said = entry.timestamp, self._time("timestamp", entry.timestamp)
-        time = self._time_said[1]
+        if entry.timestamp != self._latest_time[0]:
+            self._latest_time = entry.timestamp, self._time("timestamp", entry.timestamp)
+        time = self._latest_time[1]
         if self._strips_values:
             return f'{column},"timestamp":{time}'
         return f'{column},"timestamp":{time},"value":"{b2a_base64(entry.value, newline=False).decode()}"'
@@ -231,8 +231,8 @@ class EntryMaker:
 
 def _record_id(record: DataChange) -> str:
     """Name a record by all that it says; token and watermark are not its own, but the reading's."""
-    said = (record.row_key, record.kind, record.source_cluster, record.commit, record.tiebreaker, record.entries)
-    return hashlib.blake2b(_content(said), digest_size=16).hexdigest()
+    content = (record.row_key, record.kind, record.source_cluster, record.commit, record.tiebreaker, record.entries)
+    return hashlib.blake2b(_content(content), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=1_000)  # most changes have few entries

@@ -55,9 +55,9 @@ def append_error(table: str, status: Status) -> Exception | None:
     storage = _storage_code(status.details)
     # BigQuery's words may quote a row, and a transient error's are logged at each retry.
     named = f"table {table}: append refused, {code_name(status)}"
-    told = f"{named}: {status.message}"
+    message = f"{named}: {status.message}"
     if storage in _TABLE_TROUBLE:
-        return TableTroubleError(told, code=code_name(status))
+        return TableTroubleError(message, code=code_name(status))
     match code:
         case (
             grpc.StatusCode.ABORTED
@@ -70,13 +70,13 @@ def append_error(table: str, status: Status) -> Exception | None:
         ):
             return AppendFailedError(named, code=code.name)
         case grpc.StatusCode.PERMISSION_DENIED:
-            return TableTroubleError(told, code=code_name(status), denied=True)
+            return TableTroubleError(message, code=code_name(status), denied=True)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return None
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.UNIMPLEMENTED:  # of every table
-            return MisconfiguredError("append-refused", told)
+            return MisconfiguredError("append-refused", message)
         case _:
-            return TableTroubleError(told, code=code_name(status))
+            return TableTroubleError(message, code=code_name(status))
 
 
 def is_exhausted(status: Status) -> bool:

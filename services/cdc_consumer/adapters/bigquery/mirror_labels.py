@@ -117,11 +117,11 @@ def completed(
         again = label_time(labels, LEFT_OUT_UNTIL)
         if not again or read <= until(again, margin):
             return None
-    told: dict[str, str | None] = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
-    told |= dict.fromkeys({RESYNC_AFTER} & labels.keys())
+    changed: dict[str, str | None] = {READ_SINCE: str(read)} if read < since or READ_SINCE in labels else {}
+    changed |= dict.fromkeys({RESYNC_AFTER} & labels.keys())
     if labels.get(NEEDS_RESYNC) in (ROWS_TOO_OLD, MASKS_CHANGED):
-        told[NEEDS_RESYNC] = None
-    return {**labels, **told, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
+        changed[NEEDS_RESYNC] = None
+    return {**labels, **changed, COMPLETE_SINCE: str(since), COMPLETE_TOLD: str(now)}
 
 
 def lacks_its_rows(labels: Mapping[str, str], since: int, read_since: int) -> bool:
@@ -204,13 +204,13 @@ def taken_up(labels: Mapping[str, str], at: int) -> dict[str, str] | None:
     return {**labels, LEFT_OUT_UNTIL: str(at)}
 
 
-def too_early(labels: Mapping[str, str], told_by: int) -> bool:
+def too_early(labels: Mapping[str, str], announced_by: int) -> bool:
     """Return whether a mirror with a hole may lack rows of the snapshot by which it is complete.
 
     What fills the hole need not be in place of anything older, so that there is nothing older says nothing; the rows
-    need time to arrive. ``told_by``: by when it has to be said that they are on their way.
+    need time to arrive. ``announced_by``: by when it has to be said that they are on their way.
     """
-    return labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and label_time(labels, COMPLETE_TOLD) > told_by
+    return labels.get(NEEDS_RESYNC) in _UNTIL_DELETION and label_time(labels, COMPLETE_TOLD) > announced_by
 
 
 def without_missing_rows(labels: Mapping[str, str], since: int) -> dict[str, str | None] | None:

@@ -122,13 +122,13 @@ class BigQueryMirrorRows:
         estimate = partial(self._queries.estimate, path)
         return retrying(self._stop, _RETRY_BUDGET)(lambda: QueryEstimate(*map(estimate, queries)))
 
-    def record_deletion(self, mirror: MirrorTable, before: int, told_by: int) -> bool:
+    def record_deletion(self, mirror: MirrorTable, before: int, announced_by: int) -> bool:
         """Let the mirror say so; as `MirrorRows.record_deletion`."""
         early = False
 
         def labels(found: bigquery.Table) -> Mapping[str, str | None] | None:
             nonlocal early
-            early = too_early(found.labels, told_by)
+            early = too_early(found.labels, announced_by)
             return None if early else without_missing_rows(found.labels, before)
 
         retrying(self._stop, _RETRY_BUDGET)(change_labels, self._queries.client, self._path(mirror), labels)

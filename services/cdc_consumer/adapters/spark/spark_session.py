@@ -145,10 +145,10 @@ def error_of(words: str) -> Exception:
 def start_error(master: str, error: Exception) -> Exception:
     """Return what it means that Spark did not start: in its own words, and not in twenty lines of where."""
     words = str(getattr(error, "java_exception", "") or error).strip() or type(error).__name__
-    told = f"Spark does not start at SPARK_MASTER={master}: {words.splitlines()[0]}"
+    message = f"Spark does not start at SPARK_MASTER={master}: {words.splitlines()[0]}"
     if "Could not parse Master URL" in words or "ClassNotFoundException" in words:
-        return MisconfiguredError("spark-master-invalid", told)
-    return QueryFailedError(told)
+        return MisconfiguredError("spark-master-invalid", message)
+    return QueryFailedError(message)
 
 
 def query_error(checkpoint: str | None, error: Exception) -> Exception:

@@ -113,8 +113,8 @@ def with_data(messages: pa.Table, directory: Path | None) -> pa.Table:
     return messages.drop_columns([DATA_AT]).set_column(column, MESSAGE_SCHEMA.field(column), data)
 
 
-def _read_all(told: Sequence[str], directory: Path) -> pa.ChunkedArray:
-    places = [place.split(":") for place in told]
+def _read_all(texts: Sequence[str], directory: Path) -> pa.ChunkedArray:
+    places = [place.split(":") for place in texts]
 
     def fill(whole: Sequence[memoryview]) -> None:
         descriptors: dict[str, int] = {}

@@ -235,13 +235,13 @@ class DriverServer:
 
     def stop_tasks(self) -> None:
         """Let all tasks hear of a stop: those that wait for a service give up."""
-        self._do(self._tell_stop())
+        self._do(self._announce_stop())
 
     def close(self) -> None:
         """Take what is still said by processes that are ending, and end."""
 
         async def end() -> None:
-            await self._tell_stop()
+            await self._announce_stop()
             over, heard = self._loop.time() + _LAST_WORDS, -1
             while heard < self._heard and self._loop.time() < over:
                 heard = self._heard
@@ -260,7 +260,7 @@ class DriverServer:
         self._thread.join()
         self._loop.close()
 
-    async def _tell_stop(self) -> None:
+    async def _announce_stop(self) -> None:
         self._stopping = True
         for writer in self._hear_of_stop:
             writer.write(_STOP)

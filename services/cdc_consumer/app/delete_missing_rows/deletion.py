@@ -207,8 +207,8 @@ def delete_missing_rows(
         stay = found.keyless + found.refused
         found.left = max(stay, rows.count_older(mirror, before) - found.living) if found.deleted else stay
         if found.clean:
-            told_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
-            found.early = not rows.record_deletion(mirror, before, told_by)
+            announced_by = microseconds(clock.now()) - after // timedelta(microseconds=1)
+            found.early = not rows.record_deletion(mirror, before, announced_by)
     return found
 
 
@@ -347,37 +347,37 @@ def deletion_document(
 def lines(document: Mapping[str, Any]) -> Sequence[str]:
     """Return a document as text."""
     mirror, some = document["mirror"], "  of these keys, among others: "
-    told = [f"{mirror}: {document['older']} rows from before {document['before']}"]
+    shown = [f"{mirror}: {document['older']} rows from before {document['before']}"]
     if document["in_source"]:
-        told.append(
+        shown.append(
             f"{document['in_source']} of them are in the source and stay: their snapshot rows are on their way, or are "
             "dead letters"
         )
-        told.append(some + ", ".join(document["some_in_source"]))
+        shown.append(some + ", ".join(document["some_in_source"]))
     if not document["executed"]:
-        told.append(f"{document['gone']} are not in the source and would be deleted; --execute deletes them")
+        shown.append(f"{document['gone']} are not in the source and would be deleted; --execute deletes them")
     else:
-        told.append(f"{document['deleted']} are not in the source and were deleted")
+        shown.append(f"{document['deleted']} are not in the source and were deleted")
     if document["gone"]:
-        told.append(some + ", ".join(document["some_gone"]))
+        shown.append(some + ", ".join(document["some_gone"]))
     if document["without_key"]:
-        told.append(
+        shown.append(
             f"{document['without_key']} hold a NULL in their key: they are no rows of the source's, and no change can "
             "delete them: delete them in BigQuery"
         )
     if document["refused"]:
-        told.append(f"BigQuery has refused the deletion of {document['refused']}")
+        shown.append(f"BigQuery has refused the deletion of {document['refused']}")
     if document["left"]:
-        told.append(f"{document['left']} are still there")
+        shown.append(f"{document['left']} are still there")
     if document["early"]:
-        told.append(
+        shown.append(
             "it was made again, or left out for a while, and rows of the snapshot may still be on their way: it goes "
             "on being pending resync until it has been complete for DELETE_MISSING_ROWS_AFTER; delete missing rows "
             "again then"
         )
     if document["left"] or document["hidden"]:
         stale = document["max_staleness_seconds"]
-        told += [f"queries of it may be {stale:.0f} s behind (max_staleness): run it again then"] if stale else []
+        shown += [f"queries of it may be {stale:.0f} s behind (max_staleness): run it again then"] if stale else []
     if document["queries"]:
-        told.append(f"BigQuery billed {document['bytes_billed']} bytes for {document['queries']} queries")
-    return told
+        shown.append(f"BigQuery billed {document['bytes_billed']} bytes for {document['queries']} queries")
+    return shown

@@ -12,7 +12,7 @@ from services.cdc_consumer.app.reconcile.comparison import Candidate, Difference
 from services.cdc_consumer.core.reconcile.comparing import DifferenceKind, compare
 from services.cdc_consumer.core.reconcile.row_keys import key_kinds, wire_keys
 from services.cdc_consumer.core.reconcile.source_table import Mirrored, Unfit, source_rows
-from services.cdc_consumer.core.reconcile.standing import ObservedDifference, Suspects, is_behind
+from services.cdc_consumer.core.reconcile.standing import ObservedDifference, UnsettledRows, is_behind
 from services.cdc_consumer.core.schema.destinations import Plan
 from services.cdc_consumer.ports import FoundMirror, MirrorProgress, MirrorTables, SourceTables
 from shared.contracts.errors import MisconfiguredError, TransientError
@@ -97,34 +97,34 @@ class Recheck:
 
     def settle(self, rows: Mapping[str, Candidate], result: TableDifferences) -> None:
         """Recheck rows until it is known what they are, and add that to a result."""
-        suspects = Suspects(rows, result.settle, self._waits.now())
+        unsettled = UnsettledRows(rows, result.settle, self._waits.now())
         moved = start = self._waits.now()
         newest, state = "", None
         while True:
-            while suspects.open:
+            while unsettled.open:
                 began = self._waits.now()
-                differing, read, progress = self.compare({row: rows[row] for row in suspects.open})
+                differing, read, progress = self.compare({row: rows[row] for row in unsettled.open})
                 newest = progress.newest
                 if progress.state != state:
                     state, moved = progress.state, moved if state is None else began
-                suspects.observe(differing, read, began)
-                if suspects.open:
+                unsettled.observe(differing, read, began)
+                if unsettled.open:
                     self._waits.pause(result.settle)
-            if not suspects.standing:
+            if not unsettled.standing:
                 break
             now = self._waits.now()
             result.newest_applied = max(result.newest_applied, newest)
-            if not is_behind(newest, suspects.passed, Nanoseconds(now - moved), result.settle):
+            if not is_behind(newest, unsettled.passed, Nanoseconds(now - moved), result.settle):
                 break
-            structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=suspects.passed)
+            structlog.get_logger().info("mirror_is_behind", table=result.table, applied=newest, read=unsettled.passed)
             if now - start > nanoseconds(_BEHIND):
-                result.behind += self._differences(suspects.standing, rows)
-                suspects.standing.clear()
+                result.behind += self._differences(unsettled.standing, rows)
+                unsettled.standing.clear()
                 break
-            suspects.reopen()
+            unsettled.reopen()
             self._waits.pause(result.settle)
-        result.differences += self._differences(suspects.standing, rows)
-        result.changing += self._differences(suspects.changing, rows)
+        result.differences += self._differences(unsettled.standing, rows)
+        result.changing += self._differences(unsettled.changing, rows)
 
     def until_equal(self, rows: Mapping[str, Candidate], timeout: timedelta) -> Mapping[str, ObservedDifference]:
         """Recheck rows until they are equal, or for a time; return those that are not."""
@@ -178,11 +178,11 @@ class Recheck:
             some = keys[start : start + KEYS]
             batches, done = self._waits.retried(partial(self._source.read_keys, name, some))
             read, refused = source_rows(self._table, batches, self._plan)
-            told = {*self._texts(read), *(self._table.row_id(one.key) for one in refused)}
-            if len(told) != done.rows or done.rows + done.absent != len(some) or not told <= rows.keys():
+            ids = {*self._texts(read), *(self._table.row_id(one.key) for one in refused)}
+            if len(ids) != done.rows or done.rows + done.absent != len(some) or not ids <= rows.keys():
                 raise MisconfiguredError(
                     "source-answers-do-not-add-up",
-                    f"table {name}: the source was asked for {len(some)} keys, and answered with {len(told)} rows and "
+                    f"table {name}: the source was asked for {len(some)} keys, and answered with {len(ids)} rows and "
                     f"{done.absent} that are not there: what it says of keys cannot be relied on",
                 )
             found.append(read)

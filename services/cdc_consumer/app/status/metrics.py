@@ -186,11 +186,11 @@ class ConsumerMetrics:
     def _connections_open(self) -> int:
         """Return how many there are; a process that has said nothing for so long is gone, or has none."""
         since = self._clock.now() - nanoseconds(_IDLE)
-        told = list(self._connections.items())
-        for process, (_count, at) in told:
+        connections = list(self._connections.items())
+        for process, (_count, at) in connections:
             if at < since:
                 self._connections.pop(process, None)
-        return sum(count for _process, (count, at) in told if at >= since)
+        return sum(count for _process, (count, at) in connections if at >= since)
 
     def _oldest_age(self) -> float:
         oldest = self._oldest_messages.oldest()

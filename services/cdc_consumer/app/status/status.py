@@ -108,7 +108,7 @@ class ConsumerStatus:
         self._label_recreated = label_recreated
         self._kept = kept
         self._made_at: dict[str, int] = _restored(kept)
-        self._told_kept = {**self._made_at}
+        self._made_at_kept = {**self._made_at}
         self._listed: set[str] = set()
         self._dropped: Mapping[str, int] = {}
         self._lock = threading.Lock()
@@ -289,9 +289,9 @@ class ConsumerStatus:
         self._listed.update(listed)
 
     def _keep_what_is_known(self) -> None:
-        if self._kept is not None and self._made_at != self._told_kept:
+        if self._kept is not None and self._made_at != self._made_at_kept:
             self._kept.write(msgspec.json.encode(self._made_at))
-            self._told_kept = {**self._made_at}
+            self._made_at_kept = {**self._made_at}
 
     def _compared(self, mirror: Mirror, not_labelled: list[str]) -> Mirror:
         """Label a mirror that is another one than it was, and return it as it is then.

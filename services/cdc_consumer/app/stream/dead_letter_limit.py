@@ -73,10 +73,10 @@ class DeadLetterLimit:
 
 
 class _Window:
-    def __init__(self, what: str, limit: int, told: str) -> None:
+    def __init__(self, what: str, limit: int, shown: str) -> None:
         self._what = what
         self._limit = limit
-        self._told = told
+        self._shown = shown
         self._seen: deque[tuple[Counter[str], Counter[str]]] = deque()
         self._all: Counter[str] = Counter()  # by table
         self._poison: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class _Window:
             f"{count} of the last {total} {self._what} cannot be applied ({reasons}; the first: {seen.first}): "
             "the query stops before these are acked or dead-lettered; check that the subscription carries change "
             "batches of this version. If they are to become dead letters all the same, let more of them pass with "
-            f"POISON_LIMIT, which is {self._told}",
+            f"POISON_LIMIT, which is {self._shown}",
         )
 
     def _is_one_table(self, everything: Counter[str], bad: Counter[str]) -> bool:

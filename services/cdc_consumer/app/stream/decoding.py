@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from services.cdc_consumer.app.stream.suspects import MessageGroup, Watch
+from services.cdc_consumer.app.stream.suspected_poison import MessageGroup, Watch
 from services.cdc_consumer.core.stream.columns import Decoded
 from services.cdc_consumer.core.stream.poison import Poison
 from services.cdc_consumer.core.stream.task_totals import TaskTotals
 from services.cdc_consumer.ports import PoisonLimit
 from shared.contracts.reasons import Reason
 
-_TOLD = "delivered {} times and never settled, and not because it was deferred: it may end the process"
+_DETAIL = "delivered {} times and never settled, and not because it was deferred: it may end the process"
 
 
 def decoded_groups(
@@ -42,8 +42,8 @@ def decoded_groups(
             halves = (group.messages.slice(middle), group.messages.slice(0, middle))
             todo.extendleft(replace(group, messages=each) for each in halves)
         elif decoded is None:
-            large.append(replace(group, suspect=True))
-        elif group.suspect and decoded.poison:
+            large.append(replace(group, suspected=True))
+        elif group.suspected and decoded.poison:
             bad = {one.message for one in decoded.poison}
             if len(bad) == len(group.messages):
                 poisonous.append((group, decoded))
@@ -95,7 +95,7 @@ def _one_more_time(
 def _undecoded(messages: pa.Table) -> Decoded:
     """Return messages as poison without decoding them."""
     poison = [
-        Poison(message, None, Reason.RETRIES_EXHAUSTED, _TOLD.format(deliveries or 1))
+        Poison(message, None, Reason.RETRIES_EXHAUSTED, _DETAIL.format(deliveries or 1))
         for message, deliveries in enumerate(messages["delivery_attempt"].to_pylist())
     ]
     return Decoded((), poison, {})

@@ -21,7 +21,7 @@ import structlog
 
 from services.cdc_consumer.app.stream.dead_letter_limit import DeadLetterLimit
 from services.cdc_consumer.app.stream.decoding import decoded_groups
-from services.cdc_consumer.app.stream.suspects import Watch, in_groups
+from services.cdc_consumer.app.stream.suspected_poison import Watch, in_groups
 from services.cdc_consumer.app.stream.table_notes import log_notices, mirrors_of, note_dead_letters, table_notes
 from services.cdc_consumer.app.stream.trouble import RetryLimits, TablesInTrouble, later
 from services.cdc_consumer.app.stream.writing import ListWrites, Writing, by_table, left_to_write
@@ -68,7 +68,7 @@ class Memory:
     limits: RetryLimits = field(default_factory=RetryLimits)
     dead_letter_limit: PoisonLimit = field(default_factory=DeadLetterLimit)
     plan: Plan = EVERYTHING
-    said: set[tuple[str, ...]] = field(default_factory=set)
+    reported: set[tuple[str, ...]] = field(default_factory=set)
     tables: TablesInTrouble = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,9 +76,9 @@ class Memory:
 
     def is_first_report(self, *what: str) -> bool:
         """Return whether something has not been said yet; from now on it has."""
-        if what in self.said:
+        if what in self.reported:
             return False
-        self.said.add(what)
+        self.reported.add(what)
         return True
 
 
@@ -91,11 +91,11 @@ def apply(messages: pa.Table, ports: Ports, memory: Memory, stop: Stop, clock: C
     """
     if not len(messages):
         return Counts()
-    watch, tell = Watch(ports.crash_counts), ports.waiting
+    watch, report_waiting = Watch(ports.crash_counts), ports.waiting
 
     def waiting(table: str = "", why: str = "") -> None:
         watch.waits()
-        tell(table, why)
+        report_waiting(table, why)
 
     def decode(some: pa.Table) -> Decoded:
         return decode_messages(some, clock.now(), memory.plan, newest_only=True)
@@ -201,11 +201,11 @@ class _Task:
         done = self._open - waiting - self._of_unnoted
         if not done:
             return
-        told: dict[tuple[int, int | None], Poison] = {}
+        unique: dict[tuple[int, int | None], Poison] = {}
         for each in chain(self._decoded.poison, *map(self._poison_of, self._lists)):
             if each.message in done:  # a change that goes to two tables and is refused by both is one dead letter
-                told.setdefault((each.message, each.change), each)
-        poison = list(told.values())
+                unique.setdefault((each.message, each.change), each)
+        poison = list(unique.values())
         seen = TaskTotals.of(done, self._decoded, poison)
         self._dead_letter_limit.judge(seen)
         self._keep_dead_letters(poison)
@@ -228,8 +228,8 @@ class _Task:
         batches = self._decoded.batches
         errors: Mapping[int, tuple[Reason, str]]
         if one.conflict is not None:
-            told = one.conflict.reason, one.conflict.detail
-            errors = dict.fromkeys(range(one.changes.rows.num_rows), told)
+            conflict = one.conflict.reason, one.conflict.detail
+            errors = dict.fromkeys(range(one.changes.rows.num_rows), conflict)
         else:
             errors = {row: (error.reason, error.detail) for row, error in one.refused.items()}
         poison = [*one.poison]
@@ -238,7 +238,7 @@ class _Task:
             poison.append(poison_change(message, batches[message], change, reason, detail))
         if one.conflict is not None:  # an announcement has no change to dead-letter, so it is dead-lettered itself
             poison += [
-                Poison(message, None, *told, table=batches[message].header.table)
+                Poison(message, None, *conflict, table=batches[message].header.table)
                 for message in one.messages
                 if not len(batches[message])
             ]

@@ -26,7 +26,7 @@ class ObservedDifference:
 
 
 @dataclass(slots=True)
-class _Suspect:
+class _RowState:
     first: Nanoseconds
     seen: ObservedDifference | None = None
     since: int = 0
@@ -34,16 +34,16 @@ class _Suspect:
     """The sequence of the source's rows when its mirror row was first seen as it still is."""
 
 
-class Suspects:
+class UnsettledRows:
     """Rows that differed, by whatever names them, until each is known to be equal, to differ, or to go on changing."""
 
     def __init__(self, rows: Iterable[str], settle: timedelta, now: Nanoseconds) -> None:
         """``settle``: for how long a row has to stand still."""
         self._settle = nanoseconds(settle)
-        self._open = {row: _Suspect(now) for row in rows}
+        self._open = {row: _RowState(now) for row in rows}
         self.passed = ""
         """What a mirror has to have passed, by its sequences, for what stands to count."""
-        self._stood: dict[str, _Suspect] = {}
+        self._stood: dict[str, _RowState] = {}
         self.standing: dict[str, ObservedDifference] = {}
         self.changing: dict[str, ObservedDifference] = {}
         self.gone: set[str] = set()
@@ -58,23 +58,23 @@ class Suspects:
 
         ``read``: the sequence of the source's rows that were inspected.
         """
-        for row, suspect in list(self._open.items()):
+        for row, state in list(self._open.items()):
             seen = differing.get(row)
             if seen is None:
                 self.gone.add(row)
-            elif suspect.seen is None or seen.applied != suspect.seen.applied:
-                suspect.seen, suspect.since, suspect.read = seen, now, read
+            elif state.seen is None or seen.applied != state.seen.applied:
+                state.seen, state.since, state.read = seen, now, read
                 if self._settle == 0:
-                    self._stands(row, suspect)
-                elif now - suspect.first >= _TIMES * self._settle:
+                    self._stands(row, state)
+                elif now - state.first >= _TIMES * self._settle:
                     self.changing[row] = seen
                 else:
                     continue
             else:
-                suspect.seen = seen
-                if now - suspect.since < self._settle:
+                state.seen = seen
+                if now - state.since < self._settle:
                     continue
-                self._stands(row, suspect)
+                self._stands(row, state)
             del self._open[row]
 
     def reopen(self) -> None:
@@ -84,11 +84,11 @@ class Suspects:
         self.standing.clear()
         self.passed = ""
 
-    def _stands(self, row: str, suspect: _Suspect) -> None:
-        assert suspect.seen is not None
-        self.standing[row] = suspect.seen
-        self._stood[row] = suspect
-        self.passed = max(self.passed, suspect.read)
+    def _stands(self, row: str, state: _RowState) -> None:
+        assert state.seen is not None
+        self.standing[row] = state.seen
+        self._stood[row] = state
+        self.passed = max(self.passed, state.read)
 
 
 def is_behind(newest: str, passed: str, still: Nanoseconds, settle: timedelta) -> bool:

@@ -45,13 +45,13 @@ class ColumnMarks:
 
     def label(self, there: Collection[str]) -> str:
         """Return what a table with these columns (in upper case) is to say; empty: nothing."""
-        told = sorted(
+        marks = sorted(
             [one.name.upper(), one.source.upper(), one.mask] for one in self.columns if one.name.upper() in there
         )
-        if not told:
+        if not marks:
             return ""
-        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
-        return f"{digest}-{self.key}" if self.key and any(mask == "sha256" for *_names, mask in told) else digest
+        digest = hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]
+        return f"{digest}-{self.key}" if self.key and any(mask == "sha256" for *_names, mask in marks) else digest
 
     def changed(self, there: Collection[str], label: str, wanted: Collection[str]) -> str:
         """Return why rows of a table with a label hold other values than rows do now; empty: they do not.

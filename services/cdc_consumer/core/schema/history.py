@@ -176,10 +176,10 @@ def _places(places: Sequence[msgspec.Raw]) -> pa.Table:
 def _place(text: bytes) -> Mapping[str, object]:
     kinds = {BOOL: bool, INT64: int, STRING: str}
     try:
-        told = _object.decode(text)
+        decoded = _object.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         return {}
-    of_type = {name: told[name] for name, kind in _PLACE.items() if type(told.get(name)) is kinds[kind]}
+    of_type = {name: decoded[name] for name, kind in _PLACE.items() if type(decoded.get(name)) is kinds[kind]}
     return {name: value for name, value in of_type.items() if type(value) is not int or -(1 << 63) <= value < 1 << 63}
 
 

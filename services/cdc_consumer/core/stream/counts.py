@@ -157,8 +157,8 @@ class Counts:
 
     def fields(self) -> Mapping[str, object]:
         """Return what is not zero or empty, for a log line."""
-        told = asdict(self) | {"tables": (), "tables_in_trouble": self.tables_in_trouble}
-        return {name: value for name, value in told.items() if value}
+        values = asdict(self) | {"tables": (), "tables_in_trouble": self.tables_in_trouble}
+        return {name: value for name, value in values.items() if value}
 
     def plus(self, other: Self) -> Self:
         """Return the counts of both."""

@@ -81,7 +81,7 @@ class SchemaWatch:
         # may.
         self._settled: dict[tuple[str, bool], Header | None] = {}
         self._open: dict[tuple[str, bool], tuple[Header, Nanoseconds]] = {}
-        self._told: dict[Header, Nanoseconds] = {}  # when the record was committed that was noted last of it
+        self._noted_at: dict[Header, Nanoseconds] = {}  # when the record was committed that was noted last of it
         self._compared_since: Nanoseconds | None = None
         self.retention: timedelta | None = None
         """For how long the stream keeps what is not read, as it was seen last."""
@@ -106,8 +106,8 @@ class SchemaWatch:
         place = header.table, whole
         if self._settled.get(place) is header:
             return None
-        columns, says_more_after = self._open.get(place, _NOT_YET)
-        if columns is header and record.commit_timestamp <= says_more_after:
+        columns, news_after = self._open.get(place, _NOT_YET)
+        if columns is header and record.commit_timestamp <= news_after:
             return None
         return self._notice(header, _observation(record) if whole else None, place)
 
@@ -126,7 +126,7 @@ class SchemaWatch:
         if early and before is not header and (before, header) not in self._early:  # two partitions may take turns
             self._early.add((before, header))
             noted = [one for one in (observed, seen) if one is not None]
-        elif seen is not None and ((header not in self._known and not early) or self._tells(header, seen)):
+        elif seen is not None and ((header not in self._known and not early) or self._is_news(header, seen)):
             noted = [seen]
         if header not in self._known or noted:
             self._known.add(header)
@@ -139,24 +139,24 @@ class SchemaWatch:
             self._stored = asyncio.get_running_loop().create_future()
         return self._stored
 
-    def _tells(self, header: Header, seen: SchemaObservation) -> bool:
+    def _is_news(self, header: Header, seen: SchemaObservation) -> bool:
         """Tell whether a record says more than what is remembered, and than records with its columns since then."""
         table = self._tables.get(seen.table)
         if table is None or not table.watched:
             return False
-        told = self._told.get(header, _NEVER)
+        noted_at = self._noted_at.get(header, _NEVER)
         only_shown = seen.names - table.watched_names - table.dropped
-        tells = any(one.since >= told for one in lacked(table, seen)) or (told == _NEVER and bool(only_shown))
-        if tells:
-            self._told[header] = seen.at
-        return tells
+        is_news = any(one.since >= noted_at for one in lacked(table, seen)) or (noted_at == _NEVER and bool(only_shown))
+        if is_news:
+            self._noted_at[header] = seen.at
+        return is_news
 
     def _settle(self, header: Header, seen: SchemaObservation | None, place: tuple[str, bool]) -> None:
         """Remember up to which time records with the same columns say nothing that is not noted: for ever, mostly."""
         table = None if seen is None else self._tables.get(seen.table)
-        told = self._told.get(header, _NEVER)
+        noted_at = self._noted_at.get(header, _NEVER)
         lacking = frozenset[str]() if table is None or seen is None else table.watched_names - seen.names
-        later = [one.since for one in table.columns if one.name in lacking and one.since >= told] if table else []
+        later = [one.since for one in table.columns if one.name in lacking and one.since >= noted_at] if table else []
         self._settled[place] = None if later else header
         self._open[place] = header, min(later, default=_NEVER)
 
@@ -246,7 +246,7 @@ class SchemaWatch:
     def _remember(self, compared: SchemaFindings) -> None:
         self._compared_since = compared.compared_since
         self._tables = compared.tables
-        for what in (self._settled, self._open, self._told):
+        for what in (self._settled, self._open, self._noted_at):
             what.clear()
         if compared.counted and self._stored is not None and not self._observations:
             self._stored.set_result(None)
@@ -278,10 +278,10 @@ class SchemaWatch:
             )
         fixes = {request.table: fix_of(request, quote) for request in compared.requests}
         for found in (*stored, *compared.findings):
-            _tell(found, fixes[found.table])
+            _log_request(found, fixes[found.table])
 
 
-def _tell(found: SpannerResyncCause, fix: str) -> None:
+def _log_request(found: SpannerResyncCause, fix: str) -> None:
     structlog.get_logger().error(
         "resync_requested",
         table=found.table,
@@ -332,4 +332,4 @@ async def remember_refused(
     compared = await shapes.compare(excluding(inspection.shapes, included, table_options), ())
     fixes = {request.table: fix_of(request, inspection.quote) for request in compared.requests}
     for found in compared.findings:
-        _tell(found, fixes[found.table])
+        _log_request(found, fixes[found.table])

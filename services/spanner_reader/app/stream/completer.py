@@ -136,7 +136,7 @@ class Completion:
         self.freed = asyncio.Event()
         self._rows = rows
         self._reading: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_READS))
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def read(
         self, table: WatchedTable, at: Nanoseconds, keys: Sequence[KeyText], share: ByteShare
@@ -164,10 +164,10 @@ class Completion:
                 self.metrics.completion_read(time.monotonic() - began)
         return found, True
 
-    def tell(self, table: str, why: str) -> None:
+    def report_reconstructed(self, table: str, why: str) -> None:
         """Log once of each table that rows of then are not to be had."""
-        if table not in self._told:
-            self._told.add(table)
+        if table not in self._reported:
+            self._reported.add(table)
             structlog.get_logger().warning("rows_reconstructed", table=table, why=why)
 
 
@@ -442,7 +442,7 @@ class Completer:
         now = _Now(at, self._header(watched, rows), self._completion.keeps_history(table))
         left = {row_id: each for row_id, each in rows.items() if names_some(each)}
         if left:
-            self._completion.tell(table, why)
+            self._completion.report_reconstructed(table, why)
         await self._publish([_from_now(each, None, now) for row_id, each in rows.items() if row_id not in left])
         if watched is not None and _is_table_of(watched, header):
             try:

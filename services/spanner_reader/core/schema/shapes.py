@@ -439,18 +439,19 @@ def excluding(
 ) -> SchemaInspection:
     """Return an inspection in which what is not to be mirrored is not watched, with what is not written of the rest."""
     return replace(
-        inspection, tables={name: _said(name, table, included, options) for name, table in inspection.tables.items()}
+        inspection,
+        tables={name: _with_options(name, table, included, options) for name, table in inspection.tables.items()},
     )
 
 
-def _said(
+def _with_options(
     name: str, table: TableShape, included: Callable[[str], bool], options: Callable[[str], TableOptions] | None
 ) -> TableShape:
     if not included(name):
         return replace(table, watched=False, left_out=table.watched)
     if options is None or not table.watched:
         return table
-    said = options(name)
-    ignored = {column.lower() for column in said.ignored_columns}
+    chosen = options(name)
+    ignored = {column.lower() for column in chosen.ignored_columns}
     columns = [replace(one, ignored=True) if one.name.lower() in ignored else one for one in table.columns]
-    return replace(table, columns=tuple(columns), history=said.mode == "history")
+    return replace(table, columns=tuple(columns), history=chosen.mode == "history")

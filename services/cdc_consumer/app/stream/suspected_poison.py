@@ -21,7 +21,7 @@ from services.cdc_consumer.ports import CrashCounts
 from shared.contracts.errors import MisconfiguredError, TransientError
 from shared.contracts.timestamps import Nanoseconds
 
-_SUSPECT_AFTER: Final = 2  # deliveries: a message that ends the process has then ended two
+_SUSPECTED_AFTER: Final = 2  # deliveries: a message that ends the process has then ended two
 _TOGETHER: Final = 100
 """So many suspected messages over which no process has crashed are handled together."""
 
@@ -32,7 +32,7 @@ class MessageGroup:
 
     messages: pa.Table
     fatal: bool = False
-    suspect: bool = False
+    suspected: bool = False
     """They may crash the process: a crash is counted before they are handled, and erased afterwards."""
 
 
@@ -50,7 +50,7 @@ class Watch:
 
         An unknown error ends the process as surely as a signal does, so after one the crash stays counted.
         """
-        names = _names(group.messages) if group.suspect or group.fatal else ()
+        names = _names(group.messages) if group.suspected or group.fatal else ()
         self._begin(group)
         try:
             yield
@@ -76,7 +76,7 @@ class Watch:
         self.waits()
 
     def _begin(self, group: MessageGroup) -> None:
-        if group.suspect:
+        if group.suspected:
             self._over = _names(group.messages)
             self._before = max(self._crash_counts.read_counts(self._over) or [0])  # of several there was none
             self._crash_counts.set_counts(self._over, self._before + 1)
@@ -98,7 +98,7 @@ def in_groups(
     message behind a fatal one is before it then.
     """
     deliveries = messages["delivery_attempt"].fill_null(0).to_numpy()
-    often = np.flatnonzero(deliveries > _SUSPECT_AFTER)
+    often = np.flatnonzero(deliveries > _SUSPECTED_AFTER)
     if not len(often):
         return [MessageGroup(messages)]
     names = dict(zip(map(int, often), _names(_some(messages, often)), strict=True))
@@ -111,15 +111,15 @@ def in_groups(
         over = dict(zip(names, counted, strict=True))
         fatal = {row for row in names if over[row] >= limits.fatal_crashes}
     odd, even = ([row for row in names if row not in fatal and deliveries[row] % 2 == parity] for parity in (1, 0))
-    suspects = sorted(odd, key=lambda row: names[row])
-    suspects += sorted(even, key=lambda row: names[row], reverse=True)
-    suspects.sort(key=lambda row: (over[row], deliveries[row]))  # stable: the order above stays among equals
-    together = [row for row in suspects if not over[row]]
+    suspected = sorted(odd, key=lambda row: names[row])
+    suspected += sorted(even, key=lambda row: names[row], reverse=True)
+    suspected.sort(key=lambda row: (over[row], deliveries[row]))  # stable: the order above stays among equals
+    together = [row for row in suspected if not over[row]]
     bundles = [_some(messages, together[start : start + _TOGETHER]) for start in range(0, len(together), _TOGETHER)]
-    bundles += [messages.slice(row, 1) for row in suspects if over[row]]
-    rest = np.flatnonzero(deliveries <= _SUSPECT_AFTER)
+    bundles += [messages.slice(row, 1) for row in suspected if over[row]]
+    rest = np.flatnonzero(deliveries <= _SUSPECTED_AFTER)
     groups = [MessageGroup(_some(messages, rest)), MessageGroup(_some(messages, list(fatal)), fatal=True)]
-    groups += [MessageGroup(each, suspect=True) for each in bundles]
+    groups += [MessageGroup(each, suspected=True) for each in bundles]
     return [one for one in groups if len(one.messages)]
 
 
