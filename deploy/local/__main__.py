@@ -42,7 +42,7 @@ from deploy.local.platform.services import (
     show_status,
 )
 from deploy.local.platform.source import SpannerInstance
-from deploy.local.platform.stack import Say
+from deploy.local.platform.stack import PrintLine
 from deploy.local.platform.target import BigQueryDataset
 from deploy.local.proof.containers import ContainerSettings, run_containers, save_images
 from deploy.local.proof.run import RunSettings, run
@@ -86,10 +86,10 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "containers":
             settings = read_settings(ContainerSettings, os.environ)
             with _emptied(_CONTAINERS) as directory:
-                return run_containers(settings, os.environ, directory, console, _say(console), stop)
+                return run_containers(settings, os.environ, directory, console, _timed(console), stop)
         case "images":
             with _emptied(_IMAGES) as directory:
-                return save_images(os.environ, directory, _say(console))
+                return save_images(os.environ, directory, _timed(console))
         case "create":
             return _create(_plain(console))
         case "up":
@@ -99,7 +99,7 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
         case "down":
             return platform.down(_plain(console))
         case "serve":
-            return platform.serve(read_settings(UpSettings, os.environ), environment, stop, _say(console))
+            return platform.serve(read_settings(UpSettings, os.environ), environment, stop, _timed(console))
         case "status":
             _up(platform)
             state = platform.state()
@@ -122,25 +122,25 @@ def _do(arguments: argparse.Namespace, console: Console, stop: Stop) -> int:
 def _run(console: Console, stop: Stop) -> int:
     settings = read_settings(RunSettings, os.environ)
     _check_needs()
-    say = _say(console)
+    print_line = _timed(console)
 
-    def on_death(process: Process) -> None:
-        say(f"{process.name} died")
+    def on_crash(process: Process) -> None:
+        print_line(f"{process.name} died")
         stop.request()
 
     with (
         _emptied(_RUN) as directory,
-        Processes(directory, child_environment(os.environ), stop, on_death) as processes,
+        Processes(directory, child_environment(os.environ), stop, on_crash) as processes,
     ):
-        say(f"logs are in {directory}")
+        print_line(f"logs are in {directory}")
         try:
-            return run(settings, processes, console, say)
+            return run(settings, processes, console, print_line)
         except (StopRequestedError, ProcessDiedError, GoogleAPICallError):
             processes.check()  # a process that died is the reason, whatever failed because of it
             raise
 
 
-def _create(say: Say) -> int:
+def _create(print_line: PrintLine) -> int:
     """Make everything that services need to find, on emulators and stand-ins that others run."""
     addresses, settings = read_settings(Addresses, os.environ), read_settings(CreateSettings, os.environ)
     wait_for(addresses, settings.patience)
@@ -148,7 +148,7 @@ def _create(say: Say) -> int:
     write_api_token(settings)
     with platform_at(addresses, settings.tables_file, create=True, before=settings.before) as made:
         names = [*(one.database for _, one in made.databases), *(one.table for _, one in made.wide_tables)]
-        say(f"made {', '.join(names)}, topic and dataset {made.flow.name}, and {settings.tables_file}")
+        print_line(f"made {', '.join(names)}, topic and dataset {made.flow.name}, and {settings.tables_file}")
     return 0
 
 
@@ -275,17 +275,17 @@ def _emptied(directory: Path) -> Iterator[Path]:
         yield directory
 
 
-def _plain(console: Console) -> Say:
+def _plain(console: Console) -> PrintLine:
     return lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
-def _say(console: Console) -> Say:
+def _timed(console: Console) -> PrintLine:
     began = time.monotonic()
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"[{time.monotonic() - began:5.1f} s] {text}", markup=False, soft_wrap=True)
 
-    return say
+    return print_line
 
 
 def _arguments() -> argparse.Namespace:

@@ -73,16 +73,16 @@ def test_a_process_that_ignores_sigterm_is_killed(new_processes: Processes) -> N
 
 
 def test_a_process_that_dies_is_reported_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
-    told = threading.Event()
+    reported = threading.Event()
     dead: list[Process] = []
 
-    def on_death(process: Process) -> None:
+    def on_crash(process: Process) -> None:
         dead.append(process)
-        told.set()
+        reported.set()
 
-    with Processes(tmp_path, os.environ, on_death=on_death) as processes:
+    with Processes(tmp_path, os.environ, on_crash=on_crash) as processes:
         processes.start("short_lived", ["sh", "-c", "echo the last words; exit 3"])
-        assert told.wait(10)
+        assert reported.wait(10)
 
         with pytest.raises(ProcessDiedError, match=r"(?s)short_lived ended with exit code 3.*the last words"):
             processes.check()

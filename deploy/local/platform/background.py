@@ -27,7 +27,7 @@ from deploy.local.platform.emulators import ROOT
 from deploy.local.platform.processes import GRACE, TAIL, ProcessDiedError, Processes, StopRequestedError, wait_until
 from deploy.local.platform.restarts import Restarts
 from deploy.local.platform.services import AnyPipeline, BigtablePipeline, Flow, Pipeline, Service, dead_letters_in
-from deploy.local.platform.stack import Say, Sources, Stack, reader_name, running_stack
+from deploy.local.platform.stack import PrintLine, Sources, Stack, reader_name, running_stack
 from deploy.local.proof.launching import source_rows
 from deploy.local.proof.run import sides_of, wait_until_loaded
 from shared.contracts.errors import MisconfiguredError
@@ -91,11 +91,11 @@ class BackgroundPlatform:
         self._log = directory / "supervisor.log"
         self._changed = directory / "last-change.json"
 
-    def up(self, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
+    def up(self, environment: Mapping[str, str], stop: Stop, print_line: PrintLine) -> int:
         """Start the supervisor and wait until everything runs; print where, and how to query it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._is_up():
-            say(f"already up\n{self.state().text}")
+            print_line(f"already up\n{self.state().text}")
             return 0
         self._state.unlink(missing_ok=True)
         self._changed.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ class BackgroundPlatform:
             over = supervisor.poll() is not None or self.flow() is not None
             text = self._log.read_text(errors="replace")
             for line in text[shown:].splitlines():
-                say(line)
+                print_line(line)
             shown = len(text)
             return over
 
@@ -132,10 +132,10 @@ class BackgroundPlatform:
             raise
         return supervisor.poll() or 0
 
-    def down(self, say: Say) -> int:
+    def down(self, print_line: PrintLine) -> int:
         """End the platform and wait until nothing of it is left."""
         if not self._is_up():
-            say("nothing is up")
+            print_line("nothing is up")
             return 0
         wait_until(self._state.exists, "the supervisor to write its state")
         state = self.state()
@@ -152,26 +152,26 @@ class BackgroundPlatform:
                 timeout=_STOP_TIMEOUT,
             )
         except ProcessDiedError:
-            say("it does not end when asked; killing it")
+            print_line("it does not end when asked; killing it")
             guard.kill_session(state.supervisor)
         for session in self.state().sessions if self._state.exists() else state.sessions:
             guard.kill_session(session)
         self._state.unlink(missing_ok=True)
-        say("down")
+        print_line("down")
         return 0
 
-    def serve(self, settings: UpSettings, environment: Mapping[str, str], stop: Stop, say: Say) -> int:
+    def serve(self, settings: UpSettings, environment: Mapping[str, str], stop: Stop, print_line: PrintLine) -> int:
         """Be the supervisor: hold the lock, run the platform until it is asked to stop or a part of it dies."""
         with self._holding_lock() as got_it:
             if not got_it:
-                say("already up")
+                print_line("already up")
                 return 1
             self._write(State(os.getpid(), [], None, ""))
             with (
                 Processes(self._directory, environment, stop) as processes,
-                running_stack(processes, say, settings.sources, settings.before) as stack,
+                running_stack(processes, print_line, settings.sources, settings.before) as stack,
             ):
-                say("loading, and waiting until it is in BigQuery")
+                print_line("loading, and waiting until it is in BigQuery")
                 sides = sides_of(stack, settings.rows, before=settings.before)
                 for side in sides:
                     side.load(stop)
@@ -183,9 +183,9 @@ class BackgroundPlatform:
                 write_settings_files(self._directory, {one.process.name: one.settings for one in services})
                 text = how_to_use(stack, self._directory)
                 sessions = processes.sessions()
-                say(text)  # before `up` is told that it is up, and ends
+                print_line(text)  # before `up` is told that it is up, and ends
                 self._write(State(os.getpid(), sessions, stack.flow, text, stack.pipelines, stack.consumer.address))
-                restarts = Restarts(processes, services, SystemClock(), say)
+                restarts = Restarts(processes, services, SystemClock(), print_line)
                 while not stop.wait(_CHECK_EVERY):
                     if restarts.restart_ended():
                         self._write(replace(self.state(), sessions=processes.sessions()))

@@ -56,8 +56,8 @@ def spanner_emulator(processes: Processes, **flags: str) -> Iterator[str]:
     process = processes.start("spanner_emulator", arguments)
 
     def address() -> str | None:
-        said = re.search(r"Server address: (\S+:\d+)", process.output())
-        return said[1] if said else None
+        found = re.search(r"Server address: (\S+:\d+)", process.output())
+        return found[1] if found else None
 
     try:
         yield processes.wait_until(address, "the Spanner emulator", TIMEOUT)
@@ -132,8 +132,8 @@ def bigquery_stand_in(
     def ports() -> tuple[int, int] | None:
         for line in process.output().splitlines():
             if line.startswith("{") and '"rest_port"' in line:
-                said = json.loads(line)
-                return int(said["rest_port"]), int(said["grpc_port"])
+                logged = json.loads(line)
+                return int(logged["rest_port"]), int(logged["grpc_port"])
         return None
 
     try:

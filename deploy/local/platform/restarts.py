@@ -26,12 +26,12 @@ class Restarts:
     """Restarts services after 1, 2, 4, ... seconds. Not thread-safe."""
 
     def __init__(
-        self, processes: Processes, services: Sequence[Service], clock: Clock, say: Callable[[str], None]
+        self, processes: Processes, services: Sequence[Service], clock: Clock, print_line: Callable[[str], None]
     ) -> None:
         self._processes = processes
         self._services = services
         self._clock = clock
-        self._say = say
+        self._print_line = print_line
         self._crashes: dict[str, deque[int]] = {service.process.name: deque() for service in services}
         self._due: dict[str, int] = {}
 
@@ -47,7 +47,7 @@ class Restarts:
                 del self._due[process.name]
                 service = next(one for one in self._services if one.process is process)
                 service.process = self._processes.restart(process, _settings_in(self._settings_file(process)))
-                self._say(f"{process.name} is restarted")
+                self._print_line(f"{process.name} is restarted")
                 restarted = True
         return restarted
 
@@ -59,9 +59,11 @@ class Restarts:
             crashes.popleft()
         crashes.append(now)
         seconds = min(1 << (len(crashes) - 1), LONGEST)
-        self._say(f"{process.name} ended with exit code {process.exit_code}; it is restarted in {seconds} s")
+        self._print_line(f"{process.name} ended with exit code {process.exit_code}; it is restarted in {seconds} s")
         if process.exit_code == _MISCONFIGURED:
-            self._say(f"it needs you: the end of {process.log} says what; settings: {self._settings_file(process)}")
+            self._print_line(
+                f"it needs you: the end of {process.log} says what; settings: {self._settings_file(process)}"
+            )
         return seconds * 1_000_000_000
 
     def _settings_file(self, process: Process) -> Path:

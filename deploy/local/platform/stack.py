@@ -32,7 +32,7 @@ from shared.contracts.timestamps import Nanoseconds
 _SNAPSHOT_SECONDS: Final = 15
 
 Sources = Literal["both", "spanner", "bigtable"]
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class _Planned:
 
 @contextmanager
 def running_platform(
-    processes: Processes, say: Say, sources: Sources = "both", before: int = 0, **spanner_flags: str
+    processes: Processes, print_line: PrintLine, sources: Sources = "both", before: int = 0, **spanner_flags: str
 ) -> Iterator[Platform]:
     """Start the emulators and stand-ins, make the demo's tables in them, and end them in the opposite order."""
     with ExitStack() as stack:
         with_spanner, with_bigtable = sources != "bigtable", sources != "spanner"
         named = [*(["Spanner"] if with_spanner else []), *(["Bigtable"] if with_bigtable else []), "Pub/Sub"]
-        say(f"starting the emulators of {', '.join(named)}, and the BigQuery stand-in")
+        print_line(f"starting the emulators of {', '.join(named)}, and the BigQuery stand-in")
         spanner = bigtable = ""
         if with_spanner:
             spanner = stack.enter_context(emulators.spanner_emulator(processes, **spanner_flags))
@@ -110,7 +110,7 @@ def running_platform(
         pubsub = stack.enter_context(emulators.pubsub_emulator(processes))
         rest, grpc = stack.enter_context(emulators.bigquery_stand_in(processes))
         filling = f" with {before:,} flights, with what belongs to them, and the weather" if before else ""
-        say(f"creating databases, tables{filling}, change streams, topics and dataset")
+        print_line(f"creating databases, tables{filling}, change streams, topics and dataset")
         tables = processes.directory / "tables.toml"
         tables.write_text(tables_file())
         addresses = Addresses(pubsub=pubsub, spanner=spanner, bigtable=bigtable, bigquery_rest=rest, bigquery_grpc=grpc)
@@ -119,13 +119,13 @@ def running_platform(
 
 @contextmanager
 def running_stack(
-    processes: Processes, say: Say, sources: Sources = "both", before: int = 0, **spanner_flags: str
+    processes: Processes, print_line: PrintLine, sources: Sources = "both", before: int = 0, **spanner_flags: str
 ) -> Iterator[Stack]:
     """Start the platform with the demo's tables, and end it in the opposite order.
 
     There are so many flights, and what belongs to them, ``before`` the change streams are.
     """
-    with running_platform(processes, say, sources, before, **spanner_flags) as made:
+    with running_platform(processes, print_line, sources, before, **spanner_flags) as made:
         # before the next row, so that the streams carry every row from here on
         planned = [
             _Planned(reader_name(one), one, database.now(), _of_snapshot(database, demo))
@@ -133,13 +133,13 @@ def running_stack(
         ]
         planned += [_Planned(reader_name(one), one, _now()) for _, one in made.wide_tables]
         api = DeadLettersApi.create(processes.directory)
-        with _running_services(processes, made.flow, api, planned, say) as (consumer, dead_letter, readers):
+        with _running_services(processes, made.flow, api, planned, print_line) as (consumer, dead_letter, readers):
 
             def wait() -> None:
                 wait_until_ready(processes, *readers, dead_letter, consumer)
 
             yield replace(stack_of(made, readers, consumer, dead_letter, api), wait=wait)
-            say("stopping")
+            print_line("stopping")
 
 
 def _of_snapshot(database: SpannerDatabase, demo: DemoDatabase) -> Mapping[str, str]:
@@ -190,9 +190,9 @@ def _now() -> Nanoseconds:
 
 @contextmanager
 def _running_services(
-    processes: Processes, flow: Flow, api: DeadLettersApi, planned: Sequence[_Planned], say: Say
+    processes: Processes, flow: Flow, api: DeadLettersApi, planned: Sequence[_Planned], print_line: PrintLine
 ) -> Iterator[tuple[Service, Service, list[Service]]]:
-    say(f"starting {', '.join(one.name for one in planned)}, cdc_consumer (Spark), and dead_letter")
+    print_line(f"starting {', '.join(one.name for one in planned)}, cdc_consumer (Spark), and dead_letter")
     services: list[Service] = []
     try:
         consumer = start_consumer(processes, flow)

@@ -11,7 +11,7 @@ from deploy.local.demo.latency import Latencies, LatencyProbe, Sample
 from deploy.local.demo.wide_tables import AIRPORT_TRAFFIC, HOURLY_WEATHER, WIDE_TABLES
 from deploy.local.demo.wide_workload import WideWorkload
 from deploy.local.platform.cells import Call, Increment, MutateRow
-from deploy.local.platform.stack import Say, Stack, WideSource
+from deploy.local.platform.stack import PrintLine, Stack, WideSource
 from deploy.local.proof.report import Compared, SideFound, SnapshotTaken
 from deploy.local.proof.sides import Figures, Pace
 from deploy.local.proof.wide_comparison import ROW_KEY, compare_change_log, compare_wide
@@ -62,12 +62,12 @@ class BigtableSide:
             compare_wide(one.demo, self._instance.rows(one.demo.name), self._dataset).equal for one in self._sources
         )
 
-    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, print_line: PrintLine) -> None:
         """Make calls at a pace, and now and then split or merge a partition, or collect garbage."""
         reshaped = time.monotonic()
         calls = ((call, call[1]) for call in self._workload.changes(pace.changes))
         with LatencyProbe(self._dataset, _KEYS, pace.sampled(1), stop) as probe:
-            for call, rows in pace.paced(calls, stop, say, "the Bigtable emulator"):
+            for call, rows in pace.paced(calls, stop, print_line, "the Bigtable emulator"):
                 at = self._instance.apply(call)
                 self._changes[call.table] += rows
                 probe.written(_sample(call, at), self._there())

@@ -22,7 +22,7 @@ from deploy.local.platform.compose import EMULATORS, Project
 from deploy.local.platform.creation import Addresses, platform_at
 from deploy.local.platform.processes import ProcessDiedError, wait_until
 from deploy.local.platform.services import AnyPipeline, Endpoint, MetricSums
-from deploy.local.platform.stack import Say, Sources, Stack, reader_name, stack_of
+from deploy.local.platform.stack import PrintLine, Sources, Stack, reader_name, stack_of
 from deploy.local.proof.image_checks import IMAGES, check_image
 from deploy.local.proof.launching import Launcher, source_rows
 from deploy.local.proof.run import RunSettings, prove
@@ -103,22 +103,29 @@ class RestartedEndpoint(Endpoint):
 
 
 def run_containers(
-    settings: ContainerSettings, environment: Mapping[str, str], logs: Path, console: Console, say: Say, stop: Stop
+    settings: ContainerSettings,
+    environment: Mapping[str, str],
+    logs: Path,
+    console: Console,
+    print_line: PrintLine,
+    stop: Stop,
 ) -> int:
     """Build, bring up, prove, kill, compare and take down; return 0 where all of it is as it should be."""
     project = Project({**environment, "BEFORE": str(settings.before)}, logs)
-    say(project.engine)
-    with _taken_down(project, say):
-        built = _build(project, _with_emulators(project, say), say)
+    print_line(project.engine)
+    with _taken_down(project, print_line):
+        built = _build(project, _with_emulators(project, print_line), print_line)
         wrong = [problem for image in IMAGES for problem in check_image(project, image)]
         if not wrong:
-            say("each image holds what it runs and nothing else, no build tools, and does not run as root")
-        started = _up(project, stop, say)
+            print_line("each image holds what it runs and nothing else, no build tools, and does not run as root")
+        started = _up(project, stop, print_line)
         with _stack(project) as stack:
-            killer = Killer(_Engine(project), settings, stop, say)
-            report = prove(settings, stack, killer.command, _launcher(project), console, say, stop, killer.happen)
-        say("equal; stopping the services" if report.equal else "NOT equal")
-        wrong += _stopped(project, say)
+            killer = Killer(_Engine(project), settings, stop, print_line)
+            report = prove(
+                settings, stack, killer.command, _launcher(project), console, print_line, stop, killer.happen
+            )
+        print_line("equal; stopping the services" if report.equal else "NOT equal")
+        wrong += _stopped(project, print_line)
     _print(console, built, started)
     report.print(console)
     for line in wrong:
@@ -130,17 +137,17 @@ def run_containers(
 
 
 @contextmanager
-def _taken_down(project: Project, say: Say) -> Iterator[None]:
+def _taken_down(project: Project, print_line: PrintLine) -> Iterator[None]:
     project.down()  # what a run that was killed has left
     try:
         yield
     finally:
         project.keep_logs()
-        say(f"taking everything down; the containers' logs are in {project.logs}")
+        print_line(f"taking everything down; the containers' logs are in {project.logs}")
         project.down()
 
 
-def _with_emulators(project: Project, say: Say) -> Mapping[str, str]:
+def _with_emulators(project: Project, print_line: PrintLine) -> Mapping[str, str]:
     """Get Google's emulators; return the images that have to be built, each with a service that is made of it."""
     try:
         project.compose("pull", "--quiet", *EMULATORS, timeout=_PULL)
@@ -151,12 +158,12 @@ def _with_emulators(project: Project, say: Say) -> Mapping[str, str]:
             raise MisconfiguredError(
                 "emulator-images-missing", f"Google's emulator images cannot be pulled ({error}), and {also.message}"
             ) from error
-        say(f"Google's emulator images cannot be pulled here; the emulators are those of {sdk}")
+        print_line(f"Google's emulator images cannot be pulled here; the emulators are those of {sdk}")
         return {**_BUILT_AS, "emulators_of_sdk": EMULATORS[0]}
     return _BUILT_AS
 
 
-def _build(project: Project, images: Mapping[str, str], say: Say) -> Mapping[str, tuple[float, int]]:
+def _build(project: Project, images: Mapping[str, str], print_line: PrintLine) -> Mapping[str, tuple[float, int]]:
     """Build the images; return of each how many seconds that took, and its bytes."""
     built = {}
     for image, service in images.items():
@@ -165,17 +172,17 @@ def _build(project: Project, images: Mapping[str, str], say: Say) -> Mapping[str
         seconds = time.monotonic() - began
         size = int(project.docker("image", "inspect", "--format", "{{.Size}}", project.image(image)))
         built[image] = (seconds, size)
-        say(f"built {image}: {size / _MB:,.0f} MB in {seconds:.0f} s")
+        print_line(f"built {image}: {size / _MB:,.0f} MB in {seconds:.0f} s")
     return built
 
 
-def save_images(environment: Mapping[str, str], directory: Path, say: Say) -> int:
+def save_images(environment: Mapping[str, str], directory: Path, print_line: PrintLine) -> int:
     """Build the services' images and write them into a file, for nodes of Kubernetes that reach no registry.
 
     Beside them a node needs one that only waits: it keeps the network of a pod.
     """
     project = Project(environment, directory)
-    built = _build(project, {image: service for image, service in _BUILT_AS.items() if service in _RUNNING}, say)
+    built = _build(project, {image: service for image, service in _BUILT_AS.items() if service in _RUNNING}, print_line)
     waits = f"FROM {project.image(DEAD_LETTER)}\n" + 'ENTRYPOINT ["/usr/bin/tini", "--", "sleep", "infinity"]\n'
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "Dockerfile").write_text(waits)
@@ -186,12 +193,12 @@ def save_images(environment: Mapping[str, str], directory: Path, say: Say) -> in
     return 0
 
 
-def _up(project: Project, stop: Stop, say: Say) -> Mapping[str, float]:
+def _up(project: Project, stop: Stop, print_line: PrintLine) -> Mapping[str, float]:
     """Bring everything up and wait until it is healthy; return of each service after how many seconds it was."""
-    say("starting")
+    print_line("starting")
     began = time.monotonic()
     project.compose("up", "--detach", "--no-build", timeout=_START)
-    say(f"emulators and stand-ins are healthy, topics and tables made after {time.monotonic() - began:.0f} s")
+    print_line(f"emulators and stand-ins are healthy, topics and tables made after {time.monotonic() - began:.0f} s")
     healthy: dict[str, float] = {}
 
     def all_healthy() -> bool:
@@ -201,7 +208,7 @@ def _up(project: Project, stop: Stop, say: Say) -> Mapping[str, float]:
         return len(healthy) == len(_RUNNING)
 
     _wait(all_healthy, "all services to be healthy", stop)
-    say(f"every service is healthy after {max(healthy.values()):.0f} s")
+    print_line(f"every service is healthy after {max(healthy.values()):.0f} s")
     return healthy
 
 
@@ -265,11 +272,11 @@ class _Engine:
 class Killer:
     """Kills one service of each kind, spread over the time in which rows are changed."""
 
-    def __init__(self, runs: Restarting, settings: RunSettings, stop: Stop, say: Say) -> None:
+    def __init__(self, runs: Restarting, settings: RunSettings, stop: Stop, print_line: PrintLine) -> None:
         self._runs = runs
         self._pause = timedelta(seconds=settings.seconds / (2 * len(_KILLED)))
         self._stop = stop
-        self._say = say
+        self._print_line = print_line
         self._starts: dict[str, object] = {}
         self._whole = threading.Lock()
         """Locked while a command about dead letters runs, or while there is no service to run it in."""
@@ -290,7 +297,7 @@ class Killer:
             dead_letters.result()
         for service in _KILLED:
             self._wait(service)
-        self._say("all that was killed was started again, and is healthy")
+        self._print_line("all that was killed was started again, and is healthy")
 
     def _kill_dead_letter(self) -> None:
         with self._whole:
@@ -298,7 +305,7 @@ class Killer:
             self._wait(DEAD_LETTER)
 
     def _kill(self, service: str) -> None:
-        self._say(f"killing {service}")
+        self._print_line(f"killing {service}")
         self._starts[service] = self._runs.start(service)
         self._runs.kill(service)
 
@@ -313,11 +320,11 @@ def _wait(condition: Callable[[], bool], what: str, stop: Stop) -> None:
     wait_until(condition, what, timeout=_START, stop=stop, pause=_POLL)
 
 
-def _stopped(project: Project, say: Say) -> list[str]:
+def _stopped(project: Project, print_line: PrintLine) -> list[str]:
     """Stop the services as the engine does, with SIGTERM; return those that did not end well."""
     began = time.monotonic()
     project.compose("stop", *_RUNNING, timeout=_STOP)
-    say(f"stopped after {time.monotonic() - began:.0f} s")
+    print_line(f"stopped after {time.monotonic() - began:.0f} s")
     codes = {service: project.state(service)["State"]["ExitCode"] for service in _RUNNING}
     return [f"{service}, asked to stop, ended with exit code {code}" for service, code in codes.items() if code]
 

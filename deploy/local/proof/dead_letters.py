@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from deploy.local.platform.processes import ProcessDiedError, wait_until
 from deploy.local.platform.source import SpannerDatabase, Value, Write
-from deploy.local.platform.stack import Say, Stack
+from deploy.local.platform.stack import PrintLine, Stack
 from shared.contracts.reasons import Reason
 from shared.pubsub.channels import open_channel
 from shared.pubsub.stubs import PublishRequest, PubsubMessage, publish_stub
@@ -96,12 +96,12 @@ class Command(Protocol):
 class DeadLettersStory:
     """What goes wrong in a run, and how it is put right. Without Spanner there is only what is no change batch."""
 
-    def __init__(self, stack: Stack, command: Command, timeout: timedelta, stop: Stop, say: Say) -> None:
+    def __init__(self, stack: Stack, command: Command, timeout: timedelta, stop: Stop, print_line: PrintLine) -> None:
         self._stack = stack
         self._command = command
         self._timeout = timeout
         self._stop = stop
-        self._say = say
+        self._print_line = print_line
         self._database: SpannerDatabase | None = None
         self.changes: dict[str, int] = {}
         """Changes committed, by table."""
@@ -122,7 +122,7 @@ class DeadLettersStory:
             self._write_runways(self._database)
         collected = self._open()
         by_reason = _by_reason(collected)
-        self._say(f"{sum(collected.values())} changes cannot be applied and are dead letters: {by_reason}")
+        self._print_line(f"{sum(collected.values())} changes cannot be applied and are dead letters: {by_reason}")
         if self._database is not None:
             self._fix_the_table(self._database)
             self._correct_at_the_source(self._database)
@@ -182,11 +182,11 @@ class DeadLettersStory:
         return DeadLettersFound(collected, json.loads(self._run("stats", "--json"))["by_state"])
 
     def _run(self, *arguments: str, may_be_left: bool = False) -> str:
-        code, said = self._command(*arguments)
+        code, output = self._command(*arguments)
         if code and not (may_be_left and code in (_LEFT, _NONE_SUCH)):
             command = " ".join(arguments)
-            raise ProcessDiedError(f"`python -m services.dead_letter {command}` ended with {code}:\n{said}")
-        return said
+            raise ProcessDiedError(f"`python -m services.dead_letter {command}` ended with {code}:\n{output}")
+        return output
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(lambda: condition() or None, what, timeout=self._timeout, stop=self._stop)

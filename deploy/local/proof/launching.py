@@ -28,11 +28,11 @@ class LocalLauncher:
 
     def __call__(self, pipeline: AnyPipeline, *words: str) -> "subprocess.CompletedProcess[str]":
         """Return how the command ended, and its output."""
-        told = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
+        variables = {**pipeline.consumer_environment(Path()), **pipeline.reader_environment(), "PYTHONPATH": str(ROOT)}
         with (
             subprocess.Popen(
                 [sys.executable, "-m", "services", *words],
-                env={**self.environment, **told, **source_rows(pipeline)},
+                env={**self.environment, **variables, **source_rows(pipeline)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -33,15 +33,15 @@ class Reconciled:
         return f"{len(self.tables)} table{'' if len(self.tables) == 1 else 's'} equal, {self.rows:,} rows"
 
 
-def read_answer(source: str, code: int, said: str, complaint: str) -> Reconciled:
+def read_answer(source: str, code: int, output: str, complaint: str) -> Reconciled:
     """Return the command's answer; a table that it could not compare is not equal."""
     try:
-        document: Mapping[str, Any] = json.loads(said)
+        document: Mapping[str, Any] = json.loads(output)
         compared: Sequence[Mapping[str, Any]] = document["tables"]
         differing = [_differing(one) for one in compared if one["verdict"] != "equal"]
         differing += [f"{one['table']} was not compared: {one['why']}" for one in document["not_compared"]]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return Reconciled(source, differing=[f"ended with exit code {code}: {(complaint or said).strip()[-500:]}"])
+        return Reconciled(source, differing=[f"ended with exit code {code}: {(complaint or output).strip()[-500:]}"])
     if code and not differing:
         differing = [f"ended with exit code {code}"]
     rows = sum(int(one["source_rows"]) for one in compared)

@@ -12,7 +12,7 @@ from rich.console import Console
 from deploy.local.demo.workloads import wide_workload, workloads
 from deploy.local.platform.processes import Processes, StopRequestedError
 from deploy.local.platform.services import DeadLettersCommand, dead_letters_in
-from deploy.local.platform.stack import Say, Sources, Stack, running_stack
+from deploy.local.platform.stack import PrintLine, Sources, Stack, running_stack
 from deploy.local.proof.bigtable_side import BigtableSide
 from deploy.local.proof.dead_letters import Command, DeadLettersFound, DeadLettersStory
 from deploy.local.proof.launching import Launcher, LocalLauncher
@@ -47,12 +47,12 @@ class RunSettings:
         return Pace(self.rate, self.seconds)
 
 
-def run(settings: RunSettings, processes: Processes, console: Console, say: Say) -> int:
+def run(settings: RunSettings, processes: Processes, console: Console, print_line: PrintLine) -> int:
     """Run it all; return 0 where BigQuery equals its sources in the end, and 1 with what differs."""
-    with running_stack(processes, say, settings.sources, settings.before) as stack:
-        told = stack.flow.dead_letter_environment(dead_letters_in(processes.directory))
+    with running_stack(processes, print_line, settings.sources, settings.before) as stack:
+        environment = stack.flow.dead_letter_environment(dead_letters_in(processes.directory))
         launch = LocalLauncher(processes.environment, processes.stop)
-        report = prove(settings, stack, DeadLettersCommand(told), launch, console, say, processes.stop)
+        report = prove(settings, stack, DeadLettersCommand(environment), launch, console, print_line, processes.stop)
         processes.check()
     report.print(console)
     return 0 if report.equal else 1
@@ -64,7 +64,7 @@ def prove(
     command: Command,
     launch: Launcher,
     console: Console,
-    say: Say,
+    print_line: PrintLine,
     stop: Stop,
     meanwhile: Callable[[], None] | None = None,
 ) -> Report:
@@ -76,23 +76,23 @@ def prove(
     """
     sides = sides_of(stack, settings.rows, settings.pace.changes, settings.seed, settings.before)
     names = " and ".join(side.name for side in sides)
-    story = DeadLettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, say)
+    story = DeadLettersStory(stack, command, max(settings.patience, _COMMANDS_TIMEOUT), stop, print_line)
     with Progress(console, sides, lambda: to_be_applied(stack, sides)) as progress:
-        say(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
+        print_line(f"loading {settings.rows:,} flights, with what belongs to them, and the weather, into {names}")
         if settings.before:
-            say("readers take a snapshot of what was there before, of which rows are changed meanwhile")
+            print_line("readers take a snapshot of what was there before, of which rows are changed meanwhile")
         loaded = sum(side.load(stop) for side in sides)
         progress.waits_for = "all services to be ready; Spark takes longest"
         stack.wait()
         progress.waits_for = "cdc_consumer to apply what was loaded"
-        say(f"loaded {loaded:,} rows; waiting until all are applied")
+        print_line(f"loaded {loaded:,} rows; waiting until all are applied")
         wait_until_loaded(stack, sides, settings.patience, stop)  # so that latencies are not those of the load
         progress.waits_for = ""
         story.begin()
-        say(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
-        dead_letters = _change(sides, story, meanwhile, settings, stop, say)
+        print_line(f"changing rows of {names}: {settings.rate} changes a second for {settings.seconds} s")
+        dead_letters = _change(sides, story, meanwhile, settings, stop, print_line)
         _check_goes_on(stop)
-        say(f"writes have stopped; waiting until BigQuery equals {names}")
+        print_line(f"writes have stopped; waiting until BigQuery equals {names}")
         progress.waits_for = "the last changes to be applied, and every row to be compared"
         counted = timedelta(0) if meanwhile else settings.patience / 2
         compared = _until_equal(stack, sides, settings.patience, counted, stop)
@@ -138,13 +138,13 @@ def _change(
     meanwhile: Callable[[], None] | None,
     settings: RunSettings,
     stop: Stop,
-    say: Say,
+    print_line: PrintLine,
 ) -> DeadLettersFound:
     """Change the rows of all sources at once, poison among them; if that fails with one, the others stop too."""
     with ThreadPoolExecutor(len(sides) + 2, thread_name_prefix="changes") as pool:
         dead_letters = pool.submit(story.happen)
         changing = [pool.submit(meanwhile)] if meanwhile else []
-        changing += [pool.submit(side.change, settings.pace, settings.patience, stop, say) for side in sides]
+        changing += [pool.submit(side.change, settings.pace, settings.patience, stop, print_line) for side in sides]
         all_of_it: list[Future[Any]] = [dead_letters, *changing]
         done, _ = wait(all_of_it, return_when=FIRST_EXCEPTION)
         if any(one.exception() for one in done):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from deploy.local.platform.stack import Say
+from deploy.local.platform.stack import PrintLine
 from deploy.local.proof.report import Compared, SideFound
 from shared.runtime.stop import Stop
 
@@ -32,12 +32,12 @@ class Pace:
         """Return of how many calls one is measured, so that there are a few samples a second."""
         return max(1, self.rate // changes_a_call // _SAMPLES_A_SECOND)
 
-    def paced(self, calls: Iterable[tuple[T, int]], stop: Stop, say: Say, slow: str) -> Iterator[T]:
+    def paced(self, calls: Iterable[tuple[T, int]], stop: Stop, print_line: PrintLine, slow: str) -> Iterator[T]:
         """Yield calls, each with its number of changes, when they are due; ``slow`` is who cannot keep up with them."""
         began, done = time.monotonic(), 0
         for call, changes in calls:
             if time.monotonic() - began > self.seconds + _OVERTIME:
-                say(f"{slow} takes fewer than {self.rate} changes a second: {done:,} are made")
+                print_line(f"{slow} takes fewer than {self.rate} changes a second: {done:,} are made")
                 return
             due = began + done / self.rate
             if stop.wait(timedelta(seconds=max(0.0, due - time.monotonic()))):
@@ -74,7 +74,7 @@ class Side(Protocol):
     def loaded(self) -> bool:
         """Return whether all that was loaded is seen to be on its way or applied."""
 
-    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, print_line: PrintLine) -> None:
         """Change rows, and find out how long that takes to be seen."""
 
     def beside(self, changes: Mapping[str, int]) -> None:

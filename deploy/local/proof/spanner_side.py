@@ -12,7 +12,7 @@ from deploy.local.demo.latency import Latencies, LatencyProbe
 from deploy.local.demo.schema import KEYS
 from deploy.local.demo.workload import Key, Transaction, Workload
 from deploy.local.platform.source import Row
-from deploy.local.platform.stack import Say, Source, Stack
+from deploy.local.platform.stack import PrintLine, Source, Stack
 from deploy.local.proof.comparison import compare_tables, table_shapes
 from deploy.local.proof.history import compare_history
 from deploy.local.proof.report import AddedColumnSeen, Compared, SideFound, SnapshotTaken
@@ -39,7 +39,7 @@ class SpannerSide:
     def __init__(self, stack: Stack, workloads: Sequence[Workload]) -> None:
         """``workloads`` are those of the stack's databases, in their order."""
         self._dataset = stack.dataset
-        self._told = list(zip(stack.databases, workloads, strict=True))
+        self._workloads = list(zip(stack.databases, workloads, strict=True))
         self._changes: Counter[str] = Counter()
         self._latencies = Latencies([], 0, 0)
         self._columns: Sequence[ColumnStory] = ()
@@ -49,7 +49,7 @@ class SpannerSide:
         self._meanwhile: Counter[str] = Counter()
         self._written: dict[str, dict[Key, list[tuple[Nanoseconds, Row | None]]]] = {}
         """Every version of the tables that have a history."""
-        for source, workload in self._told:  # they are there: here the model learns of them
+        for source, workload in self._workloads:  # they are there: here the model learns of them
             for transaction in workload.before():
                 self._committed(transaction, Nanoseconds(0))
                 self._before[source.demo.name] += sum(transaction.changes.values())
@@ -58,7 +58,7 @@ class SpannerSide:
         """Commit the rows that come first through the change stream; and change others that a snapshot is taken of."""
         committed = 0
         coming: list[Iterator[tuple[Source, Transaction]]] = []
-        for source, workload in self._told:
+        for source, workload in self._workloads:
             coming.append(zip(repeat(source), workload.load()))
             if self._before[source.demo.name]:
                 coming.append(zip(repeat(source), workload.changes(_CHANGES_MEANWHILE)))
@@ -76,17 +76,17 @@ class SpannerSide:
         """Return True: each change is counted here and by the consumer."""
         return True
 
-    def change(self, pace: Pace, timeout: timedelta, stop: Stop, say: Say) -> None:
+    def change(self, pace: Pace, timeout: timedelta, stop: Stop, print_line: PrintLine) -> None:
         """Commit transactions at a pace, as far as the emulator keeps up.
 
         A third of them made, or half of the time over, each database gets its column.
         """
         self._began, done, added = time.monotonic(), 0, False
-        tables = {table: rows for _, workload in self._told for table, rows in workload.tables.items()}
+        tables = {table: rows for _, workload in self._workloads for table, rows in workload.tables.items()}
         every = pace.sampled(_CHANGES_A_TRANSACTION)
         calls = ((one, sum(one[1].changes.values())) for one in self._mixed(pace.changes))
         with LatencyProbe(self._dataset, KEYS, every, stop) as probe, AddedColumns(self._dataset) as columns:
-            for source, transaction in pace.paced(calls, stop, say, "the Spanner emulator"):
+            for source, transaction in pace.paced(calls, stop, print_line, "the Spanner emulator"):
                 at = source.database.commit(transaction.writes)
                 self._committed(transaction, at)
                 done += sum(transaction.changes.values())
@@ -95,7 +95,7 @@ class SpannerSide:
                 passed = time.monotonic() - self._began
                 if not added and (3 * done >= pace.changes or 2 * passed >= pace.seconds):
                     added = True
-                    self._add_columns(columns, say)
+                    self._add_columns(columns, print_line)
             self._latencies, self._columns = probe.finish(timeout), columns.finish(timeout)
 
     def beside(self, changes: Mapping[str, int]) -> None:
@@ -104,10 +104,10 @@ class SpannerSide:
 
     def compare(self) -> Sequence[Compared]:
         """Read every table whole on both sides, histories included, and compare."""
-        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._told)]
+        others: list[Sequence[str]] = [list(self._beside), *[()] * len(self._workloads)]
         return [
             self._compare(source, [*source.demo.keys, *more])
-            for (source, _), more in zip(self._told, others, strict=False)
+            for (source, _), more in zip(self._workloads, others, strict=False)
         ]
 
     def found(self, databases: Sequence[Compared]) -> SideFound:
@@ -123,13 +123,13 @@ class SpannerSide:
     def to_apply(self) -> int:
         """Return how many changes are committed; those that also go into a history count twice."""
         changes = dict(self._changes)
-        in_histories = sum(changes.get(table, 0) for source, _ in self._told for table in source.demo.histories)
+        in_histories = sum(changes.get(table, 0) for source, _ in self._workloads for table in source.demo.histories)
         return sum(changes.values()) + in_histories
 
     def figures(self) -> Sequence[Figures]:
         """Return how far each database has come."""
         figures = []
-        for source, _ in self._told:
+        for source, _ in self._workloads:
             reader = source.reader.metrics()
             before = self._before[source.demo.name]
             written = sum(number for table, number in dict(self._changes).items() if table in source.demo.keys)
@@ -151,21 +151,21 @@ class SpannerSide:
         """Return how many rows a reader has published of a snapshot."""
         return int(source.reader.metrics()[_SNAPSHOT_ROWS])
 
-    def _add_columns(self, columns: AddedColumns, say: Say) -> None:
-        for source, workload in self._told:
+    def _add_columns(self, columns: AddedColumns, print_line: PrintLine) -> None:
+        for source, workload in self._workloads:
             columns.add(source.database, workload)
             column = workload.demo.added
-            say(f"added column {column.name} to {column.table}; changes carry it from now on")
+            print_line(f"added column {column.name} to {column.table}; changes carry it from now on")
 
     def _mixed(self, wanted: int) -> Iterator[tuple[Source, Transaction]]:
         """Yield the transactions of all databases, each having its share of the changes at any time."""
-        coming = [workload.changes(wanted) for _, workload in self._told]
-        done = [0] * len(self._told)
+        coming = [workload.changes(wanted) for _, workload in self._workloads]
+        done = [0] * len(self._workloads)
         while sum(done) < wanted:
-            turn = min(range(len(self._told)), key=lambda number: done[number] / _SHARES[number])
+            turn = min(range(len(self._workloads)), key=lambda number: done[number] / _SHARES[number])
             transaction = next(coming[turn])
             done[turn] += sum(transaction.changes.values())
-            yield self._told[turn][0], transaction
+            yield self._workloads[turn][0], transaction
 
     def _compare(self, source: Source, names: Sequence[str]) -> Compared:
         tables = compare_tables(source.database, self._dataset, names)
